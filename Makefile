@@ -1,0 +1,49 @@
+# Tidelog's own targets. `make run` and `make test` are all a newcomer needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DATA_DIR ?= data
+PORT ?= 9092
+
+.PHONY: run test unit contract clients faults fuzz lint types imports fmt check bench load docs image kafka-jars clean help
+
+help: ## show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+$(BIN)/tidelog: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[kernels]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	@touch $@ $(BIN)/tidelog
+
+run: $(BIN)/tidelog ## install into .venv and serve on 127.0.0.1:9092, data below ./data
+	exec $(BIN)/tidelog serve --data-dir $(DATA_DIR) --port $(PORT)
+
+test: $(VENV)/.test ## install what the tests need and run them all
+	$(BIN)/python -m pytest tests
+
+unit contract clients faults fuzz: $(VENV)/.test ## run one family of tests
+	$(BIN)/python -m pytest tests/$@
+
+lint: $(VENV)/.test ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test ## mypy strict
+	$(BIN)/mypy
+
+imports: $(VENV)/.test ## the import contracts
+	$(BIN)/lint-imports
+
+check: lint types imports ## all checks that run no broker
+
+fmt: $(VENV)/.test ## format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what the build made (not data/)
+	rm -rf $(VENV) build dist *.egg-info

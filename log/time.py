@@ -1,0 +1,55 @@
+"""The time seam: wall clock for what is stored, monotonic clock for deadlines; passed in, never imported at use."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Time(Protocol):
+    """Two clocks. Deadlines use ``monotonic_ms`` only, so a jump of the wall clock moves none of them."""
+
+    def milliseconds(self) -> int:
+        """Wall-clock time in milliseconds since 1970, as stored in records."""
+        ...
+
+    def monotonic_ms(self) -> float:
+        """A clock that never goes back, in milliseconds from an arbitrary start."""
+        ...
+
+
+class SystemTime:
+    """The machine's clocks."""
+
+    __slots__ = ()
+
+    def milliseconds(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> float:
+        return time.monotonic() * 1000.0
+
+
+class ManualTime:
+    """A clock that moves only when told; for tests and simulations."""
+
+    __slots__ = ("_monotonic_ms", "_wall_ms")
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
+        self._wall_ms = wall_ms
+        self._monotonic_ms = 0.0
+
+    def milliseconds(self) -> int:
+        return self._wall_ms
+
+    def monotonic_ms(self) -> float:
+        return self._monotonic_ms
+
+    def advance(self, milliseconds: float) -> None:
+        """Move both clocks forward."""
+        self._wall_ms += int(milliseconds)
+        self._monotonic_ms += milliseconds
+
+    def jump_wall(self, milliseconds: int) -> None:
+        """Move only the wall clock, as an operator or NTP does (F11)."""
+        self._wall_ms += milliseconds

@@ -1,0 +1,47 @@
+"""Bytes that are promised to a connection but not yet read: a slice of a file, sent with ``sendfile``.
+
+A :class:`TransferableRecords` stands in a response's list of parts where record bytes belong. Its file is
+reference-counted: whoever makes the slice retains the file once, whoever has sent or dropped it releases it once,
+so a descriptor closes only when its last reader lets go (and its number is never reused under a reader).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class RetainedFile(Protocol):
+    """An open file whose descriptor lives as long as someone retains it."""
+
+    def fileno(self) -> int:
+        """The descriptor; valid between ``retain`` and ``release``."""
+        ...
+
+    def retain(self) -> None:
+        """Keep the descriptor open for one more reader."""
+        ...
+
+    def release(self) -> None:
+        """Give back one ``retain``; the last one closes the descriptor if the file was closed or deleted meanwhile."""
+        ...
+
+
+class TransferableRecords:
+    """``size`` bytes of ``file`` from byte ``position`` on. Owns one retain of the file. Immutable; any thread."""
+
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: RetainedFile, position: int, size: int) -> None:
+        self.file = file
+        self.position = position
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"TransferableRecords(position={self.position}, size={self.size})"
+
+    def release(self) -> None:
+        """Let go of the file: the slice was sent whole, or will never be."""
+        self.file.release()
