@@ -12,12 +12,12 @@ help: ## show the targets
 
 $(BIN)/tidelog: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[kernels]'
+	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[kernels]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[test,lint]'
 	@touch $@ $(BIN)/tidelog
 
 run: $(BIN)/tidelog ## install into .venv and serve on 127.0.0.1:9092, data below ./data

@@ -1,0 +1,1 @@
+"""The server: sockets, dispatch, partitions, coordinators. Depends on protocol, log and cleaner."""

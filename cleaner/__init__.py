@@ -1,0 +1,1 @@
+"""Log compaction by key. Depends on log and protocol."""

@@ -1,0 +1,1 @@
+"""Segments on disk in Kafka's format. Synchronous; depends on protocol alone."""

@@ -1,0 +1,1 @@
+"""Groups and transactions as state machines over the log."""

@@ -1,0 +1,1 @@
+"""One module per API key: what the broker answers."""

@@ -1,0 +1,100 @@
+"""The repository's own rules, as tests: sizes, module docstrings, broad excepts, relative and bare package imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("protocol", "log", "cleaner", "broker", "tidelog", "pipeline", "benchmarks")
+MAX_FUNCTION_LINES = 70
+MAX_MODULE_LINES = 700
+MAX_CLASS_METHODS = 20
+# The only two places that may catch everything: the dispatcher (unknown errors become UNKNOWN_SERVER_ERROR) and the
+# cleaner's supervision (a dying round quarantines its partition).
+BROAD_EXCEPT_ALLOWED = {"broker/dispatch.py", "cleaner/log_cleaner.py"}
+# Classes whose whole job is one wide surface, each with its reason.
+WIDE_CLASSES = {
+    "log/unified_log.py:UnifiedLog": "the log as everyone meets it; its work is in the modules it calls",
+    "protocol/record_batch.py:RecordBatch": "one property per header field",
+}
+
+
+def modules() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from sorted((ROOT / package).rglob("*.py"))
+
+
+MODULES = [path for path in modules() if "build" not in path.parts]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_module_is_small_and_says_what_it_is(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= MAX_MODULE_LINES, f"{relative(path)} is longer than {MAX_MODULE_LINES} lines"
+    assert ast.get_docstring(ast.parse(text)), f"{relative(path)} has no module docstring"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_functions_and_classes_are_small(path: Path) -> None:
+    tree = tree_of(path)
+    long = [f.name for f in functions(tree) if (f.end_lineno or f.lineno) - f.lineno + 1 > MAX_FUNCTION_LINES]
+    assert not long, f"{relative(path)}: functions over {MAX_FUNCTION_LINES} lines: {long}"
+    wide = [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and f"{relative(path)}:{node.name}" not in WIDE_CLASSES
+        and sum(_is_method(member) for member in node.body) > MAX_CLASS_METHODS
+    ]
+    assert not wide, f"{relative(path)}: classes over {MAX_CLASS_METHODS} methods: {wide}"
+
+
+def _is_method(member: ast.stmt) -> bool:
+    """Properties are attributes with a body: they do not count."""
+    if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    names = {d.id for d in member.decorator_list if isinstance(d, ast.Name)}
+    return not names & {"property", "cached_property", "overload"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_everything_is_caught_only_where_it_may_be(path: Path) -> None:
+    if relative(path) in BROAD_EXCEPT_ALLOWED:
+        return
+    broad = [
+        node.lineno
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}))
+    ]
+    assert not broad, f"{relative(path)}: broad except at lines {broad}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_packages_with_common_names_are_imported_by_module(path: Path) -> None:
+    bare = [
+        node.lineno
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Import) and any(alias.name in PACKAGES[:5] for alias in node.names)
+    ]
+    assert not bare, (
+        f"{relative(path)}: import a module of the package, as in `from log.segment import LogSegment`: {bare}"
+    )
