@@ -1,0 +1,1 @@
+"""The brokers Tidelog is measured against, and the client jars that prove it to Java."""

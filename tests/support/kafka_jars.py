@@ -1,0 +1,37 @@
+"""Apache Kafka's jars for tests: as `benchmarks.rivals.kafka_jars`, but what is missing skips the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.rivals import kafka_jars as jars
+from tests.support.requirements import missing
+
+KAFKA_3 = jars.KAFKA_3
+KAFKA_4 = jars.KAFKA_4
+T = TypeVar("T")
+
+
+def or_skip(get: Callable[[], T]) -> T:
+    """``get()``; a missing tool skips the test (fails it in CI) with the command that installs it."""
+    try:
+        return get()
+    except jars.MissingToolError as error:
+        missing(error.tool, error.install)
+
+
+def clients_jar(version: str = KAFKA_4) -> Path:
+    """The ``kafka-clients`` jar of a version."""
+    return or_skip(lambda: jars.clients_jar(version))
+
+
+def client_classpath(version: str) -> str:
+    """A class path with ``kafka-clients`` of a version and all it needs."""
+    return or_skip(lambda: jars.client_classpath(version))
+
+
+def broker_classpath(version: str = KAFKA_4) -> str:
+    """A class path that runs Apache Kafka's broker and tools."""
+    return or_skip(lambda: jars.broker_classpath(version))
