@@ -1,0 +1,299 @@
+"""The cluster's small facts (topics, ids, configs, quotas, producer-id blocks) behind six calls, here over SQLite.
+
+The calls are etcd's in shape, so that a cluster can keep the same keys in etcd: ``get``, ``list``, ``txn``, ``watch``,
+``lease``, ``keepalive``. Keys are text such as ``/topics/orders``, values are bytes the store does not read.
+
+Invariants
+  * Every committed ``txn`` has one revision, greater than all before it; what it put and deleted carries it.
+  * A ``txn`` is applied wholly or not at all, and is on disk (WAL, synchronous=FULL) before the call returns.
+  * A deleted key stays as a row without a value, so that a watch started at an older revision still sees the deletion.
+    The newest ``TOMBSTONES_KEPT`` are kept; who watches from before them is told so (``CompactedRevisionError``).
+  * A key put under a lease goes when the lease has not been kept alive for its time; the next call that looks notices.
+
+One connection, used by the thread that made it (the event loop). Another process may hold the same file open: SQLite's
+own lock orders the writers, ``BUSY_TIMEOUT_S`` bounds the wait.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from log.time import Time
+
+BUSY_TIMEOUT_S = 5.0
+TOMBSTONES_KEPT = 10_000
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS kv (
+  key TEXT PRIMARY KEY, value BLOB, mod_revision INTEGER NOT NULL, lease INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS kv_by_revision ON kv (mod_revision);
+CREATE INDEX IF NOT EXISTS kv_tombstones ON kv (mod_revision) WHERE value IS NULL;
+CREATE TABLE IF NOT EXISTS leases (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, ttl_ms INTEGER NOT NULL, expires_ms INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT OR IGNORE INTO state VALUES ('revision', 0), ('compacted', 0);
+PRAGMA user_version = 1;
+"""
+_SCHEMA_VERSION = 1
+_DELETE_KEY = "UPDATE kv SET value = NULL, lease = 0, mod_revision = ? WHERE key = ? AND value IS NOT NULL"
+_CHANGES = """
+SELECT key, value, mod_revision FROM kv WHERE mod_revision > ? AND key >= ? AND key < ? ORDER BY mod_revision, key
+"""
+
+
+class MetadataStoreError(Exception):
+    """The store cannot be opened or written: the message names the file and the reason."""
+
+
+class CompactedRevisionError(MetadataStoreError):
+    """A watch asked for events that are no longer kept; list the prefix again and watch from that revision."""
+
+
+class KeyValue(NamedTuple):
+    """One key as stored; ``mod_revision`` is the revision of the transaction that wrote it last."""
+
+    key: str
+    value: bytes
+    mod_revision: int
+
+
+class Put(NamedTuple):
+    """Write ``value`` under ``key``; with a lease the key lives no longer than the lease."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+class Compare(NamedTuple):
+    """Holds when ``key`` was last written at ``mod_revision``; 0 means that the key does not exist."""
+
+    key: str
+    mod_revision: int
+
+
+class WatchEvent(NamedTuple):
+    """A change of one key; ``value`` is None when it was deleted."""
+
+    key: str
+    value: bytes | None
+    mod_revision: int
+
+
+class Watch(Protocol):
+    """What changed below a prefix since the last ``poll``."""
+
+    def poll(self) -> list[WatchEvent]:
+        """The changes since the last call, oldest first; only the newest state of a key that changed twice.
+
+        Raises CompactedRevisionError.
+        """
+        ...
+
+
+class MetadataStore(Protocol):
+    """Where topics, configs, quotas and producer-id blocks live."""
+
+    def get(self, key: str) -> KeyValue | None:
+        """The key's present value, or None."""
+        ...
+
+    def list(self, prefix: str) -> list[KeyValue]:
+        """All keys that start with ``prefix``, in key order."""
+        ...
+
+    def txn(self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str]) -> int | None:
+        """Apply all ``puts`` and ``deletes`` if every ``compare`` holds.
+
+        Returns the new revision, or None when a comparison failed and nothing was changed.
+        """
+        ...
+
+    def watch(self, prefix: str, revision: int) -> Watch:
+        """Follow the changes below ``prefix`` made after ``revision``."""
+        ...
+
+    def lease(self, ttl_ms: int) -> int:
+        """A new lease that lives for ``ttl_ms`` after the last ``keepalive``; ids are positive."""
+        ...
+
+    def keepalive(self, lease: int) -> bool:
+        """Start the lease's time again; False when it has expired already."""
+        ...
+
+
+class SqliteMetadataStore:
+    """The embedded store: one SQLite file in the data directory."""
+
+    __slots__ = ("_connection", "_path", "_time")
+
+    def __init__(self, path: str, time: Time) -> None:
+        """Open or create the file.
+
+        Raises MetadataStoreError when it is no store of ours or cannot be written.
+        """
+        self._path = path
+        self._time = time
+        try:
+            self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            self._prepare()
+        except sqlite3.Error as error:
+            raise MetadataStoreError(f"cannot open metadata store {path}: {error}") from error
+
+    def _prepare(self) -> None:
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > _SCHEMA_VERSION:
+            raise MetadataStoreError(
+                f"metadata store {self._path} has format {version}, this Tidelog reads up to {_SCHEMA_VERSION}"
+            )
+        self._connection.execute("PRAGMA synchronous = FULL")
+        if version < _SCHEMA_VERSION:
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.executescript("BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
+
+    def close(self) -> None:
+        """Write the WAL back and close the file; the store is not usable afterwards."""
+        self._connection.close()
+
+    @property
+    def revision(self) -> int:
+        """The revision of the newest transaction, 0 in an empty store."""
+        return self._state("revision")
+
+    def get(self, key: str) -> KeyValue | None:
+        self._expire_leases()
+        row = self._connection.execute(
+            "SELECT value, mod_revision FROM kv WHERE key = ? AND value IS NOT NULL", (key,)
+        ).fetchone()
+        return None if row is None else KeyValue(key, *row)
+
+    def list(self, prefix: str) -> list[KeyValue]:
+        self._expire_leases()
+        rows = self._connection.execute(
+            "SELECT key, value, mod_revision FROM kv WHERE key >= ? AND key < ? AND value IS NOT NULL ORDER BY key",
+            (prefix, prefix_end(prefix)),
+        )
+        return [KeyValue(*row) for row in rows]
+
+    def txn(self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str]) -> int | None:
+        """See MetadataStore.txn.
+
+        Raises MetadataStoreError when the file cannot be written; nothing is changed then.
+        """
+        self._expire_leases()
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                revision = self._apply(compare, puts, deletes)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("ROLLBACK" if revision is None else "COMMIT")
+        except sqlite3.Error as error:
+            raise MetadataStoreError(f"cannot write metadata store {self._path}: {error}") from error
+        return revision
+
+    def _apply(self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str]) -> int | None:
+        execute = self._connection.execute
+        for condition in compare:
+            row = execute("SELECT mod_revision FROM kv WHERE key = ? AND value IS NOT NULL", (condition.key,)).fetchone()
+            if (0 if row is None else row[0]) != condition.mod_revision:
+                return None
+        revision = self._state("revision") + 1
+        execute("UPDATE state SET value = ? WHERE name = 'revision'", (revision,))
+        for put in puts:
+            if put.lease and not self._lease_exists(put.lease):
+                return None
+            execute("INSERT OR REPLACE INTO kv VALUES (?, ?, ?, ?)", (put.key, put.value, revision, put.lease))
+        for key in deletes:
+            execute(_DELETE_KEY, (revision, key))
+        self._compact()
+        return revision
+
+    def watch(self, prefix: str, revision: int) -> SqliteWatch:
+        return SqliteWatch(self, prefix, revision)
+
+    def changes(self, prefix: str, revision: int) -> Sequence[WatchEvent]:
+        """The changes below ``prefix`` after ``revision``, oldest first.
+
+        Raises CompactedRevisionError.
+        """
+        self._expire_leases()
+        compacted = self._state("compacted")
+        if revision < compacted:
+            raise CompactedRevisionError(f"revision {revision} is older than {compacted}, the oldest kept")
+        rows = self._connection.execute(
+            _CHANGES, (revision, prefix, prefix_end(prefix))
+        )
+        return [WatchEvent(*row) for row in rows]
+
+    def lease(self, ttl_ms: int) -> int:
+        expires = self._time.milliseconds() + ttl_ms
+        cursor = self._connection.execute("INSERT INTO leases (ttl_ms, expires_ms) VALUES (?, ?)", (ttl_ms, expires))
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def keepalive(self, lease: int) -> bool:
+        now = self._time.milliseconds()
+        cursor = self._connection.execute(
+            "UPDATE leases SET expires_ms = ttl_ms + ? WHERE id = ? AND expires_ms > ?", (now, lease, now)
+        )
+        return cursor.rowcount == 1
+
+    def _expire_leases(self) -> None:
+        """Delete what hung on leases that ran out, as one transaction with its own revision."""
+        now = self._time.milliseconds()
+        expired = [row[0] for row in self._connection.execute("SELECT id FROM leases WHERE expires_ms <= ?", (now,))]
+        if not expired:
+            return
+        self._connection.execute("BEGIN IMMEDIATE")
+        revision = self._state("revision") + 1
+        self._connection.execute("UPDATE state SET value = ? WHERE name = 'revision'", (revision,))
+        for lease in expired:
+            self._connection.execute(
+                "UPDATE kv SET value = NULL, lease = 0, mod_revision = ? WHERE lease = ?", (revision, lease)
+            )
+            self._connection.execute("DELETE FROM leases WHERE id = ?", (lease,))
+        self._connection.execute("COMMIT")
+
+    def _lease_exists(self, lease: int) -> bool:
+        return self._connection.execute("SELECT 1 FROM leases WHERE id = ?", (lease,)).fetchone() is not None
+
+    def _state(self, name: str) -> int:
+        value: int = self._connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()[0]
+        return value
+
+    def _compact(self) -> None:
+        """Forget the oldest deletions once more than TOMBSTONES_KEPT are kept."""
+        row = self._connection.execute(
+            "SELECT mod_revision FROM kv WHERE value IS NULL ORDER BY mod_revision DESC LIMIT 1 OFFSET ?",
+            (TOMBSTONES_KEPT,),
+        ).fetchone()
+        if row is not None:
+            self._connection.execute("DELETE FROM kv WHERE value IS NULL AND mod_revision <= ?", row)
+            self._connection.execute("UPDATE state SET value = ? WHERE name = 'compacted'", row)
+
+
+class SqliteWatch:
+    """A position in the store's history; ``poll`` moves it forward."""
+
+    __slots__ = ("_prefix", "_revision", "_store")
+
+    def __init__(self, store: SqliteMetadataStore, prefix: str, revision: int) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._revision = revision
+
+    def poll(self) -> list[WatchEvent]:
+        newest = self._store.revision
+        events = list(self._store.changes(self._prefix, self._revision))
+        self._revision = max(newest, self._revision, events[-1].mod_revision if events else 0)
+        return events
+
+
+def prefix_end(prefix: str) -> str:
+    """The smallest text greater than everything that starts with ``prefix``; ``prefix`` must not be empty."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
