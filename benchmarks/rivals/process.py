@@ -1,0 +1,174 @@
+"""A broker as a child process: start it, wait until it answers, measure it, stop it.
+
+`BrokerProcess` knows how to start, stop, kill and restart one command and keeps what it printed in a file, so that a
+full pipe never stops a broker and a failure can be shown. What "ready" means is the child class's: Tidelog says a line,
+Apache Kafka is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""The smallest question every broker answers: ApiVersions v0, correlation id 1, no client id."""
+OUTPUT_TAIL_BYTES = 6000
+
+
+class BrokerError(RuntimeError):
+    """A broker did not start or did not stop as it should; the message ends with what it printed last."""
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def ask_api_versions(host: str, port: int, timeout_s: float) -> bool:
+    """True when a broker there answered an ApiVersions request within ``timeout_s``."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=timeout_s) as connection:
+        connection.settimeout(timeout_s)
+        connection.sendall(API_VERSIONS_V0)
+        return len(connection.recv(4)) == 4
+    return False
+
+
+class BrokerProcess:
+    """One broker process on 127.0.0.1. Not for use by several threads.
+
+    A child class sets ``name`` and provides `command` and `wait_until_ready`.
+    """
+
+    name = "broker"
+    start_timeout_s = 60.0
+    stop_timeout_s = 30.0
+
+    def __init__(self, directory: Path, port: int = 0) -> None:
+        self.directory = directory
+        self.host = "127.0.0.1"
+        self.port = port
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log_path = directory / f"{self.name}.out"
+        self.start_seconds = 0.0
+        """From the start of the process to the first answered request, of the last start."""
+
+    def command(self) -> list[str]:
+        """The command line to run."""
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        """The environment of the process."""
+        return dict(os.environ)
+
+    def wait_until_ready(self, deadline: float) -> None:
+        """Return once the broker answers; ``deadline`` is of `time.monotonic`. Sets ``port`` where it was 0."""
+        raise NotImplementedError
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT for clients."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The running process."""
+        assert self.process is not None, "not started"
+        return self.process.pid
+
+    def start(self) -> Self:
+        """Start the process and wait until it answers. Raises BrokerError."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        begin = time.monotonic()
+        with self.log_path.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=self.stdout(),
+                stderr=output,
+                env=self.environment(),
+                start_new_session=True,
+            )
+        try:
+            self.wait_until_ready(begin + self.start_timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+        self.start_seconds = time.monotonic() - begin
+        return self
+
+    def stdout(self) -> int:
+        """Where the process's standard output goes."""
+        return subprocess.DEVNULL
+
+    def answer_or_fail(self, deadline: float, pause_s: float) -> None:
+        """Ask ApiVersions until it is answered. Raises BrokerError when the process ends or the time is over."""
+        while not (self.port and ask_api_versions(self.host, self.port, timeout_s=5)):
+            if self.process is None or self.process.poll() is not None:
+                raise BrokerError(f"{self.name} ended while it started\n{self.output()}")
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{self.name} did not answer in {self.start_timeout_s:.0f} s\n{self.output()}")
+            time.sleep(pause_s)
+
+    def output(self) -> str:
+        """The last lines the process printed on standard error, over all its starts."""
+        if not self.log_path.exists():
+            return ""
+        return self.log_path.read_bytes()[-OUTPUT_TAIL_BYTES:].decode(errors="replace")
+
+    def terminate(self) -> None:
+        """SIGTERM and wait; the process must end cleanly. Raises BrokerError."""
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(self.stop_timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerError(f"{self.name} did not stop in {self.stop_timeout_s:.0f} s\n{self.output()}") from None
+        self._forget()
+        if code not in self.clean_exit_codes():
+            raise BrokerError(f"{self.name} ended with {code} on SIGTERM\n{self.output()}")
+
+    def clean_exit_codes(self) -> tuple[int, ...]:
+        """What a clean stop on SIGTERM may return."""
+        return (0,)
+
+    def kill(self) -> None:
+        """kill -9 and wait. Nothing happens when it is not running."""
+        if self.process is None:
+            return
+        self.process.kill()
+        self.process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process = None
+
+    def restart(self) -> Self:
+        """Stop cleanly where it runs, and start again on the same port."""
+        self.terminate()
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.terminate()
+        else:
+            self.kill()

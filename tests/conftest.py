@@ -1,0 +1,35 @@
+"""Fixtures of all tests: Tidelog as a real process, and its last words beside a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from benchmarks.rivals.process import BrokerProcess
+from tests.support.broker import TidelogProcess
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
+    """A broker shared by the tests of one module: use topics of your own, never stop it."""
+    with TidelogProcess(tmp_path_factory.mktemp("broker")) as process:
+        yield process
+
+
+@pytest.fixture
+def fresh_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
+    """A broker of the test's own, which it may kill and restart."""
+    with TidelogProcess(tmp_path_factory.mktemp("fresh-broker")) as process:
+        yield process
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what each broker of a failed test printed on standard error."""
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, BrokerProcess):
+                report.sections.append((f"standard error of {value.name}", value.output()))
+    return report
