@@ -1,0 +1,332 @@
+"""Compression of record sets: none, gzip, snappy, lz4, zstd, each imported when first used.
+
+Decompression is bounded in every codec: no output, and no buffer sized by what the data claims, grows beyond
+``max_bytes`` (plus one chunk), so a bomb costs at most its bound. What is over the bound or does not decode raises
+InvalidRecordError; an unknown codec raises UnsupportedCompressionTypeError.
+
+What is read, and written:
+
+    gzip    any number of members                        one member, no name, no time
+    snappy  raw blocks; xerial chunks, streams chained    xerial, chunks of 32 KiB (what Kafka's Java client expects)
+    lz4     frames, any number; magic 0 sets carry        one frame of independent 64 KiB blocks, no checksums
+            a header checksum that covers too much        (Java reads no others); magic 0: the same wrong checksum
+    zstd    frames, any number; declared sizes ignored    one frame
+
+    xerial  = 0x82 "SNAPPY" 0 | version 4 | compatible 4 | (size 4 | raw block)*
+
+lz4's frame header ends with one byte of xxHash32 over the descriptor; Kafka before 0.10 hashed the frame magic too
+(KAFKA-3160). Readers of magic 0 sets ignored it, so it is put right before decoding and put wrong after encoding.
+
+Free functions, no state; any thread. The codecs release the GIL for their work.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+
+from protocol.errors import InvalidRecordError, UnsupportedCompressionTypeError
+
+Buffer = bytes | bytearray | memoryview
+
+#: Output is asked for in chunks of at most this size, whatever the data declares.
+CHUNK_BYTES = 1 << 20
+#: A snappy copy of 3 bytes yields at most 64: a raw block cannot honestly declare more than this per byte.
+SNAPPY_MAX_RATIO = 22
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+XERIAL_BLOCK_BYTES = 32 * 1024
+LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
+#: 2^27, zstd's own default: the largest window a decoder allocates for.
+ZSTD_MAX_WINDOW_BYTES = 1 << 27
+
+_INT = struct.Struct(">i")
+
+
+class CompressionType(IntEnum):
+    """Codec numbers as they stand in attributes; ``name.lower()`` is the config value."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compression_type_for_name(name: str) -> CompressionType:
+    """The codec of a config value such as ``"lz4"``. Raises UnsupportedCompressionTypeError."""
+    try:
+        return CompressionType[name.upper()]
+    except KeyError:
+        raise UnsupportedCompressionTypeError(f"Unknown compression name: {name}") from None
+
+
+def decompress(data: Buffer, codec: int, max_bytes: int, *, magic: int = 2) -> Buffer:
+    """``data`` decompressed, at most ``max_bytes`` of it; with codec none ``data`` itself.
+
+    Raises InvalidRecordError when the result would be larger or the data is damaged, UnsupportedCompressionTypeError.
+    """
+    if codec == CompressionType.NONE:
+        return data
+    decoder = _DECODERS.get(codec)
+    if decoder is None:
+        raise UnsupportedCompressionTypeError(f"Unknown compression type id: {codec}")
+    if codec == CompressionType.LZ4 and magic == 0:
+        data = _with_lz4_header_checksum(data, broken=False)
+    return decoder(data, max_bytes)
+
+
+def compress(data: Buffer, codec: int, level: int | None = None, *, magic: int = 2) -> Buffer:
+    """``data`` compressed as Kafka's clients expect it; with codec none ``data`` itself. ``level`` None: the default.
+
+    Raises UnsupportedCompressionTypeError on an unknown codec.
+    """
+    if codec == CompressionType.NONE:
+        return data
+    encoder = _ENCODERS.get(codec)
+    if encoder is None:
+        raise UnsupportedCompressionTypeError(f"Unknown compression type id: {codec}")
+    encoded = encoder(data, level)
+    if codec == CompressionType.LZ4 and magic == 0:
+        encoded = _with_lz4_header_checksum(encoded, broken=True)
+    return encoded
+
+
+class _BoundedOutput:
+    """Collects chunks and refuses to pass the bound; what a decoder may produce next is ``room()``."""
+
+    __slots__ = ("_chunks", "_codec", "_max_bytes", "_size")
+
+    def __init__(self, codec: CompressionType, max_bytes: int) -> None:
+        self._codec = codec
+        self._max_bytes = max_bytes
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def room(self) -> int:
+        """One byte more than may still come, so that passing the bound shows; never more than a chunk."""
+        return min(CHUNK_BYTES, self._max_bytes - self._size + 1)
+
+    def append(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._size > self._max_bytes:
+            raise too_large(self._codec, self._max_bytes)
+        self._chunks.append(chunk)
+
+    def reserve(self, size: int) -> None:
+        """Refuse ``size`` declared bytes before anyone allocates them."""
+        if size > self._max_bytes - self._size:
+            raise too_large(self._codec, self._max_bytes)
+
+    def value(self) -> bytes:
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+
+
+def too_large(codec: CompressionType, max_bytes: int) -> InvalidRecordError:
+    """The error for data that decompresses beyond its bound."""
+    return InvalidRecordError(f"{codec.name.lower()} data decompresses to more than {max_bytes} bytes")
+
+
+def damaged(codec: CompressionType, reason: object) -> InvalidRecordError:
+    """The error for data that is not what its codec says."""
+    return InvalidRecordError(f"{codec.name.lower()} data does not decompress: {reason}")
+
+
+# --- gzip ------------------------------------------------------------------------------------------------------------
+
+
+def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
+    output = _BoundedOutput(CompressionType.GZIP, max_bytes)
+    rest: Buffer = data
+    while True:
+        member = zlib.decompressobj(wbits=31)
+        try:
+            while not member.eof:
+                chunk = member.decompress(rest, output.room())
+                rest = member.unconsumed_tail
+                if not chunk and not rest and not member.eof:
+                    raise damaged(CompressionType.GZIP, "it ends early")
+                output.append(chunk)
+        except zlib.error as error:
+            raise damaged(CompressionType.GZIP, error) from error
+        rest = member.unused_data
+        if not rest:
+            return output.value()
+
+
+def _compress_gzip(data: Buffer, level: int | None) -> bytes:
+    encoder = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+    return encoder.compress(data) + encoder.flush()
+
+
+# --- snappy ----------------------------------------------------------------------------------------------------------
+
+
+def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
+    output = _BoundedOutput(CompressionType.SNAPPY, max_bytes)
+    view = memoryview(data)
+    if view[:8] != XERIAL_MAGIC:
+        _append_snappy_block(view, output)
+        return output.value()
+    position = 0
+    while position < len(view):
+        if view[position : position + 8] == XERIAL_MAGIC:
+            position += len(XERIAL_HEADER)
+            continue
+        if len(view) - position < _INT.size:
+            raise damaged(CompressionType.SNAPPY, "a chunk's size is cut")
+        (size,) = _INT.unpack_from(view, position)
+        position += _INT.size
+        if size < 0 or size > len(view) - position:
+            raise damaged(CompressionType.SNAPPY, f"chunk of {size} bytes, {len(view) - position} there")
+        _append_snappy_block(view[position : position + size], output)
+        position += size
+    return output.value()
+
+
+def _append_snappy_block(block: memoryview, output: _BoundedOutput) -> None:
+    import cramjam
+
+    try:
+        declared = cramjam.snappy.decompress_raw_len(block)
+    except cramjam.DecompressionError as error:
+        raise damaged(CompressionType.SNAPPY, error) from error
+    if declared > SNAPPY_MAX_RATIO * len(block):
+        raise damaged(CompressionType.SNAPPY, f"{len(block)} bytes declare {declared}")
+    output.reserve(declared)
+    try:
+        output.append(bytes(cramjam.snappy.decompress_raw(block)))
+    except cramjam.DecompressionError as error:
+        raise damaged(CompressionType.SNAPPY, error) from error
+
+
+def _compress_snappy(data: Buffer, level: int | None) -> bytes:
+    del level  # snappy has none
+    import cramjam
+
+    view = memoryview(data)
+    out = bytearray(XERIAL_HEADER)
+    for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
+        out += _INT.pack(len(block))
+        out += block
+    return bytes(out)
+
+
+# --- lz4 -------------------------------------------------------------------------------------------------------------
+
+
+def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
+    from lz4.frame import LZ4FrameDecompressor
+
+    output = _BoundedOutput(CompressionType.LZ4, max_bytes)
+    rest: Buffer | None = data
+    while rest:
+        frame = LZ4FrameDecompressor()
+        pending: Buffer = rest
+        try:
+            while not frame.eof:
+                chunk = frame.decompress(pending, max_length=output.room())
+                pending = b""
+                if not chunk and not frame.eof and frame.needs_input:
+                    raise damaged(CompressionType.LZ4, "it ends early")
+                output.append(chunk)
+        except RuntimeError as error:
+            raise damaged(CompressionType.LZ4, error) from error
+        rest = frame.unused_data
+    return output.value()
+
+
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    import lz4.frame
+
+    encoded: bytes = lz4.frame.compress(
+        data,
+        compression_level=0 if level is None else max(3, level),
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+    )
+    return encoded
+
+
+def _with_lz4_header_checksum(data: Buffer, *, broken: bool) -> bytes:
+    """A copy of ``data`` whose first frame header has the right checksum, or magic 0's wrong one."""
+    out = bytearray(data)
+    if len(out) < 7 or out[:4] != LZ4_FRAME_MAGIC:
+        return bytes(out)
+    end = 6 + (8 if out[4] & 0x08 else 0) + (4 if out[4] & 0x01 else 0)
+    if len(out) > end:
+        out[end] = (_xxhash32(bytes(out[0 if broken else 4 : end])) >> 8) & 0xFF
+    return bytes(out)
+
+
+_XXH_PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
+_M32 = 0xFFFFFFFF
+
+
+def _rotate_left(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (32 - bits))) & _M32
+
+
+def _xxhash32(data: bytes) -> int:
+    """xxHash32 with seed 0 (xxHash specification). A frame header has at most 18 bytes, so plain Python will do."""
+    p1, p2, p3, p4, p5 = _XXH_PRIMES
+    position = 0
+    accumulator = p5
+    if len(data) >= 16:
+        lanes = [(p1 + p2) & _M32, p2, 0, -p1 & _M32]
+        while position + 16 <= len(data):
+            for lane, word in enumerate(struct.unpack_from("<4I", data, position)):
+                lanes[lane] = _rotate_left((lanes[lane] + word * p2) & _M32, 13) * p1 & _M32
+            position += 16
+        accumulator = sum(_rotate_left(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True))
+    accumulator = (accumulator + len(data)) & _M32
+    while position + 4 <= len(data):
+        (word,) = struct.unpack_from("<I", data, position)
+        accumulator = _rotate_left((accumulator + word * p3) & _M32, 17) * p4 & _M32
+        position += 4
+    for byte in data[position:]:
+        accumulator = _rotate_left((accumulator + byte * p5) & _M32, 11) * p1 & _M32
+    accumulator = (accumulator ^ (accumulator >> 15)) * p2 & _M32
+    accumulator = (accumulator ^ (accumulator >> 13)) * p3 & _M32
+    return accumulator ^ (accumulator >> 16)
+
+
+# --- zstd ------------------------------------------------------------------------------------------------------------
+
+
+def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
+    # A reader, not ZstdDecompressor.decompress: that one allocates what the frame declares, whatever its bound says.
+    import zstandard
+
+    output = _BoundedOutput(CompressionType.ZSTD, max_bytes)
+    decoder = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
+    try:
+        with decoder.stream_reader(data, read_across_frames=True) as reader:
+            while chunk := reader.read(output.room()):
+                output.append(chunk)
+    except zstandard.ZstdError as error:
+        raise damaged(CompressionType.ZSTD, error) from error
+    return output.value()
+
+
+def _compress_zstd(data: Buffer, level: int | None) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
+
+
+_DECODERS = {
+    int(CompressionType.GZIP): _decompress_gzip,
+    int(CompressionType.SNAPPY): _decompress_snappy,
+    int(CompressionType.LZ4): _decompress_lz4,
+    int(CompressionType.ZSTD): _decompress_zstd,
+}
+_ENCODERS = {
+    int(CompressionType.GZIP): _compress_gzip,
+    int(CompressionType.SNAPPY): _compress_snappy,
+    int(CompressionType.LZ4): _compress_lz4,
+    int(CompressionType.ZSTD): _compress_zstd,
+}
