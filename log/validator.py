@@ -8,8 +8,8 @@ In place whenever it can be: a magic 2 batch whose codec, format and offset delt
 uncompressed set of the topic's magic; a magic 1 wrapper whose inner offsets are 0..n-1 (``log.legacy_validator``).
 Otherwise the records are decoded and one batch (or set) of the topic's format and codec is built from them.
 
-The usual request, one magic 2 batch with nothing to change, takes a path of its own: one header unpack, one CRC, one walk
-over the records, one ``pack_into``. That path refuses nothing by itself: whatever it does not like goes the general way,
+The usual request, one magic 2 batch with nothing to change, takes a path of its own: one header unpack, one CRC, one
+walk over the records, one ``pack_into``. That path refuses nothing by itself: whatever it does not like goes the general way,
 which finds the same fault again and names it.
 
 What is refused is what Kafka's LogValidator and UnifiedLog refuse, with the same error codes; faults of single records
@@ -116,7 +116,7 @@ class AppendContext(NamedTuple):
 
 
 class BatchSummary(NamedTuple):
-    """One batch as it will be stored, at ``position`` of the result's records: what producer state and index ask for."""
+    """One batch as it will be stored, at ``position`` of the result's records, for producer state and index."""
 
     position: int
     size_in_bytes: int
@@ -173,7 +173,7 @@ class RejectedTimestampsError(InvalidTimestampError):
 
 
 def record_errors(error: BaseException) -> tuple[RecordError, ...]:
-    """The records an error of this module blames, for Produce v8+ answers; empty when the batch as a whole is at fault."""
+    """The records an error of this module blames, for Produce v8+ answers; empty when the whole batch is at fault."""
     return error.record_errors if isinstance(error, RejectedRecordsError | RejectedTimestampsError) else ()
 
 
@@ -304,7 +304,7 @@ def validate_generally(records: memoryview, params: ValidationParams, context: A
     for batch in batches:
         if batch.magic != magic:
             raise InvalidRecordError(
-                f"Batch magic {batch.magic} is not the same as the first batch's magic {magic} in {params.topic_partition}"
+                f"Batch magic {batch.magic} differs from the first batch's, {magic}, in {params.topic_partition}"
             )
         ensure_size(batch.size_in_bytes, params)
         batch.ensure_valid()
@@ -402,7 +402,7 @@ def _check_records(
 def check_each_record(
     records: Iterable[Record], timestamp_type: int, params: ValidationParams, context: AppendContext
 ) -> None:
-    """Keys and timestamps, record by record. Raises InvalidRecordError, InvalidTimestampError with ``record_errors``."""
+    """Keys and timestamps, record by record. Raises RejectedRecordsError, RejectedTimestampsError."""
     faults: list[RecordError] = []
     invalid_timestamp = False
     for index, record in enumerate(records):
@@ -450,7 +450,7 @@ def _finish_in_place(
 
 
 def restamp(view: memoryview, timestamp_type: int, max_timestamp: int) -> None:
-    """Set timestamp type and largest timestamp (ms) of the magic 2 batch ``view`` in place; a new CRC only if they change."""
+    """Set timestamp type and largest timestamp (ms) of the magic 2 batch ``view`` in place; new CRC if they change."""
     batch = RecordBatch(view)
     if batch.timestamp_type == timestamp_type and batch.max_timestamp == max_timestamp:
         return

@@ -38,7 +38,7 @@ def _load() -> Callable[..., int]:
     if path is None:
         from crc32c import crc32c as imported
 
-        return imported  # type: ignore[no-any-return]
+        return imported
     loader = ExtensionFileLoader(_EXTENSION, path)
     module: Any = module_from_spec(ModuleSpec(_EXTENSION, loader, origin=path))
     loader.exec_module(module)

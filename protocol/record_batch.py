@@ -6,10 +6,10 @@
     record = length varint | attributes 1 (0) | timestamp_delta varlong | offset_delta varint
              | key (length varint, -1 = null) | value (likewise) | header count varint | (name, value)*
 
-``batch_length`` counts from ``partition_leader_epoch`` on (size = 12 + length). The CRC-32C covers ``attributes`` to the
-end, so a broker may set base offset and leader epoch in place without touching it. Attributes: bits 0-2 codec, 3 timestamp
-type (1 = log append time), 4 transactional, 5 control, 6 delete horizon (KIP-534: base_timestamp then holds the time from
-which tombstones and markers may go). Compression covers the records section as a whole.
+``batch_length`` counts from ``partition_leader_epoch`` on (size = 12 + length). The CRC-32C covers ``attributes`` to
+the end, so a broker may set base offset and leader epoch in place without touching it. Attributes: bits 0-2 codec, 3
+timestamp type (1 = log append time), 4 transactional, 5 control, 6 delete horizon (KIP-534: base_timestamp then holds
+the time from which tombstones and markers may go). Compression covers the records section as a whole.
 
 :class:`RecordBatch` is a view: it reads the header once and looks at records only when asked. Everything here is plain
 functions over buffers; any thread.
@@ -77,7 +77,7 @@ CONTROL_TYPE_COMMIT = 1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record with its absolute offset; ``sequence`` is -1 without an idempotent producer. Headers may repeat names."""
+    """One record with its absolute offset; ``sequence`` is -1 without idempotent producer. Header names may repeat."""
 
     offset: int
     timestamp: int
@@ -307,35 +307,37 @@ def _to_signed_64(value: int) -> int:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag varint of 32 bits: (value, next position). Raises IndexError past the end, InvalidRecordError over 5 bytes.
-
-    Bits above the 32nd are dropped, as Kafka's reader drops them.
-    """
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    raw, position = _read_raw(data, position, 5)
-    raw &= 0xFFFFFFFF
+    """A zigzag varint of 32 bits: (value, next position). See :func:`read_raw_varint` for what it raises."""
+    raw, position = read_raw_varint(data, position, 5)
     return (raw >> 1) ^ -(raw & 1), position
 
 
 def read_varlong(data: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag varint of 64 bits; otherwise as :func:`read_varint`, with at most 10 bytes."""
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    raw, position = _read_raw(data, position, 10)
-    raw &= 0xFFFFFFFFFFFFFFFF
+    """A zigzag varint of 64 bits: (value, next position)."""
+    raw, position = read_raw_varint(data, position, 10)
     return (raw >> 1) ^ -(raw & 1), position
 
 
-def _read_raw(data: Buffer, position: int, max_bytes: int) -> tuple[int, int]:
-    raw = shift = 0
-    for index in range(position, position + max_bytes):
+def read_raw_varint(data: Buffer, position: int, max_bytes: int) -> tuple[int, int]:
+    """A varint before its zigzag is undone, of at most 5 bytes (32 bits) or 10 (64): (raw, next position).
+
+    Bits above the 32nd or 64th are dropped, as Kafka's reader drops them.
+    Raises IndexError past the end of ``data``, InvalidRecordError when it does not end in ``max_bytes``.
+    """
+    raw = data[position]
+    if raw < 0x80:
+        return raw, position + 1
+    byte = data[position + 1]
+    raw += (byte << 7) - 0x80
+    if byte < 0x80:
+        return raw, position + 2
+    raw -= 0x4000
+    shift = 14
+    for index in range(position + 2, position + max_bytes):
         byte = data[index]
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return raw, index + 1
+            return raw & (0xFFFFFFFF if max_bytes == 5 else 0xFFFFFFFFFFFFFFFF), index + 1
         shift += 7
     raise InvalidRecordError(f"Varint is longer than {max_bytes} bytes")
 
@@ -450,9 +452,9 @@ def append_record(out: bytearray, record: Record, base_offset: int, base_timesta
 class BatchOptions:
     """What a batch's header says beside its records. Times in ms.
 
-    ``base_offset`` None takes the first record's. ``last_offset_delta`` None takes the last record's (the cleaner keeps the
-    original's). ``log_append_time`` sets the timestamp type and every record's effective time. ``delete_horizon_ms`` sets the
-    KIP-534 bit and replaces base_timestamp. ``level`` None is the codec's default.
+    ``base_offset`` None takes the first record's. ``last_offset_delta`` None takes the last record's (the cleaner
+    keeps the original's). ``log_append_time`` sets the timestamp type and every record's effective time.
+    ``delete_horizon_ms`` sets the KIP-534 bit and replaces base_timestamp. ``level`` None is the codec's default.
     """
 
     base_offset: int | None = None
@@ -560,7 +562,7 @@ class EndTransactionMarker:
 
 
 def control_record_type(key: bytes | None) -> int:
-    """The type of a control record (0 abort, 1 commit, others unknown here). Raises InvalidRecordError on a short key."""
+    """The type of a control record (0 abort, 1 commit, others exist). Raises InvalidRecordError on a short key."""
     if key is None or len(key) < _CONTROL_KEY.size:
         raise InvalidRecordError("Control record key is too short")
     version, control_type = _CONTROL_KEY.unpack_from(key)

@@ -1,0 +1,124 @@
+"""LogValidator's way for message sets of magic 0 and 1, in the same three passes as ``log.validator``.
+
+    validate   each entry's CRC is checked before; here: wrappers' inner messages (CRC, magic, no nesting), keys,
+    timestamps assign     uncompressed and the topic's format: every entry's offset, in place
+               a magic 1 wrapper with inner offsets 0..n-1 and the topic's codec: the wrapper's offset, in place
+               else: decoded and rebuilt in the topic's format and codec
+    restamp    magic 1: append time (every entry, or the wrapper alone) with new CRCs, or the wrapper's largest
+    timestamp
+
+Magic 0 wrappers hold absolute inner offsets, so they are always rebuilt.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from log.validator import (
+    AppendContext,
+    ValidationParams,
+    ValidationResult,
+    check_each_record,
+    rebuild,
+    result_of,
+)
+from protocol.crc import crc32
+from protocol.errors import CorruptMessageError
+from protocol.message_set import ByteBufferMessageSet, LegacyRecordBatch
+from protocol.record_batch import (
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_V0,
+    MAGIC_V1,
+    TIMESTAMP_TYPE_MASK,
+    BatchOptions,
+    Record,
+)
+
+_OFFSET = struct.Struct(">q")
+_CRC = struct.Struct(">I")
+_CRC_POSITION = LOG_OVERHEAD
+_MAGIC_POSITION = LOG_OVERHEAD + 4
+_ATTRIBUTES_POSITION = LOG_OVERHEAD + 5
+_TIMESTAMP_POSITION = LOG_OVERHEAD + 6
+
+
+def validate_message_set(view: memoryview, params: ValidationParams, context: AppendContext) -> ValidationResult:
+    """Validate, assign and restamp a message set whose entries are whole, of one magic and have good CRCs.
+
+    Raises what ``LogValidator.validate_and_assign_offsets`` raises.
+    """
+    entries = list(ByteBufferMessageSet(view).shallow())
+    first = entries[0]
+    source_codec = first.compression_type
+    inner = first.inner_messages(params.max_decompressed_bytes) if first.is_compressed else []
+    check_inner_messages(inner, params)
+    records = list(first.effective_records(inner)) if inner else [next(entry.records()) for entry in entries]
+    timestamp_type = max(entry.timestamp_type for entry in entries)
+    check_each_record(records, timestamp_type, params, context)
+    codec = source_codec if params.compression is None else params.compression
+    if first.magic == params.magic and codec == source_codec and _can_stay(first, inner):
+        return _finish_in_place(view, entries, records, params, context)
+    return rebuild(records, _options(codec, params, context), params)
+
+
+def check_inner_messages(inner: list[LegacyRecordBatch], params: ValidationParams) -> None:
+    """A wrapper's inner CRCs: the producer wrote them, and readers after us check them. Raises CorruptMessageError."""
+    for message in inner:
+        if not message.is_valid():
+            raise CorruptMessageError(f"Inner message is corrupt in topic partition {params.topic_partition}")
+
+
+def _can_stay(entry: LegacyRecordBatch, inner: list[LegacyRecordBatch]) -> bool:
+    """Whether offsets can be assigned without rebuilding, when format and codec already fit."""
+    if not entry.is_compressed:
+        return True
+    if entry.magic == MAGIC_V0:
+        return False
+    return all(message.offset == index for index, message in enumerate(inner))
+
+
+def _options(codec: int, params: ValidationParams, context: AppendContext) -> BatchOptions:
+    return BatchOptions(
+        base_offset=context.next_offset,
+        partition_leader_epoch=context.leader_epoch,
+        compression=codec,
+        level=params.compression_level,
+        log_append_time=context.now_ms if params.timestamp_type == LOG_APPEND_TIME else None,
+    )
+
+
+def _finish_in_place(
+    view: memoryview,
+    entries: list[LegacyRecordBatch],
+    records: list[Record],
+    params: ValidationParams,
+    context: AppendContext,
+) -> ValidationResult:
+    if view.readonly:
+        view = memoryview(bytearray(view))
+    last_offset = context.next_offset - 1
+    for entry in entries:
+        last_offset += len(records) if entry.is_compressed else 1
+        part = view[entry.position : entry.position + entry.size_in_bytes]
+        _OFFSET.pack_into(part, 0, last_offset)
+        largest = max(record.timestamp for record in records) if entry.is_compressed else entry.max_timestamp
+        if params.timestamp_type == LOG_APPEND_TIME:
+            largest = context.now_ms
+        restamp_message(part, params.timestamp_type, largest)
+    return result_of(view, params, sizes_changed=False)
+
+
+def restamp_message(part: memoryview, timestamp_type: int, timestamp: int) -> None:
+    """Set timestamp type and timestamp (ms) of the magic 1 entry ``part`` in place, with a new CRC; not of magic 0."""
+    if part[_MAGIC_POSITION] != MAGIC_V1:
+        return
+    entry = LegacyRecordBatch(part)
+    if entry.timestamp_type == timestamp_type and entry.max_timestamp == timestamp:
+        return
+    attributes = part[_ATTRIBUTES_POSITION] & ~TIMESTAMP_TYPE_MASK
+    if timestamp_type == LOG_APPEND_TIME:
+        attributes |= TIMESTAMP_TYPE_MASK
+    part[_ATTRIBUTES_POSITION] = attributes
+    _OFFSET.pack_into(part, _TIMESTAMP_POSITION, timestamp)
+    _CRC.pack_into(part, _CRC_POSITION, crc32(part[_MAGIC_POSITION:]))

@@ -1,0 +1,199 @@
+"""MessageWriter over BufferingOutputStream: write what needs a length or a CRC in front, without copying what follows.
+
+The stream is a chain of fixed-size segments. ``reserve(n)`` leaves room and returns a place to fill later, even when
+the room straddles segments; the context managers ``with_length_prefix`` and ``with_crc32_prefix`` reserve four bytes,
+let the body be written and fill them from what came after. A finished chain goes to ``writev`` segment by segment.
+
+    segments   [##########][##########][####------]         written #, free -
+                   ^ reserved 4 |                            a place is (absolute position, length)
+
+Invariants: every segment but the last is full; all segments have the same size, so position -> (segment, index) is one
+divmod. A stream belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from protocol.compression import compress
+from protocol.crc import crc32
+
+Buffer = bytes | bytearray | memoryview
+
+MIN_SEGMENT_BYTES = 1024
+MAX_SEGMENT_BYTES = 65536
+
+_INT = struct.Struct(">i")
+_UNSIGNED = struct.Struct(">I")
+_LONG = struct.Struct(">q")
+_OFFSET_AND_SIZE = struct.Struct(">qi")
+
+
+def segment_size_for(estimated_bytes: int) -> int:
+    """The segment size for a message set of about this size: half of it, within 1 KiB and 64 KiB."""
+    return min(max(estimated_bytes // 2, MIN_SEGMENT_BYTES), MAX_SEGMENT_BYTES)
+
+
+class ReservedOutput:
+    """Room in a stream, to be filled once and in order. Raises ValueError when more is written than was reserved."""
+
+    __slots__ = ("_position", "_remaining", "_stream")
+
+    def __init__(self, stream: BufferingOutputStream, position: int, length: int) -> None:
+        self._stream = stream
+        self._position = position
+        self._remaining = length
+
+    def write(self, data: Buffer) -> None:
+        if len(data) > self._remaining:
+            raise ValueError(f"{len(data)} bytes do not fit the {self._remaining} reserved")
+        self._stream.overwrite(self._position, data)
+        self._position += len(data)
+        self._remaining -= len(data)
+
+    def write_int(self, value: int) -> None:
+        self.write(_INT.pack(value))
+
+    def write_unsigned_int(self, value: int) -> None:
+        self.write(_UNSIGNED.pack(value))
+
+    def write_long(self, value: int) -> None:
+        self.write(_LONG.pack(value))
+
+
+class BufferingOutputStream:
+    """A growing chain of segments of ``segment_bytes`` each. See the module's text."""
+
+    __slots__ = ("_room", "_segment_bytes", "_segments", "size")
+
+    def __init__(self, segment_bytes: int = MIN_SEGMENT_BYTES) -> None:
+        if segment_bytes <= 0:
+            raise ValueError("a segment needs at least one byte")
+        self._segment_bytes = segment_bytes
+        self._segments: list[bytearray] = []
+        self._room = 0
+        self.size = 0
+
+    def write_byte(self, value: int) -> None:
+        self.write(bytes((value & 0xFF,)))
+
+    def write_int(self, value: int) -> None:
+        self.write(_INT.pack(value))
+
+    def write_long(self, value: int) -> None:
+        self.write(_LONG.pack(value))
+
+    def write(self, data: Buffer) -> int:
+        """Append ``data``; returns its length, so that a compressor may write here as to a file."""
+        position = self.size
+        self.skip(len(data))
+        self.overwrite(position, data)
+        return len(data)
+
+    def skip(self, length: int) -> None:
+        """Append ``length`` zero bytes to be filled later or never."""
+        if length < 0:
+            raise ValueError("cannot skip backwards")
+        self.size += length
+        while length > self._room:
+            length -= self._room
+            self._segments.append(bytearray(self._segment_bytes))
+            self._room = self._segment_bytes
+        self._room -= length
+
+    def reserve(self, length: int) -> ReservedOutput:
+        """Skip ``length`` bytes and return the place they take."""
+        place = ReservedOutput(self, self.size, length)
+        self.skip(length)
+        return place
+
+    def overwrite(self, position: int, data: Buffer) -> None:
+        """Replace bytes already written, across segments. Raises ValueError beyond what is written."""
+        if position < 0 or position + len(data) > self.size:
+            raise ValueError(f"bytes {position} to {position + len(data)} are not all written, there are {self.size}")
+        view = memoryview(data)
+        while view:
+            index, start = divmod(position, self._segment_bytes)
+            length = min(len(view), self._segment_bytes - start)
+            self._segments[index][start : start + length] = view[:length]
+            view = view[length:]
+            position += length
+
+    def slices(self, position: int = 0) -> Iterator[memoryview]:
+        """What was written from ``position`` on, as views of the segments, in order."""
+        while position < self.size:
+            index, start = divmod(position, self._segment_bytes)
+            end = min(self._segment_bytes, start + self.size - position)
+            yield memoryview(self._segments[index])[start:end]
+            position += end - start
+
+    def write_to(self, writev: Callable[[list[memoryview]], int]) -> int:
+        """Hand all segments to ``writev`` as they are, in one call; returns what it returned."""
+        return writev(list(self.slices()))
+
+    def to_bytes(self) -> bytes:
+        """Everything, joined: one copy."""
+        return b"".join(self.slices())
+
+    def crc32_from(self, position: int) -> int:
+        """The IEEE CRC-32 of what was written from ``position`` on."""
+        checksum = 0
+        for part in self.slices(position):
+            checksum = crc32(part, checksum)
+        return checksum
+
+    @contextmanager
+    def with_crc32_prefix(self) -> Iterator[None]:
+        """Reserve four bytes, run the body, fill them with the CRC-32 of what it wrote."""
+        place = self.reserve(4)
+        start = self.size
+        yield
+        place.write_unsigned_int(self.crc32_from(start))
+
+    @contextmanager
+    def with_length_prefix(self) -> Iterator[None]:
+        """Reserve four bytes, run the body, fill them with the number of bytes it wrote."""
+        place = self.reserve(4)
+        start = self.size
+        yield
+        place.write_int(self.size - start)
+
+
+class MessageWriter(BufferingOutputStream):
+    """Writes messages of magic 0 and 1 (see ``protocol.message_set`` for the layout)."""
+
+    __slots__ = ()
+
+    @contextmanager
+    def entry(self, offset: int) -> Iterator[None]:
+        """offset and size around one message."""
+        self.write_long(offset)
+        with self.with_length_prefix():
+            yield
+
+    @contextmanager
+    def message(self, magic: int, attributes: int, timestamp: int, key: Buffer | None) -> Iterator[None]:
+        """CRC, magic, attributes, timestamp (ms; magic 1) and key; the body writes the value, with its length."""
+        with self.with_crc32_prefix():
+            self.write(bytes((magic, attributes & 0xFF)))
+            if magic > 0:
+                self.write_long(timestamp)
+            self.write_nullable(key)
+            yield
+
+    def write_nullable(self, value: Buffer | None) -> None:
+        """A length of four bytes and the bytes; -1 for None."""
+        if value is None:
+            self.write_int(-1)
+            return
+        self.write_int(len(value))
+        self.write(value)
+
+    @contextmanager
+    def compressed(self, codec: int, level: int | None, magic: int) -> Iterator[MessageWriter]:
+        """Yields a writer for the inner set; on leaving, its content is compressed and written here."""
+        inner = MessageWriter(self._segment_bytes)
+        yield inner
+        self.write(compress(inner.to_bytes(), codec, level, magic=magic))
