@@ -1,0 +1,286 @@
+"""Configuration keys, declared once beside their user, and the parsing of what people write into them.
+
+    DEF = ConfigDef((
+        ConfigKey("segment.bytes", ConfigType.INT, 1 << 30, between(1 << 20), Importance.MEDIUM, "…", dynamic=True),
+    ))
+    values = DEF.parse({"segment.bytes": "1048576"})
+
+Names are Kafka's. A value is text (a file, the environment, the admin API) or already of its type. A bad one raises
+ConfigError, which names the key, the value and what is allowed, in one line. Topic overrides, DescribeConfigs, the
+command line and docs/configuration.md all read these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum, IntEnum
+from typing import Any
+
+from protocol.errors import InvalidConfigError
+
+
+class ConfigError(InvalidConfigError):
+    """A value that its key cannot have. Says which, and what is allowed; answers INVALID_CONFIG."""
+
+
+class ConfigType(IntEnum):
+    """Types of values, numbered as DescribeConfigs v3+ reports them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Importance(Enum):
+    """How likely someone is to need the key."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Password(str):
+    """Text that logs must not show."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+
+class _NoDefault:
+    """The mark of a key that must be given."""
+
+    def __repr__(self) -> str:
+        return "NO_DEFAULT"
+
+
+NO_DEFAULT: Any = _NoDefault()
+
+Validator = Callable[[Any], bool]
+
+
+class Check:
+    """A validator that can say what it allows. Any callable value -> bool with an ``allowed`` text would do."""
+
+    __slots__ = ("_accepts", "allowed")
+
+    def __init__(self, accepts: Validator, allowed: str) -> None:
+        self._accepts = accepts
+        self.allowed = allowed
+
+    def __call__(self, value: Any) -> bool:
+        return self._accepts(value)
+
+
+def between(lowest: float, highest: float | None = None) -> Check:
+    """A number of at least ``lowest``, and at most ``highest`` if given."""
+    if highest is None:
+        return Check(lambda value: value >= lowest, f"{lowest} or more")
+    return Check(lambda value: lowest <= value <= highest, f"{lowest} to {highest}")
+
+
+def one_of(*choices: str | None) -> Check:
+    """One of some words."""
+    return Check(lambda value: value in choices, " or ".join(str(choice) for choice in choices))
+
+
+def each_of(*choices: str) -> Check:
+    """A list whose elements are all among some words."""
+    return Check(lambda value: all(item in choices for item in value), "a list of " + ", ".join(choices))
+
+
+def non_empty() -> Check:
+    """Text or a list that is not empty."""
+    return Check(bool, "anything but empty")
+
+
+_INTEGERS = {ConfigType.INT: 32, ConfigType.SHORT: 16, ConfigType.LONG: 64}
+_ALLOWED = {
+    ConfigType.BOOLEAN: "true or false",
+    ConfigType.INT: "a 32-bit integer",
+    ConfigType.SHORT: "a 16-bit integer",
+    ConfigType.LONG: "a 64-bit integer",
+    ConfigType.DOUBLE: "a number",
+}
+
+
+class ConfigKey:
+    """One key. ``default`` is a value of its type, None (unset), or NO_DEFAULT. Immutable by agreement."""
+
+    __slots__ = ("default", "doc", "dynamic", "importance", "name", "type", "validator")
+
+    def __init__(  # one declaration a line, in the order people read it: positional on purpose
+        self,
+        name: str,
+        type: ConfigType,
+        default: Any = NO_DEFAULT,
+        validator: Check | None = None,
+        importance: Importance = Importance.MEDIUM,
+        doc: str = "",
+        *,
+        dynamic: bool = False,
+    ) -> None:
+        self.name = name
+        self.type = type
+        self.default = default
+        self.validator = validator
+        self.importance = importance
+        self.doc = doc
+        self.dynamic = dynamic
+
+    def __repr__(self) -> str:
+        return f"ConfigKey({self.name}: {self.type.name} = {self.default!r})"
+
+    @property
+    def is_sensitive(self) -> bool:
+        return self.type is ConfigType.PASSWORD
+
+    @property
+    def allowed(self) -> str:
+        """What the key accepts, in words; empty where anything goes."""
+        return self.validator.allowed if self.validator is not None else _ALLOWED.get(self.type, "")
+
+    def parse(self, value: Any) -> Any:
+        """``value`` in the key's type, checked. None stays None where that is the default. Raises ConfigError."""
+        if value is None:
+            if self.default is None:
+                return None
+            raise self._error(value)
+        try:
+            parsed = _PARSERS[self.type](value, self.type)
+        except (ValueError, TypeError, OverflowError):
+            raise self._error(value) from None
+        if self.validator is not None and not self.validator(parsed):
+            raise self._error(value)
+        return parsed
+
+    def to_text(self, value: Any) -> str | None:
+        """``value`` as Kafka writes it: what DescribeConfigs reports and a properties file would hold."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, list | tuple):
+            return ",".join(value)
+        return str(value)
+
+    def _error(self, value: Any) -> ConfigError:
+        shown = "[hidden]" if self.is_sensitive else repr(value)
+        allowed = f"; allowed: {self.allowed}" if self.allowed else ""
+        return ConfigError(f"Invalid value {shown} for configuration {self.name}{allowed}")
+
+
+def _parse_boolean(value: Any, _: ConfigType) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError(value)
+    return text == "true"
+
+
+def _parse_integer(value: Any, type: ConfigType) -> int:
+    if isinstance(value, bool | float):
+        raise TypeError(value)
+    text = str(value).strip()
+    if "_" in text:  # Python reads 1_000, no other reader of these files does
+        raise ValueError(value)
+    number = int(text)
+    if not -(1 << _INTEGERS[type] - 1) <= number < 1 << _INTEGERS[type] - 1:
+        raise ValueError(value)
+    return number
+
+
+def _parse_double(value: Any, _: ConfigType) -> float:
+    if isinstance(value, bool):
+        raise TypeError(value)
+    number = float(value)
+    if number != number:
+        raise ValueError(value)
+    return number
+
+
+def _parse_list(value: Any, _: ConfigType) -> list[str]:
+    items = value.split(",") if isinstance(value, str) else list(value)
+    items = [item.strip() for item in items]
+    return [] if items == [""] else items
+
+
+def _parse_text(value: Any, _: ConfigType) -> str:
+    return str(value).strip()
+
+
+def _parse_password(value: Any, _: ConfigType) -> Password:
+    return Password(value)
+
+
+_PARSERS: dict[ConfigType, Callable[[Any, ConfigType], Any]] = {
+    ConfigType.BOOLEAN: _parse_boolean,
+    ConfigType.STRING: _parse_text,
+    ConfigType.INT: _parse_integer,
+    ConfigType.SHORT: _parse_integer,
+    ConfigType.LONG: _parse_integer,
+    ConfigType.DOUBLE: _parse_double,
+    ConfigType.LIST: _parse_list,
+    ConfigType.CLASS: _parse_text,
+    ConfigType.PASSWORD: _parse_password,
+}
+
+
+class ConfigDef:
+    """A table of keys. Iterates over them in order of declaration."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: Iterable[ConfigKey]) -> None:
+        self.keys: dict[str, ConfigKey] = {}
+        for key in keys:
+            assert key.name not in self.keys, f"{key.name} is declared twice"
+            self.keys[key.name] = key
+
+    def __iter__(self) -> Iterator[ConfigKey]:
+        return iter(self.keys.values())
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys
+
+    def __getitem__(self, name: str) -> ConfigKey:
+        return self.keys[name]
+
+    def __add__(self, other: ConfigDef) -> ConfigDef:
+        return ConfigDef((*self, *other))
+
+    def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A value for every key: the given one, or its default. Names that are no keys are left to :meth:`unknown`.
+
+        Raises ConfigError: a bad value, or none for a key that has no default.
+        """
+        values = {}
+        for name, key in self.keys.items():
+            if name in given:
+                values[name] = key.parse(given[name])
+            elif key.default is NO_DEFAULT:
+                raise ConfigError(f"Missing required configuration {name}, which has no default value")
+            else:
+                values[name] = key.default
+        return values
+
+    def parse_given(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Values for the given keys only: overrides over other values. Raises ConfigError, for unknown keys too."""
+        for name in self.unknown(given):
+            raise ConfigError(f"Unknown configuration {name}")
+        return {name: self.keys[name].parse(value) for name, value in given.items()}
+
+    def unknown(self, given: Mapping[str, Any]) -> list[str]:
+        """The names in ``given`` that are no keys."""
+        return [name for name in given if name not in self.keys]

@@ -1,0 +1,134 @@
+"""Frames of the wire: an int32 length, then that many bytes. Sans-io: bytes are put in, frames are taken out.
+
+    reader = FrameReader(max_frame_bytes)
+    view = reader.get_buffer(); n = socket.recv_into(view); reader.buffer_updated(n)      # or receive_data(data)
+    while (frame := reader.next_frame()) is not None: ...
+
+One bytearray per connection holds what arrived and was not taken yet, between ``_start`` and ``_end``:
+
+    |  taken  |_start  frame, frame, part of a frame  _end|  room  |
+
+Invariants: a frame is a view of that array, writable, and valid until the next ``get_buffer`` or ``receive_data``,
+which may move or replace what lies below it. The array is never resized (views may be out), only replaced. It grows by
+doubling when bytes that have *arrived* fill it, never by a length that a peer merely claims: a peer that announces a
+frame of 100 MB and stops costs what it sent. It starts small, for ten thousand idle connections, and ``release_buffer``
+gives it back.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from protocol.errors import InvalidReceiveError
+from protocol.transferable import TransferableRecords
+from protocol.types import Buffer, Part
+
+INITIAL_BUFFER_BYTES = 4_096
+READ_AHEAD_BYTES = 262_144  # a buffer that a receive fills is doubled up to here even if no frame needs it
+MIN_ROOM_BYTES = 1_024  # what get_buffer offers at least, so that a receive is worth its system call
+KEEP_BUFFER_BYTES = 16_384  # release_buffer lets buffers up to this size live
+
+_LENGTH = Struct(">i")
+_unpack_length = _LENGTH.unpack_from
+_PREFIX_V0 = Struct(">ii")
+_PREFIX_V1 = Struct(">iix")
+_EMPTY = memoryview(bytearray())
+
+
+class FrameReader:
+    """Cuts a stream into frames. One per connection; not for sharing between threads."""
+
+    __slots__ = ("_capacity", "_end", "_filled", "_start", "_view", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._view = _EMPTY
+        self._capacity = 0
+        self._start = 0
+        self._end = 0
+        self._filled = False
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that arrived and were not taken as frames yet."""
+        return self._end - self._start
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of memory this reader holds."""
+        return self._capacity
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty. Frames taken before are invalid from here on."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        if self._filled or self._capacity - self._end < MIN_ROOM_BYTES:
+            self._make_room()
+        return self._view[self._end :]
+
+    def buffer_updated(self, n: int) -> None:
+        """``n`` bytes were written to the start of the last ``get_buffer``."""
+        self._end += n
+        self._filled = self._end == self._capacity
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take a copy of ``data``, for callers that have no use for ``get_buffer``."""
+        data = memoryview(data)
+        while data:
+            room = self.get_buffer()
+            n = min(len(room), len(data))
+            room[:n] = data[:n]
+            self.buffer_updated(n)
+            data = data[n:]
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its length, or None until more arrives. Raises InvalidReceiveError."""
+        start = self._start + 4
+        if start > self._end:
+            return None
+        (length,) = _unpack_length(self._view, start - 4)
+        if not 0 <= length <= self.max_frame_bytes:
+            raise InvalidReceiveError(f"a frame of {length} bytes; allowed are 0 to {self.max_frame_bytes}")
+        end = start + length
+        if end > self._end:
+            return None
+        self._start = end
+        return self._view[start:end]
+
+    def release_buffer(self) -> None:
+        """Give the memory of a large buffer back if nothing is waiting in it: the connection has gone idle."""
+        if self._start == self._end and self._capacity > KEEP_BUFFER_BYTES:
+            self._replace(0)
+
+    def _make_room(self) -> None:
+        """Move the waiting bytes to the start, of a larger buffer if they, or the last receive, filled this one."""
+        waiting = self._end - self._start
+        grow = self._capacity < INITIAL_BUFFER_BYTES or waiting > self._capacity // 2
+        if self._filled and self._capacity < READ_AHEAD_BYTES:
+            grow = True
+        self._filled = False
+        if grow:
+            self._replace(max(INITIAL_BUFFER_BYTES, self._capacity * 2))
+        elif self._start:
+            self._view[:waiting] = self._view[self._start : self._end]
+            self._start, self._end = 0, waiting
+
+    def _replace(self, capacity: int) -> None:
+        """Go on in a new buffer. The old one lives as long as frames cut from it do."""
+        waiting = self._end - self._start
+        view = memoryview(bytearray(capacity)) if capacity else _EMPTY
+        view[:waiting] = self._view[self._start : self._end]
+        self._view, self._capacity = view, capacity
+        self._start, self._end = 0, waiting
+
+
+def encode_response(correlation_id: int, header_version: int, parts: list[Part]) -> list[Part]:
+    """A response as pieces to send in order: length, header and the first small piece in one, then the rest."""
+    prefix = _PREFIX_V0 if header_version == 0 else _PREFIX_V1
+    size = prefix.size - 4
+    for part in parts:
+        size += len(part)
+    start = prefix.pack(size, correlation_id)
+    if parts and not isinstance(parts[0], TransferableRecords) and len(parts[0]) <= INITIAL_BUFFER_BYTES:
+        return [start + parts[0], *parts[1:]]
+    return [start, *parts]

@@ -1,0 +1,17 @@
+"""ExpireDelegationToken."""
+
+from __future__ import annotations
+
+from protocol.schema import Message, binary, int16, int32, int64
+from protocol.types import Buffer
+
+
+class ExpireDelegationTokenRequest(Message, api_key=40, versions="0-2", flexible="2+"):
+    hmac: Buffer = binary()
+    expiry_time_period_ms: int = int64()
+
+
+class ExpireDelegationTokenResponse(Message, api_key=40, versions="0-2", flexible="2+"):
+    error_code: int = int16()
+    expiry_timestamp_ms: int = int64()
+    throttle_time_ms: int = int32()

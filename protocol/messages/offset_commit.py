@@ -1,0 +1,44 @@
+"""OffsetCommit."""
+
+from __future__ import annotations
+
+from protocol.schema import Message, Struct, array, int16, int32, int64, string, uuid
+
+
+class OffsetCommitRequestPartition(Struct):
+    partition_index: int = int32()
+    committed_offset: int = int64()
+    committed_leader_epoch: int = int32("6+", default=-1)
+    commit_timestamp: int = int64("1", default=-1)
+    committed_metadata: str | None = string(nullable="0+")
+
+
+class OffsetCommitRequestTopic(Struct):
+    name: str = string("0-9")
+    topic_id: bytes = uuid("10+")
+    partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
+
+
+class OffsetCommitRequest(Message, api_key=8, versions="0-10", flexible="8+"):
+    group_id: str = string()
+    generation_id_or_member_epoch: int = int32("1+", default=-1)
+    member_id: str = string("1+")
+    group_instance_id: str | None = string("7+", nullable="7+", default=None)
+    retention_time_ms: int = int64("2-4", default=-1)
+    topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
+
+
+class OffsetCommitResponsePartition(Struct):
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+class OffsetCommitResponseTopic(Struct):
+    name: str = string("0-9")
+    topic_id: bytes = uuid("10+")
+    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
+
+
+class OffsetCommitResponse(Message, api_key=8, versions="0-10", flexible="8+"):
+    throttle_time_ms: int = int32("3+")
+    topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)

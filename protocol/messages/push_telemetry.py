@@ -1,0 +1,19 @@
+"""PushTelemetry."""
+
+from __future__ import annotations
+
+from protocol.schema import Message, binary, boolean, int8, int16, int32, uuid
+from protocol.types import Buffer
+
+
+class PushTelemetryRequest(Message, api_key=72, versions="0", flexible="0+"):
+    client_instance_id: bytes = uuid()
+    subscription_id: int = int32()
+    terminating: bool = boolean()
+    compression_type: int = int8()
+    metrics: Buffer = binary()
+
+
+class PushTelemetryResponse(Message, api_key=72, versions="0", flexible="0+"):
+    throttle_time_ms: int = int32()
+    error_code: int = int16()

@@ -1,0 +1,379 @@
+"""The language messages are declared in: each message once, for all its versions.
+
+    class Partition(Struct):
+        index: int = int32()
+        records: memoryview | None = record_batches(nullable="0+")
+
+    class ProduceRequest(Message, api_key=0, versions="0-13", flexible="9+"):
+        transactional_id: str | None = string("3+", nullable="3+", default=None)
+        partitions: list[Partition] = array(Partition)
+
+A field names the versions it exists in ("0+", "3-5", "7"), those it may be null in, its default, and its tag where it
+is a tagged field (KIP-482). Annotations are for the type checker; the calls on the right are what counts at run time.
+Classes are slotted and take keywords; a field that is left out, or that a version does not have, has its default.
+
+A (message, version) is compiled when it is first used, to Python source without branches on versions
+(:mod:`protocol.schema_decoder`, :mod:`protocol.schema_encoder`); :func:`source_of` shows it. Declaring costs next to
+nothing: no code is generated at import, constructors included, so that a broker starts without paying for its APIs.
+
+Invariants: a decoder reads only inside its view, checks lengths before it allocates, and raises nothing but
+InvalidRequestError. Encoders raise EncodeError, our mistake. Source: Kafka's clients/…/common/message/README.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, dataclass_transform, overload
+
+from protocol.errors import InvalidRequestError, UnsupportedVersionError
+from protocol.types import INT16, ZERO_UUID, Buffer, MalformedError, Part
+
+if TYPE_CHECKING:
+    from protocol.schema_source import CompiledCoder
+
+T = TypeVar("T")
+
+MAX_VERSION = 0x7FFF
+JOIN_BELOW_BYTES = 16_384  # pieces of a response smaller than this are joined, larger ones are sent as they are
+
+
+class EncodeError(ValueError):
+    """A value that its declaration cannot carry: a mistake of the caller."""
+
+
+class VersionRange(NamedTuple):
+    """Versions from ``lowest`` to ``highest``, both included; empty when highest < lowest."""
+
+    lowest: int
+    highest: int
+
+    def has(self, version: int) -> bool:
+        return self.lowest <= version <= self.highest
+
+    def __str__(self) -> str:
+        if self.highest < self.lowest:
+            return "none"
+        if self.highest == MAX_VERSION:
+            return f"{self.lowest}+"
+        return str(self.lowest) if self.lowest == self.highest else f"{self.lowest}-{self.highest}"
+
+
+NO_VERSIONS = VersionRange(0, -1)
+_ranges: dict[str, VersionRange] = {"none": NO_VERSIONS, "0+": VersionRange(0, MAX_VERSION)}
+
+
+def version_range(text: str) -> VersionRange:
+    """The range written as "3+", "3-5", "3" or "none"."""
+    known = _ranges.get(text)
+    if known is None:
+        lowest, dash, highest = text.partition("-")
+        if text.endswith("+"):
+            known = VersionRange(int(text[:-1]), MAX_VERSION)
+        else:
+            known = VersionRange(int(lowest), int(highest if dash else lowest))
+        _ranges[text] = known
+    return known
+
+
+class Field:
+    """One declared field: ``kind`` is Kafka's type name; "array" and "struct" have an ``item``."""
+
+    __slots__ = ("default", "item", "kind", "name", "nullable", "tag", "versions")
+
+    def __init__(self, kind: str, versions: str, nullable: str, default: Any, tag: int | None) -> None:
+        self.name = ""
+        self.kind = kind
+        self.item: Field | type[Struct] | None = None
+        self.versions = version_range(versions)
+        self.nullable = version_range(nullable)
+        self.default = default
+        self.tag = tag
+
+    def __repr__(self) -> str:
+        return f"Field({self.name}: {self.kind} {self.versions})"
+
+
+def int8(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    return Field("int8", versions, "none", default, tag)  # type: ignore[return-value]
+
+
+def int16(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    return Field("int16", versions, "none", default, tag)  # type: ignore[return-value]
+
+
+def uint16(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    return Field("uint16", versions, "none", default, tag)  # type: ignore[return-value]
+
+
+def int32(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    return Field("int32", versions, "none", default, tag)  # type: ignore[return-value]
+
+
+def uint32(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    return Field("uint32", versions, "none", default, tag)  # type: ignore[return-value]
+
+
+def int64(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    return Field("int64", versions, "none", default, tag)  # type: ignore[return-value]
+
+
+def float64(versions: str = "0+", *, default: float = 0.0, tag: int | None = None) -> float:
+    return Field("float64", versions, "none", default, tag)  # type: ignore[return-value]
+
+
+def boolean(versions: str = "0+", *, default: bool = False, tag: int | None = None) -> bool:
+    return Field("bool", versions, "none", default, tag)  # type: ignore[return-value]
+
+
+def uuid(versions: str = "0+", *, default: bytes = ZERO_UUID, tag: int | None = None) -> bytes:
+    return Field("uuid", versions, "none", default, tag)  # type: ignore[return-value]
+
+
+@overload
+def string(versions: str = "0+", *, default: str = "", tag: int | None = None) -> str: ...
+@overload
+def string(versions: str = "0+", *, nullable: str, default: str | None = "", tag: int | None = None) -> str | None: ...
+def string(
+    versions: str = "0+", *, nullable: str = "none", default: str | None = "", tag: int | None = None
+) -> str | None:
+    return Field("string", versions, nullable, default, tag)  # type: ignore[return-value]
+
+
+def binary(versions: str = "0+", *, nullable: str = "none", default: bytes | None = b"", tag: int | None = None) -> Any:
+    """Kafka's "bytes". Decodes to a memoryview of the message; encodes from any buffer."""
+    return Field("bytes", versions, nullable, default, tag)
+
+
+def record_batches(versions: str = "0+", *, nullable: str = "none") -> Any:
+    """Record batches. Decode to a memoryview; encode from a buffer, a TransferableRecords, or a list of both."""
+    return Field("records", versions, nullable, None, None)
+
+
+@overload
+def array(
+    item: Callable[..., T], versions: str = "0+", *, default: tuple[()] = (), tag: int | None = None
+) -> list[T]: ...
+@overload
+def array(
+    item: Callable[..., T],
+    versions: str = "0+",
+    *,
+    nullable: str,
+    default: tuple[()] | None = (),
+    tag: int | None = None,
+) -> list[T] | None: ...
+def array(
+    item: Callable[..., T],
+    versions: str = "0+",
+    *,
+    nullable: str = "none",
+    default: tuple[()] | None = (),
+    tag: int | None = None,
+) -> list[T] | None:
+    """An array of structs (``item`` is a Struct class) or of a primitive type (``item`` is ``int32``, ``string``…)."""
+    field = Field("array", versions, nullable, default, tag)
+    field.item = item if isinstance(item, StructMeta) else item()  # type: ignore[assignment]
+    return field  # type: ignore[return-value]
+
+
+def struct_of(item: Callable[..., T], versions: str = "0+", *, tag: int | None = None) -> T:
+    """One nested struct. Its default is one shared instance that refuses changes: assign a new one."""
+    field = Field("struct", versions, "none", (), tag)
+    field.item = item  # type: ignore[assignment]
+    return field  # type: ignore[return-value]
+
+
+def nullable_struct(item: Callable[..., T], versions: str = "0+", *, nullable: str, tag: int | None = None) -> T | None:
+    """One nested struct that may be null, and is by default."""
+    field = Field("struct", versions, nullable, None, tag)
+    field.item = item  # type: ignore[assignment]
+    return field  # type: ignore[return-value]
+
+
+@dataclass_transform(kw_only_default=True)
+class StructMeta(type):
+    """Collects the fields of a declaration and turns them into slots."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> StructMeta:
+        fields = []
+        for key, value in namespace.items():
+            if type(value) is Field:
+                value.name = key
+                fields.append(value)
+        for field in fields:
+            del namespace[field.name]
+        namespace["__slots__"] = tuple(field.name for field in fields)
+        namespace["FIELDS"] = tuple(fields)
+        return super().__new__(mcs, name, bases, namespace, **options)
+
+
+class Struct(metaclass=StructMeta):
+    """A group of fields; the base of all declarations. Mutable, compared by value, not hashable."""
+
+    FIELDS: ClassVar[tuple[Field, ...]]
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: Any) -> None:
+            # First use of the class: put its own constructor in place of this one.
+            from protocol.schema_source import compile_constructor
+
+            cls = type(self)
+            cls.__init__ = compile_constructor(cls)
+            cls.__init__(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Struct) or self.FIELDS is not other.FIELDS:
+            return NotImplemented
+        return all(getattr(self, field.name) == getattr(other, field.name) for field in self.FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self._items())
+        return f"{type(self).__name__}({values})"
+
+    def _items(self) -> Iterator[tuple[str, Any]]:
+        return ((field.name, getattr(self, field.name)) for field in self.FIELDS)
+
+
+class Message(Struct):
+    """A request, a response or a record schema: a struct with versions that stands by itself."""
+
+    API_KEY: ClassVar[int] = -1
+    VERSIONS: ClassVar[VersionRange] = NO_VERSIONS
+    FLEXIBLE: ClassVar[VersionRange] = NO_VERSIONS
+    _decoders: ClassVar[dict[int, CompiledCoder]]
+    _encoders: ClassVar[dict[int, CompiledCoder]]
+
+    def __init_subclass__(cls, *, versions: str = "none", flexible: str = "none", api_key: int = -1) -> None:
+        cls.API_KEY = api_key
+        cls.VERSIONS = version_range(versions)
+        cls.FLEXIBLE = version_range(flexible)
+        cls._decoders = {}
+        cls._encoders = {}
+
+    @classmethod
+    def decode(cls, view: Buffer, version: int) -> Self:
+        """The message that fills ``view``. Its binary fields are views of it.
+
+        Raises InvalidRequestError (malformed, or bytes left over), UnsupportedVersionError.
+        """
+        coder = cls._decoders.get(version) or _decoder(cls, version)
+        try:
+            message, position = coder.function(view, 0)
+        except _MALFORMED as error:
+            raise coder.invalid_request(error) from None
+        if position != len(view):
+            raise InvalidRequestError(
+                f"{cls.__name__} v{version}: {len(view) - position} bytes left over at {position}"
+            )
+        return message  # type: ignore[no-any-return]
+
+    @classmethod
+    def decode_from(cls, view: Buffer, position: int, version: int) -> tuple[Self, int]:
+        """The message at ``position`` and the position after it. Raises like :meth:`decode`."""
+        coder = cls._decoders.get(version) or _decoder(cls, version)
+        try:
+            return coder.function(view, position)  # type: ignore[no-any-return]
+        except _MALFORMED as error:
+            raise coder.invalid_request(error) from None
+
+    @classmethod
+    def decode_prefixed(cls, view: Buffer) -> Self:
+        """The record value that fills ``view``, after the int16 that names its version.
+
+        Raises InvalidRequestError (malformed), UnsupportedVersionError (a version that is not declared).
+        """
+        version, message, position = cls._after_prefix(view)
+        if position != len(view):
+            raise InvalidRequestError(
+                f"{cls.__name__} v{version}: {len(view) - position} bytes left over at {position}"
+            )
+        return message
+
+    @classmethod
+    def _after_prefix(cls, view: Buffer, newest: int = MAX_VERSION) -> tuple[int, Self, int]:
+        if len(view) < 2:
+            raise InvalidRequestError(f"{cls.__name__}: {len(view)} bytes hold no version")
+        version: int = INT16.unpack_from(view)[0]
+        message, position = cls.decode_from(view, 2, min(version, newest))
+        return version, message, position
+
+    @classmethod
+    def decode_prefixed_lenient(cls, view: Buffer) -> Self:
+        """As :meth:`decode_prefixed`, but a newer version is read as the newest known one, and what follows ignored.
+
+        That is how consumers of different ages share a group: each reads what it knows of a subscription.
+        """
+        return cls._after_prefix(view, cls.VERSIONS.highest)[1]
+
+    def encode(self, version: int) -> bytes:
+        """The message as bytes. Raises EncodeError, UnsupportedVersionError."""
+        coder = self._encoders.get(version) or _encoder(type(self), version)
+        try:
+            return b"".join(coder.function(self))
+        except _UNENCODABLE as error:
+            raise coder.encode_error(error) from error
+
+    def encode_prefixed(self, version: int) -> bytes:
+        """The version as an int16, then the message: how record keys and values are stored."""
+        return INT16.pack(version) + self.encode(version)
+
+    def encode_parts(self, version: int) -> list[Part]:
+        """The message as pieces to send in order; record slices stay promises, large buffers are not copied."""
+        coder = self._encoders.get(version) or _encoder(type(self), version)
+        try:
+            return join_small(coder.function(self))
+        except _UNENCODABLE as error:
+            raise coder.encode_error(error) from error
+
+
+_MALFORMED = (IndexError, struct.error, UnicodeDecodeError, MalformedError)
+_UNENCODABLE = (AttributeError, TypeError, ValueError, struct.error)
+
+
+def join_small(parts: list[Part]) -> list[Part]:
+    """The same bytes in fewer pieces: neighbours in memory are joined up to ``JOIN_BELOW_BYTES`` each."""
+    joined: list[Part] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if isinstance(part, Buffer) and len(part) < JOIN_BELOW_BYTES:
+            small.append(part)
+            continue
+        if small:
+            joined.append(b"".join(small))
+            small = []
+        joined.append(part)
+    if small:
+        joined.append(b"".join(small))
+    return joined
+
+
+def _decoder(cls: type[Message], version: int) -> CompiledCoder:
+    _check_version(cls, version)
+    from protocol.schema_decoder import compile_decoder
+
+    coder = cls._decoders[version] = compile_decoder(cls, version)
+    return coder
+
+
+def _encoder(cls: type[Message], version: int) -> CompiledCoder:
+    _check_version(cls, version)
+    from protocol.schema_encoder import compile_encoder
+
+    coder = cls._encoders[version] = compile_encoder(cls, version)
+    return coder
+
+
+def _check_version(cls: type[Message], version: int) -> None:
+    if not cls.VERSIONS.has(version):
+        raise UnsupportedVersionError(f"{cls.__name__} has versions {cls.VERSIONS}, not {version}")
+
+
+def source_of(cls: type[Message], version: int, direction: Literal["decode", "encode"]) -> str:
+    """The Python source that decodes or encodes ``cls`` at ``version``, to be read. Raises UnsupportedVersionError."""
+    coders = cls._decoders if direction == "decode" else cls._encoders
+    coder = coders.get(version) or (_decoder if direction == "decode" else _encoder)(cls, version)
+    return coder.source

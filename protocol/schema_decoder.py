@@ -1,0 +1,248 @@
+"""Compiles a declaration at one version to the Python function that decodes it.
+
+The function walks the buffer ``b`` with a local position ``p`` up to its end ``e``. Neighbouring fields of fixed size
+are read by one precompiled Struct, together with the byte that follows where that begins a varint: of the lengths met
+in practice nearly all fit into it. Nested structs are inlined, an array is one ``for``. Where a length leads, it is
+compared with what is left before anything is allocated, at the least size an element can have. Measured on a one-batch
+Produce v10: 1.3 µs, against 4.6 µs with a closure per field.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from protocol.schema import Field, Message, Struct
+from protocol.schema_source import FIXED, CompiledCoder, Source, default_source, minimum_item_size, struct_fields
+from protocol.types import (
+    MAX_STRING_BYTES,
+    MAX_TAGGED_FIELDS,
+    MalformedError,
+    continue_unsigned_varint,
+    skip_tagged_fields,
+)
+
+
+def compile_decoder(cls: type[Message], version: int) -> CompiledCoder:
+    """The decoder ``(buffer, position) -> (message, position after it)`` of ``cls`` at ``version``."""
+    writer = _DecoderWriter(version, cls.FLEXIBLE.has(version))
+    source = writer.source
+    source.names["Malformed"] = MalformedError
+    source.names["long_varint"] = continue_unsigned_varint
+    source.names["skip_tagged_fields"] = skip_tagged_fields
+    source.emit("e = len(b)")
+    target = writer.struct(cls)
+    source.emit(f"return {target}, p")
+    return source.compiled(cls, version, "def decode(b, p):")
+
+
+class _DecoderWriter:
+    """Writes the lines. Fields of fixed size wait in ``_pending`` for neighbours to be read with."""
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        self.source = Source()
+        self.version = version
+        self.flexible = flexible
+        self._pending: list[tuple[str, str, int, str]] = []  # target, format, size, path
+
+    def struct(self, cls: type[Struct]) -> str:
+        """Read a struct inline; the local variable that holds it."""
+        source = self.source
+        target = source.fresh("o")
+        new = source.name("new", object.__new__)
+        source.emit(f"{target} = {new}({source.name(cls.__name__, cls)})")
+        plain, tagged, absent = struct_fields(cls, self.version, self.flexible)
+        for field in absent + tagged:
+            source.emit(f"{target}.{field.name} = {default_source(source, field)}")
+        for field in plain:
+            source.path.append(field.name)
+            self.field(f"{target}.{field.name}", field)
+            source.path.pop()
+        if self.flexible:
+            self.tagged_fields(target, tagged)
+        self.flush()
+        return target
+
+    def field(self, target: str, field: Field) -> None:
+        """Read ``field`` into ``target``, an attribute or a local."""
+        fixed = FIXED.get(field.kind)
+        if fixed is not None:
+            self._pending.append((target, *fixed, ".".join(self.source.path)))
+        elif field.kind == "struct":
+            self.nested(target, field)
+        elif field.kind == "array":
+            self.array(target, field)
+        else:
+            self.binary(target, field)
+
+    def flush(self) -> None:
+        """Read what is pending, in one go."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        source = self.source
+        size = 0
+        fields = []
+        for _, _, width, path in pending:
+            fields.append((size, path))
+            size += width
+        layout = "".join(character for _, character, _, _ in pending)
+        unpack = source.name("unpack_" + layout.replace("?", "t"), _unpacker(layout))
+        targets = ", ".join(target for target, _, _, _ in pending)
+        comma = "," if len(pending) == 1 else ""
+        source.emit(f"{targets}{comma} = {unpack}(b, p)", tuple(fields))
+        source.emit(f"p += {size}")
+
+    def unsigned_varint(self, target: str) -> None:
+        """Read an unsigned varint into a local, its first byte together with what is pending."""
+        if self._pending:
+            self._pending.append((target, "B", 1, ".".join(self.source.path)))
+            self.flush()
+        else:
+            self.source.emit(f"{target} = b[p]")
+            self.source.emit("p += 1")
+        self.source.emit(f"if {target} > 127: {target}, p = long_varint(b, p, {target})")
+
+    def length(self, field: Field, character: str) -> str:
+        """Read a length into ``n`` (compact: plus one); the condition that says null."""
+        if self.flexible:
+            self.unsigned_varint("n")
+            return "n == 0"
+        self._pending.append(("n", character, 2 if character == "h" else 4, ".".join(self.source.path)))
+        self.flush()
+        return "n < 0"
+
+    def null(self, target: str, field: Field, condition: str) -> None:
+        """The branch for null: a value where the version allows it, else an error. Classic lengths know only -1."""
+        emit = self.source.emit
+        emit(f"if {condition}:")
+        self.source.indent += 1
+        if not field.nullable.has(self.version):
+            emit(f'raise Malformed("{"null where none is allowed" if self.flexible else "a length below 0"}")')
+        else:
+            if not self.flexible:
+                emit('if n != -1: raise Malformed("a length below -1")')
+            emit(f"{target} = None")
+        self.source.indent -= 1
+        emit("else:")
+
+    def binary(self, target: str, field: Field) -> None:
+        """Read a string, bytes or records."""
+        is_string = field.kind == "string"
+        condition = self.length(field, "h" if is_string else "i")
+        self.null(target, field, condition)
+        emit = self.source.emit
+        self.source.indent += 1
+        emit("q = p + n - 1" if self.flexible else "q = p + n")
+        emit('if q > e: raise Malformed("a length beyond the end of the message")')
+        if is_string and self.flexible:
+            emit(f'if n > {MAX_STRING_BYTES + 1}: raise Malformed("a string longer than {MAX_STRING_BYTES} bytes")')
+        emit(f'{target} = str(b[p:q], "utf-8")' if is_string else f"{target} = b[p:q]")
+        emit("p = q")
+        self.source.indent -= 1
+
+    def nested(self, target: str, field: Field) -> None:
+        """Read a struct field: in place, or after the byte that says whether it is there."""
+        assert isinstance(field.item, type)
+        if not field.nullable.has(self.version):
+            self.flush()
+            self.source.emit(f"{target} = {self.struct(field.item)}")
+            return
+        self._pending.append(("n", "b", 1, ".".join(self.source.path)))
+        self.flush()
+        self.source.emit("if n < 0:")
+        self.source.emit(f"    {target} = None")
+        self.source.emit("else:")
+        self.source.indent += 1
+        self.source.emit(f"{target} = {self.struct(field.item)}")
+        self.source.indent -= 1
+
+    def array(self, target: str, field: Field) -> None:
+        """Read an array, its length checked against the bytes that are left."""
+        item = field.item
+        assert item is not None
+        condition = self.length(field, "i")
+        self.null(target, field, condition)
+        emit = self.source.emit
+        self.source.indent += 1
+        if self.flexible:
+            emit("n -= 1")
+        least = minimum_item_size(item, self.version, self.flexible)
+        needed = "n" if least == 1 else f"n * {least}"
+        emit(f'if {needed} > e - p: raise Malformed("an array longer than the message")')
+        if isinstance(item, Field):
+            self.primitives(target, item)
+        else:
+            items = self.source.fresh("a")
+            emit(f"{items} = {target} = []")
+            emit("for _ in range(n):")
+            self.source.indent += 1
+            emit(f"{items}.append({self.struct(item)})")
+            self.source.indent -= 1
+        self.source.indent -= 1
+
+    def primitives(self, target: str, item: Field) -> None:
+        """Read ``n`` elements of a primitive type."""
+        emit = self.source.emit
+        fixed = FIXED.get(item.kind)
+        if fixed is not None and item.kind != "uuid":
+            character, size = fixed
+            emit(f'{target} = list({self.source.name("unpack_from", struct.unpack_from)}(f">{{n}}{character}", b, p))')
+            emit(f"p += n * {size}" if size > 1 else "p += n")
+            return
+        items = self.source.fresh("a")
+        emit(f"{items} = {target} = []")
+        emit("for _ in range(n):")
+        self.source.indent += 1
+        self.field("v", item)
+        self.flush()
+        emit(f"{items}.append(v)")
+        self.source.indent -= 1
+
+    def tagged_fields(self, target: str, tagged: list[Field]) -> None:
+        """Read the section of tagged fields: known ones into ``target``, unknown ones over."""
+        emit = self.source.emit
+        count, tag, end = self.source.fresh("c"), self.source.fresh("t"), self.source.fresh("z")
+        if not tagged:
+            if self._pending:
+                self._pending.append((count, "B", 1, ".".join(self.source.path)))
+                self.flush()
+                emit(f"if {count}: p = skip_tagged_fields(b, p - 1)")
+            else:
+                emit("if b[p]: p = skip_tagged_fields(b, p)")
+                emit("else: p += 1")
+            return
+        self.unsigned_varint(count)
+        emit(f"if {count}:")
+        self.source.indent += 1
+        emit(f'if {count} > {MAX_TAGGED_FIELDS}: raise Malformed("more than {MAX_TAGGED_FIELDS} tagged fields")')
+        emit(f"for _ in range({count}):")
+        self.source.indent += 1
+        self.unsigned_varint(tag)
+        self.unsigned_varint("n")
+        emit(f"{end} = p + n")
+        emit(f'if {end} > e: raise Malformed("a tagged field longer than the message")')
+        for number, field in enumerate(tagged):
+            emit(f"{'elif' if number else 'if'} {tag} == {field.tag}:")
+            self.source.indent += 1
+            self.source.path.append(field.name)
+            self.field(f"{target}.{field.name}", field)
+            self.flush()
+            emit(f'if p != {end}: raise Malformed("a tagged field of another size than its length says")')
+            self.source.path.pop()
+            self.source.indent -= 1
+        emit("else:")
+        emit(f"    p = {end}")
+        self.source.indent -= 2
+
+
+_unpackers: dict[str, Callable[..., tuple[Any, ...]]] = {}
+
+
+def _unpacker(layout: str) -> Callable[..., tuple[Any, ...]]:
+    """``unpack_from`` of the Struct with this layout; one per layout in the process."""
+    known = _unpackers.get(layout)
+    if known is None:
+        known = _unpackers[layout] = struct.Struct(">" + layout).unpack_from
+    return known

@@ -1,0 +1,212 @@
+"""Compiles a declaration at one version to the Python function that encodes it.
+
+The function appends pieces to a list ``out``: neighbouring fields of fixed size as one precompiled Struct, in which
+constant zero bytes (an empty section of tagged fields) are padding; strings, bytes and records as they are, so that
+record slices pass through unread. :meth:`Message.encode` joins the pieces. Measured on the response to a one-batch
+Produce v10: about 1 µs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from protocol.schema import Field, Message, Struct
+from protocol.schema_source import FIXED, CompiledCoder, Source, default_source, struct_fields
+from protocol.types import MAX_STRING_BYTES, SMALL_VARINTS, records_size, unsigned_varint
+
+_ABSENT, _PRESENT = b"\xff", b"\x01"  # the byte before a struct that may be null
+
+
+def compile_encoder(cls: type[Message], version: int) -> CompiledCoder:
+    """The encoder ``(message) -> list of parts`` of ``cls`` at ``version``."""
+    writer = _EncoderWriter(version, cls.FLEXIBLE.has(version))
+    source = writer.source
+    source.names.update(small=SMALL_VARINTS, varint=unsigned_varint, records_size=records_size)
+    source.emit("out = []")
+    writer.struct("o", cls)
+    writer.flush()
+    source.emit("return out")
+    return source.compiled(cls, version, "def encode(o):")
+
+
+class _EncoderWriter:
+    """Writes the lines. Fields of fixed size wait in ``_pending`` for neighbours to be packed with."""
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        self.source = Source()
+        self.version = version
+        self.flexible = flexible
+        self._out = "out"
+        self._pending: list[tuple[str, str, str]] = []  # expression ("" for padding), format, path
+
+    def struct(self, value: str, cls: type[Struct]) -> None:
+        """Write the struct in the variable ``value``; it may leave fields pending."""
+        plain, tagged, _ = struct_fields(cls, self.version, self.flexible)
+        for field in plain:
+            self.source.path.append(field.name)
+            self.field(f"{value}.{field.name}", field)
+            self.source.path.pop()
+        if tagged:
+            self.flush()
+            self.tagged_fields(value, tagged)
+        elif self.flexible:
+            self._pending.append(("", "x", ".".join(self.source.path)))
+
+    def field(self, value: str, field: Field) -> None:
+        """Write the expression ``value`` as ``field``."""
+        fixed = FIXED.get(field.kind)
+        if fixed is not None:
+            self._pending.append((value, fixed[0], ".".join(self.source.path)))
+            return
+        local = self.source.fresh("v")
+        self.flush()
+        self.source.emit(f"{local} = {value}")
+        if field.kind == "struct":
+            self.nested(local, field)
+        elif field.kind == "array":
+            self.array(local, field)
+        else:
+            self.binary(local, field)
+
+    def flush(self) -> None:
+        """Write what is pending, in one go."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        layout = "".join(character for _, character, _ in pending)
+        values = [value for value, _, _ in pending if value]
+        if not values:
+            self.source.emit(f"{self._out}.append({bytes(len(pending))!r})")
+            return
+        name = "pack_" + layout.replace("?", "t")
+        pack = self.source.name(name, _packer(layout))
+        fields = tuple((0, path) for value, _, path in pending if value)
+        self.source.emit(f"{self._out}.append({pack}({', '.join(values)}))", fields)
+
+    def null(self, local: str, field: Field, character: str) -> bool:
+        """Open the branches for null and not null, if the version knows null. True: an ``else`` was opened."""
+        if not field.nullable.has(self.version):
+            return False
+        none = b"\x00" if self.flexible else (b"\xff\xff" if character == "h" else b"\xff\xff\xff\xff")
+        self.source.emit(f"if {local} is None:")
+        self.source.emit(f"    {self._out}.append({none!r})")
+        self.source.emit("else:")
+        self.source.indent += 1
+        return True
+
+    def length(self, count: str, character: str) -> None:
+        """Write the length in the expression ``count``, an int16 ("h") or int32 ("i") where not compact."""
+        emit = self.source.emit
+        if self.flexible:
+            emit(f"n = {count} + 1")
+            emit(f"{self._out}.append(small[n] if n < 128 else varint(n))")
+        else:
+            pack = self.source.name(f"pack_{character}", _packer(character))
+            emit(f"{self._out}.append({pack}({count}))")
+
+    def binary(self, local: str, field: Field) -> None:
+        """Write a string, bytes or records."""
+        character = "h" if field.kind == "string" else "i"
+        nullable = self.null(local, field, character)
+        emit = self.source.emit
+        if field.kind == "string":
+            emit(f"{local} = {local}.encode()")
+            if self.flexible:
+                emit(f'if len({local}) > {MAX_STRING_BYTES}: raise ValueError("a string too long")')
+        if field.kind == "records":
+            self.length(f"records_size({local})", character)
+            emit(f"if type({local}) is list: {self._out}.extend({local})")
+            emit(f"else: {self._out}.append({local})")
+        else:
+            self.length(f"len({local})", character)
+            emit(f"{self._out}.append({local})")
+        if nullable:
+            self.source.indent -= 1
+
+    def nested(self, local: str, field: Field) -> None:
+        """Write a struct field, with the byte that says it is there where it may be missing."""
+        assert isinstance(field.item, type)
+        nullable = field.nullable.has(self.version)
+        if nullable:
+            self.source.emit(f"if {local} is None:")
+            self.source.emit(f"    {self._out}.append({_ABSENT!r})")
+            self.source.emit("else:")
+            self.source.indent += 1
+            self.source.emit(f"{self._out}.append({_PRESENT!r})")
+        self.struct(local, field.item)
+        if nullable:
+            self.flush()
+            self.source.indent -= 1
+
+    def array(self, local: str, field: Field) -> None:
+        """Write an array."""
+        item = field.item
+        assert item is not None
+        nullable = self.null(local, field, "i")
+        self.length(f"len({local})", "i")
+        emit = self.source.emit
+        fixed = FIXED.get(item.kind) if isinstance(item, Field) else None
+        if isinstance(item, Field) and fixed is not None and item.kind != "uuid":
+            pack = self.source.name("pack", struct.pack)
+            emit(f'{self._out}.append({pack}(f">{{len({local})}}{fixed[0]}", *{local}))')
+        else:
+            each = self.source.fresh("i")
+            emit(f"for {each} in {local}:")
+            self.source.indent += 1
+            if isinstance(item, Field):
+                self.field(each, item)
+            else:
+                self.struct(each, item)
+            self.flush()
+            self.source.indent -= 1
+        if nullable:
+            self.source.indent -= 1
+
+    def tagged_fields(self, value: str, tagged: list[Field]) -> None:
+        """Write the tagged fields that differ from their defaults, in the order of their tags."""
+        emit = self.source.emit
+        count, all_tags, outer = self.source.fresh("c"), self.source.fresh("t"), self._out
+        emit(f"{count} = 0")
+        emit(f"{all_tags} = []")
+        for field in tagged:
+            self.source.path.append(field.name)
+            local = self.source.fresh("v")
+            emit(f"{local} = {value}.{field.name}")
+            emit(f"if {self.differs(local, field)}:")
+            self.source.indent += 1
+            emit(f"{count} += 1")
+            self._out = self.source.fresh("p")
+            emit(f"{self._out} = []")
+            self.field(local, field)
+            self.flush()
+            piece = f"b''.join({self._out})"
+            emit(f"{self._out} = {piece}")
+            emit(f"{all_tags} += (varint({field.tag}), varint(len({self._out})), {self._out})")
+            self.source.indent -= 1
+            self.source.path.pop()
+        self._out = outer
+        emit(f"{outer}.append(small[{count}])")
+        emit(f"if {count}: {outer} += {all_tags}")
+
+    def differs(self, local: str, field: Field) -> str:
+        """The condition that ``local`` is not the default of ``field``."""
+        default = default_source(self.source, field)
+        if default == "[]":
+            return f"{local} is None or {local}" if field.nullable.has(self.version) else local
+        if default == "None":
+            return f"{local} is not None"
+        if field.kind == "struct":
+            return f"{local} is not {default} and {local} != {default}"
+        return f"{local} != {default}"
+
+
+_packers: dict[str, Callable[..., bytes]] = {}
+
+
+def _packer(layout: str) -> Callable[..., bytes]:
+    """``pack`` of the Struct with this layout; one per layout in the process."""
+    known = _packers.get(layout)
+    if known is None:
+        known = _packers[layout] = struct.Struct(">" + layout).pack
+    return known

@@ -1,0 +1,238 @@
+"""What the two compilers of :mod:`protocol.schema` share: an emitter of Python lines that remembers which field each
+line belongs to, and the constructors.
+
+Compiled code carries no bookkeeping for its errors. When a line raises, the traceback's line number says which field
+it was at, and the local ``p`` in its frame says where in the buffer: naming both costs nothing until it is needed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, cast
+
+from protocol import types
+from protocol.errors import InvalidRequestError
+from protocol.schema import EncodeError, Field, Message, Struct, StructMeta
+
+# Kafka type -> (struct format character, bytes), for the types of fixed size.
+FIXED = {
+    "int8": ("b", 1),
+    "int16": ("h", 2),
+    "uint16": ("H", 2),
+    "int32": ("i", 4),
+    "uint32": ("I", 4),
+    "int64": ("q", 8),
+    "float64": ("d", 8),
+    "bool": ("?", 1),
+    "uuid": ("16s", 16),
+}
+
+
+class Source:
+    """Lines of one function under construction, the field of each, and the names they use."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.fields: list[tuple[tuple[int, str], ...]] = []
+        self.names: dict[str, Any] = {}
+        self.indent = 1
+        self.path: list[str] = []
+        self._counter = 0
+
+    def emit(self, line: str, fields: tuple[tuple[int, str], ...] = ()) -> None:
+        """Append a line; ``fields`` are the (byte offset in the line's data, path) it covers, or the current path."""
+        self.lines.append("    " * self.indent + line)
+        self.fields.append(fields or ((0, ".".join(self.path)),))
+
+    def fresh(self, prefix: str) -> str:
+        """A local name not used yet in this function."""
+        self._counter += 1
+        return f"{prefix}{self._counter}"
+
+    def name(self, prefix: str, value: Any) -> str:
+        """A global name for ``value``; the same value gets the same name."""
+        name = prefix
+        suffix = 1
+        while name in self.names and self.names[name] is not value:
+            suffix += 1
+            name = f"{prefix}{suffix}"
+        self.names[name] = value
+        return name
+
+    def compiled(self, cls: type[Message], version: int, header: str) -> CompiledCoder:
+        """The function under ``header`` ("def …:"), ready to call."""
+        text = "\n".join((header, *self.lines, ""))
+        filename = f"<{cls.__name__} v{version} {header[4:10]}>"
+        exec(compile(text, filename, "exec"), self.names)
+        function = self.names[header[4 : header.index("(")]]
+        return CompiledCoder(f"{cls.__name__} v{version}", function, text, self.fields)
+
+
+class CompiledCoder:
+    """A compiled decoder or encoder: the function, its source, and the fields its lines stand for."""
+
+    __slots__ = ("fields", "function", "source", "title")
+
+    def __init__(
+        self, title: str, function: Callable[..., Any], source: str, fields: list[tuple[tuple[int, str], ...]]
+    ) -> None:
+        self.title = title
+        self.function = function
+        self.source = source
+        self.fields = fields
+
+    def invalid_request(self, error: Exception) -> InvalidRequestError:
+        """``error``, raised inside a decoder, in words: message, version, field, offset."""
+        fields, variables = self._where(error.__traceback__)
+        position = variables.get("p", 0)
+        path = fields[0][1]
+        if isinstance(error, struct.error):
+            left = variables.get("e", 0) - position
+            offset, path = next((field for field in reversed(fields) if field[0] <= left), fields[0])
+            position += offset
+        if isinstance(error, IndexError | struct.error):
+            reason = "the message ends inside this field"
+        else:
+            reason = "bytes that are not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        return InvalidRequestError(f"{self.title}: field {path or 'tagged fields'} at byte {position}: {reason}")
+
+    def encode_error(self, error: Exception) -> EncodeError:
+        """``error``, raised inside an encoder, in words."""
+        fields, _ = self._where(error.__traceback__)
+        paths = ", ".join(path for _, path in fields)
+        return EncodeError(f"{self.title}: field {paths}: {error}")
+
+    def _where(self, traceback: TracebackType | None) -> tuple[tuple[tuple[int, str], ...], dict[str, Any]]:
+        """The fields at the line of the compiled function in ``traceback``, and that frame's local variables."""
+        while traceback is not None:
+            if traceback.tb_frame.f_code is self.function.__code__:
+                # Line 1 is the def.
+                return self.fields[traceback.tb_lineno - 2], traceback.tb_frame.f_locals
+            traceback = traceback.tb_next
+        return ((0, "?"),), {}
+
+
+def default_source(source: Source, field: Field) -> str:
+    """An expression for the default of ``field``: fresh for lists, shared and frozen for structs."""
+    if field.default == () and field.kind == "array":
+        return "[]"
+    if field.default == () and field.kind == "struct":
+        assert isinstance(field.item, type)
+        return source.name(f"default_{field.item.__name__}", frozen_default(field.item))
+    return repr(field.default)
+
+
+_frozen_defaults: dict[type[Struct], Struct] = {}
+
+
+def frozen_default(cls: type[Struct]) -> Struct:
+    """The shared default of ``cls``, an instance whose fields cannot be assigned."""
+    default = _frozen_defaults.get(cls)
+    if default is None:
+
+        def refuse(_: object, name: str, __: object) -> None:
+            raise AttributeError(
+                f"{name} of the shared default {cls.__name__} cannot be set; assign a new {cls.__name__}"
+            )
+
+        # The class is swapped once the values are in: a slot holds them, only assignment is gone.
+        namespace = {"__setattr__": refuse, "__module__": cls.__module__}
+        frozen = cast("type[Struct]", StructMeta(cls.__name__, (cls,), namespace))
+        frozen.FIELDS = cls.FIELDS
+        default = cls()
+        default.__class__ = frozen
+        _frozen_defaults[cls] = default
+    return default
+
+
+def compile_constructor(cls: type[Struct]) -> Callable[..., None]:
+    """``__init__`` of a struct: keywords only, every field with its default."""
+    source = Source()
+    parameters = []
+    for field in cls.FIELDS:
+        default = default_source(source, field)
+        parameters.append(f"{field.name}={'None' if default == '[]' else default}")
+        if default == "[]" and field.nullable.highest < 0:
+            source.emit(f"self.{field.name} = [] if {field.name} is None else {field.name}")
+        elif default == "[]":
+            parameters[-1] = f"{field.name}=empty"
+            source.names["empty"] = _EMPTY
+            source.emit(f"self.{field.name} = [] if {field.name} is empty else {field.name}")
+        else:
+            source.emit(f"self.{field.name} = {field.name}")
+    star = "*, " if parameters else ""
+    text = f"def __init__(self, {star}{', '.join(parameters)}):\n" + "\n".join([*source.lines, "    return None", ""])
+    exec(compile(text, f"<{cls.__name__} constructor>", "exec"), source.names)
+    constructor: Callable[..., None] = source.names["__init__"]
+    return constructor
+
+
+_EMPTY: Any = object()
+
+
+def minimum_size(cls: type[Struct], version: int, flexible: bool) -> int:
+    """The fewest bytes a ``cls`` takes at ``version``: what an array's length is checked against. Never 0."""
+    size = 1 if flexible else 0
+    for field in cls.FIELDS:
+        if field.versions.has(version) and not (flexible and field.tag is not None):
+            size += _minimum_field_size(field, version, flexible)
+    assert size > 0, f"{cls.__name__} v{version} takes no bytes: nothing would bound an array of it"
+    return size
+
+
+def _minimum_field_size(field: Field, version: int, flexible: bool) -> int:
+    fixed = FIXED.get(field.kind)
+    if fixed is not None:
+        return fixed[1]
+    if field.kind == "struct":
+        if field.nullable.has(version):
+            return 1
+        assert isinstance(field.item, type)
+        return minimum_size(field.item, version, flexible)
+    if flexible:
+        return 1
+    return 2 if field.kind == "string" else 4
+
+
+def minimum_item_size(item: Field | type[Struct], version: int, flexible: bool) -> int:
+    """The fewest bytes one element of an array takes."""
+    if isinstance(item, Field):
+        return _minimum_field_size(item, version, flexible)
+    return minimum_size(item, version, flexible)
+
+
+def is_tagged(field: Field, version: int, flexible: bool) -> bool:
+    return field.tag is not None and flexible and field.versions.has(version)
+
+
+def struct_fields(cls: type[Struct], version: int, flexible: bool) -> tuple[list[Field], list[Field], list[Field]]:
+    """The fields of ``cls`` at ``version``: those in sequence, those tagged (by tag), and those it does not have."""
+    plain: list[Field] = []
+    tagged: list[Field] = []
+    absent: list[Field] = []
+    for field in cls.FIELDS:
+        if not field.versions.has(version):
+            absent.append(field)
+        elif is_tagged(field, version, flexible):
+            tagged.append(field)
+        else:
+            plain.append(field)
+    tagged.sort(key=lambda field: field.tag or 0)
+    return plain, tagged, absent
+
+
+__all__ = [
+    "FIXED",
+    "CompiledCoder",
+    "Source",
+    "compile_constructor",
+    "default_source",
+    "frozen_default",
+    "is_tagged",
+    "minimum_item_size",
+    "minimum_size",
+    "struct_fields",
+    "types",
+]

@@ -1,0 +1,178 @@
+"""Primitive values of the wire: what compiled coders (:mod:`protocol.schema`) call and hand-kept code shares.
+
+Integers are big endian. A compact length is an unsigned varint of length + 1, 0 meaning null. Everything that reads
+checks against the end of its buffer before it allocates, and raises :class:`MalformedError`, which the caller turns
+into InvalidRequestError with the message, the field and the offset.
+
+    UNSIGNED_VARINT   7 bits a byte, lowest first, high bit set on all but the last; at most 5 bytes (10 for varlong)
+    VARINT, VARLONG   the same over the zigzag form (n << 1) ^ (n >> 31)
+    UUID              16 bytes; here always `bytes` of length 16, as text Kafka's base64url without padding
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from struct import Struct
+from typing import Protocol
+
+from protocol.transferable import TransferableRecords
+
+Buffer = bytes | bytearray | memoryview
+Part = bytes | bytearray | memoryview | TransferableRecords
+RecordsValue = Part | list[Part]
+
+ZERO_UUID = bytes(16)
+ONE_UUID = bytes(15) + b"\x01"
+METADATA_TOPIC_ID = ONE_UUID  # Kafka reserves it for __cluster_metadata
+
+MAX_STRING_BYTES = 0x7FFF  # a string's classic length is an int16, and Kafka holds compact ones to the same
+MAX_TAGGED_FIELDS = 1024  # in one struct; Kafka's widest has four. A frame full of two-byte tags must not hold the loop
+
+INT16 = Struct(">h")
+INT32 = Struct(">i")
+
+# One-byte forms of 0..127: a length below 128 costs a tuple look-up instead of a call.
+SMALL_VARINTS = tuple(bytes((value,)) for value in range(128))
+
+
+class MalformedError(ValueError):
+    """Bytes that are no value of the type asked for."""
+
+
+class Random(Protocol):
+    """The seam of randomness: what :func:`random_uuid` draws from (``random.Random``, ``random.SystemRandom``)."""
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """The unsigned 32-bit varint at ``position`` and the position after it. Raises MalformedError, IndexError."""
+    first = buffer[position]
+    if first < 0x80:
+        return first, position + 1
+    return continue_unsigned_varint(buffer, position + 1, first)
+
+
+def continue_unsigned_varint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
+    """The rest of a varint whose ``first`` byte (high bit set) was read already. Raises MalformedError, IndexError."""
+    value = first & 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                raise MalformedError("a varint of more than 32 bits")
+            return value, position
+    raise MalformedError("a varint of more than 5 bytes")
+
+
+def read_unsigned_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
+    """The unsigned 64-bit varint at ``position`` and the position after it. Raises MalformedError, IndexError."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFFFFFFFFFF:
+                raise MalformedError("a varlong of more than 64 bits")
+            return value, position
+    raise MalformedError("a varlong of more than 10 bytes")
+
+
+def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """The zigzag 32-bit varint at ``position`` and the position after it. Raises MalformedError, IndexError."""
+    value, position = read_unsigned_varint(buffer, position)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
+    """The zigzag 64-bit varint at ``position`` and the position after it. Raises MalformedError, IndexError."""
+    value, position = read_unsigned_varlong(buffer, position)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def unsigned_varint(value: int) -> bytes:
+    """``value`` (not negative) as an unsigned varint."""
+    if value < 0x80:
+        return SMALL_VARINTS[value]
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def varint(value: int) -> bytes:
+    """``value`` (signed, 32 bits) as a zigzag varint."""
+    return unsigned_varint((value << 1) ^ (value >> 31))
+
+
+def varlong(value: int) -> bytes:
+    """``value`` (signed, 64 bits) as a zigzag varint."""
+    return unsigned_varint((value << 1) ^ (value >> 63))
+
+
+def size_of_unsigned_varint(value: int) -> int:
+    """How many bytes :func:`unsigned_varint` takes for ``value``."""
+    return max(1, (value.bit_length() + 6) // 7)
+
+
+def size_of_varint(value: int) -> int:
+    """How many bytes :func:`varint` takes for ``value``."""
+    return size_of_unsigned_varint((value << 1) ^ (value >> 31))
+
+
+def size_of_varlong(value: int) -> int:
+    """How many bytes :func:`varlong` takes for ``value``."""
+    return size_of_unsigned_varint((value << 1) ^ (value >> 63))
+
+
+def records_size(records: RecordsValue) -> int:
+    """Bytes of a records field, in memory or promised by a file slice."""
+    if isinstance(records, list):
+        return sum(map(len, records))
+    return len(records)
+
+
+def uuid_to_str(uuid: Buffer) -> str:
+    """Kafka's text form of a UUID: 22 characters of base64url."""
+    return urlsafe_b64encode(bytes(uuid)).rstrip(b"=").decode("ascii")
+
+
+def uuid_from_str(text: str) -> bytes:
+    """The 16 bytes of a UUID in Kafka's text form. Raises ValueError."""
+    if len(text) > 24:
+        raise ValueError(f"{text!r} is too long for a UUID in base64url")
+    try:
+        uuid = urlsafe_b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4))
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no UUID in base64url") from error
+    if len(uuid) != 16:
+        raise ValueError(f"{text!r} holds {len(uuid)} bytes, a UUID has 16")
+    return uuid
+
+
+def random_uuid(random: Random) -> bytes:
+    """A random (version 4) UUID that is neither reserved nor starts with a dash in text, as Kafka's own."""
+    while True:
+        bits = random.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | 0x4 << 76 | 0x2 << 62
+        uuid = bits.to_bytes(16, "big")
+        if uuid not in (ZERO_UUID, ONE_UUID) and not uuid_to_str(uuid).startswith("-"):
+            return uuid
+
+
+def skip_tagged_fields(buffer: Buffer, position: int) -> int:
+    """The position after a section of tagged fields, none of which is known. Raises MalformedError, IndexError."""
+    count, position = read_unsigned_varint(buffer, position)
+    if count > MAX_TAGGED_FIELDS:
+        raise MalformedError(f"more than {MAX_TAGGED_FIELDS} tagged fields")
+    for _ in range(count):
+        _, position = read_unsigned_varint(buffer, position)
+        size, position = read_unsigned_varint(buffer, position)
+        position += size
+        if position > len(buffer):
+            raise MalformedError("a tagged field longer than the message")
+    return position
