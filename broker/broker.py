@@ -1,0 +1,89 @@
+"""The parts of one broker, as handlers see them. Built once at start, owned by the loop thread, changed by nobody."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from log.time import Time
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from log.manager import LogManager
+
+    from broker.config import BrokerConfig
+    from broker.config_manager import ConfigManager
+    from broker.fetch_session import FetchSessionCache
+    from broker.metadata import MetadataCache
+    from broker.metadata_store import MetadataStore
+    from broker.metrics import Metrics
+    from broker.producer_ids import ProducerIdManager
+    from broker.purgatory import Purgatory
+    from broker.replica_manager import ReplicaManager
+    from broker.timers import TimerQueue
+    from broker.topic_manager import TopicManager
+
+
+@dataclass(slots=True, kw_only=True)
+class Broker:
+    """Everything a handler may need, passed to every ``handle``."""
+
+    config: BrokerConfig
+    time: Time
+    loop: AbstractEventLoop
+    executor: Executor
+    """A few threads for what waits: fsync, cold reads, retention."""
+    timers: TimerQueue
+    purgatory: Purgatory
+    metrics: Metrics
+    store: MetadataStore
+    metadata: MetadataCache
+    log_manager: LogManager
+    replica_manager: ReplicaManager
+    topics: TopicManager
+    configs: ConfigManager
+    fetch_sessions: FetchSessionCache
+    producer_ids: ProducerIdManager
+    node_id: int
+    cluster_id: str
+    coordinators: Any = None
+    """The group and transaction coordinators, made when the first request for them comes."""
+
+
+class RequestContext:
+    """Who asks, and how. One per connection: the request fields change from request to request, and hold until the
+    response is queued, because a connection has one request in flight."""
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "client_host",
+        "client_id",
+        "correlation_id",
+        "listener_name",
+        "local_host",
+        "local_port",
+        "principal",
+        "raw_client_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        client_host: str = "127.0.0.1",
+        local_host: str = "127.0.0.1",
+        local_port: int = 9092,
+        listener_name: str = "PLAINTEXT",
+    ) -> None:
+        self.api_key = -1
+        self.api_version = -1
+        self.correlation_id = -1
+        self.client_id: str | None = None
+        self.raw_client_id = b""
+        self.listener_name = listener_name
+        self.client_host = client_host
+        self.local_host = local_host
+        self.local_port = local_port
+        self.principal = "User:ANONYMOUS"

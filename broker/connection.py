@@ -1,0 +1,491 @@
+"""One client's connection: a raw non-blocking socket between the frame reader and the dispatcher.
+
+A turn: one ``recv`` into the scratch buffer that all connections share -> every complete frame in it is answered straight
+out of it -> the answers leave in one ``send``. Only what is left over (half a frame) is copied into a reader of the
+connection's own; the rest of a large frame is then received there directly, into a buffer that grows with
+arriving bytes. So an idle connection owns no buffer.
+
+    state            reads                        leaves it when
+    open             yes                          a request must wait; too much is queued; FRAMES_PER_TURN handled
+    waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, fsync, rebalance)
+    queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
+    finishing        no                           the last answer is sent: then closed
+
+Invariants: frames are answered in order, one in flight; a frame's view dies with the ``dispatch`` call; the socket of
+a connection whose stretch a thread is sending closes only after the thread came back (a descriptor number is never
+reused under it); a client that begins a frame and does not go on, or never drains, is closed by ``Shell.sweep``.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from broker.broker import RequestContext
+from broker.dispatch import Answer, CloseConnectionError, Dispatcher, Parts, Pending
+from broker.sender import SendQueue, SendStatus, SliceCutShortError
+from broker.timers import Timer, TimerQueue
+from protocol.errors import InvalidReceiveError, InvalidRequestError
+from protocol.frames import FrameReader
+from protocol.transferable import TransferableRecords
+
+logger = logging.getLogger(__name__)
+
+SCRATCH_BYTES = 256 * 1024
+"""One receive takes at most this much; shared by all connections of a loop."""
+FRAMES_PER_TURN = 64
+"""So that one pipelining client cannot hold the loop."""
+READ_AHEAD_BYTES = 64 * 1024
+"""What a connection may buffer of requests that wait their turn."""
+QUEUE_BYTES = 1024 * 1024
+"""With more than this to send, a connection's next request waits."""
+LARGE_FRAME_BYTES = 64 * 1024
+"""A connection that sends larger frames keeps its buffer between them, for RELEASE_AFTER_MS."""
+RELEASE_AFTER_MS = 2_000
+SWEEP_MS = 500
+"""How often half-open frames, stalled readers and kept buffers are looked at, while there are any."""
+STALL_MS = 30_000
+"""A frame must be complete, and a full socket must drain something, within this time."""
+SLOWEST_BYTES_PER_S = 32 * 1024
+"""A frame larger than the deadline allows at this rate gets its time at this rate."""
+
+_LENGTH = struct.Struct(">i")
+
+
+@dataclass(slots=True, kw_only=True)
+class Limits:
+    """What a connection may ask for; from the configuration."""
+
+    max_frame_bytes: int
+    max_idle_ms: float
+    stall_ms: float = STALL_MS
+
+
+class Shell:
+    """What the connections of one loop share. Loop thread only."""
+
+    def __init__(
+        self, loop: AbstractEventLoop, dispatcher: Dispatcher, timers: TimerQueue, executor: Executor, limits: Limits
+    ) -> None:
+        self.loop = loop
+        self.dispatch = dispatcher.dispatch
+        self.timers = timers
+        self.executor = executor
+        self.limits = limits
+        self.monotonic_ms = timers.monotonic_ms
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self.scratch_view = memoryview(self.scratch)
+        self.connections: dict[Connection, None] = {}
+        self.watched: dict[Connection, None] = {}
+        self.on_closed: Callable[[Connection], None] | None = None
+        self._sweeping = False
+
+    def watch(self, connection: Connection) -> None:
+        """Have ``sweep`` look at a connection that holds a buffer or owes bytes."""
+        self.watched[connection] = None
+        if not self._sweeping:
+            self._sweeping = True
+            self.timers.schedule(SWEEP_MS, self.sweep)
+
+    def sweep(self) -> None:
+        """Close who is too slow, take back buffers that are not used."""
+        now = self.monotonic_ms()
+        for connection in list(self.watched):
+            if not connection.inspect(now):
+                self.watched.pop(connection, None)
+        self._sweeping = bool(self.watched)
+        if self._sweeping:
+            self.timers.schedule(SWEEP_MS, self.sweep)
+
+    def forget(self, connection: Connection) -> None:
+        """A connection closed."""
+        self.connections.pop(connection, None)
+        self.watched.pop(connection, None)
+        if self.on_closed is not None:
+            self.on_closed(connection)
+
+
+class Connection:
+    """One client. Loop thread only."""
+
+    __slots__ = (
+        "_drain_scheduled",
+        "_finishing",
+        "_has_frames",
+        "_idle_timer",
+        "_in_thread",
+        "_in_turn",
+        "_last_active_ms",
+        "_last_sent_ms",
+        "_out",
+        "_partial_since_ms",
+        "_pending",
+        "_queue",
+        "_reader",
+        "_reading",
+        "_shell",
+        "_turn_scheduled",
+        "_writing",
+        "closed",
+        "context",
+        "sock",
+    )
+
+    def __init__(self, shell: Shell, sock: socket.socket, context: RequestContext) -> None:
+        self._shell = shell
+        self.sock = sock
+        self.context = context
+        self.closed = False
+        self._reader: FrameReader | None = None
+        self._out: Parts = []
+        self._queue: SendQueue | None = None
+        self._pending: Pending | None = None
+        self._in_turn = False
+        self._in_thread = False
+        self._finishing = False
+        self._has_frames = False
+        self._turn_scheduled = False
+        self._drain_scheduled = False
+        self._writing = False
+        self._last_active_ms = self._last_sent_ms = shell.monotonic_ms()
+        self._partial_since_ms = 0.0
+        shell.connections[self] = None
+        self._reading = True
+        shell.loop.add_reader(sock.fileno(), self.on_readable)
+        self._idle_timer: Timer = shell.timers.schedule(shell.limits.max_idle_ms, self._check_idle)
+
+    # Receiving
+
+    def on_readable(self) -> None:
+        """The loop says that there is something to receive, or that the peer is gone."""
+        shell = self._shell
+        reader = self._reader
+        try:
+            if reader is None:
+                count = self.sock.recv_into(shell.scratch)
+            else:
+                count = self.sock.recv_into(reader.get_buffer())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        if not count:
+            self.close()
+            return
+        self._last_active_ms = shell.monotonic_ms()
+        if reader is not None:
+            reader.buffer_updated(count)
+            self._turn()
+            return
+        self._in_turn = True
+        try:
+            taken = self._answer_frames(shell.scratch_view, count)
+        except (InvalidRequestError, InvalidReceiveError, CloseConnectionError) as error:
+            self._refuse(error)
+            return
+        finally:
+            self._in_turn = False
+        if taken < count:
+            self._keep(shell.scratch_view[taken:count])
+        self._end_turn()
+
+    def _answer_frames(self, view: memoryview, count: int) -> int:
+        """Answer the complete frames in ``view[:count]``, and say how many bytes they took.
+
+        The hot loop of the broker: a pipelining producer has dozens of frames in one receive.
+        """
+        dispatch, context, out = self._shell.dispatch, self.context, self._out
+        max_frame_bytes = self._shell.limits.max_frame_bytes
+        position = frames = 0
+        self._has_frames = True
+        while count - position >= 4 and frames < FRAMES_PER_TURN:
+            size = _LENGTH.unpack_from(view, position)[0]
+            if not 0 <= size <= max_frame_bytes:
+                raise InvalidReceiveError(f"a frame of {size} bytes, allowed are 0 to {max_frame_bytes}")
+            end = position + 4 + size
+            if end > count:
+                self._has_frames = False
+                break
+            answer = dispatch(context, view[position + 4 : end])
+            position = end
+            frames += 1
+            if answer.__class__ is bytes:
+                out.append(answer)  # type: ignore[arg-type]
+            elif answer is not None and not self._take_answer(answer):
+                break
+        else:
+            self._has_frames = frames == FRAMES_PER_TURN
+        return position
+
+    def _take_answer(self, answer: Answer) -> bool:
+        """Queue an answer with slices, or wait for one; says whether the next frame may be handled."""
+        if answer.__class__ is list:
+            self._out += answer
+            return self._owed_bytes() < QUEUE_BYTES
+        assert isinstance(answer, Pending)
+        self._pending = answer
+        answer.on_answer(self._on_answer)
+        return self._pending is None and self._owed_bytes() < QUEUE_BYTES
+
+    def _keep(self, rest: memoryview) -> None:
+        """Copy what the turn left over out of the shared scratch buffer."""
+        self._reader = FrameReader(self._shell.limits.max_frame_bytes)
+        self._reader.receive_data(rest)
+        self._partial_since_ms = self._last_active_ms
+        self._shell.watch(self)
+
+    def _turn(self) -> None:
+        """Answer frames out of the connection's own reader."""
+        self._turn_scheduled = False
+        reader = self._reader
+        if reader is None or self.closed:
+            return
+        self._in_turn = self._has_frames = True
+        largest = 0
+        try:
+            for _ in range(FRAMES_PER_TURN):
+                if not self._may_handle():
+                    break
+                frame = reader.next_frame()
+                if frame is None:
+                    self._has_frames = False
+                    break
+                largest = max(largest, len(frame))
+                answer = self._shell.dispatch(self.context, frame)
+                self._partial_since_ms = self._last_active_ms
+                if answer.__class__ is bytes:
+                    self._out.append(answer)  # type: ignore[arg-type]
+                elif answer is not None:
+                    self._take_answer(answer)
+        except (InvalidRequestError, InvalidReceiveError, CloseConnectionError) as error:
+            self._refuse(error)
+            return
+        finally:
+            self._in_turn = False
+        if largest and largest < LARGE_FRAME_BYTES and not reader.buffered_bytes:
+            self._reader = None
+        self._end_turn()
+
+    def _may_handle(self) -> bool:
+        return self._pending is None and self._owed_bytes() < QUEUE_BYTES
+
+    def _owed_bytes(self) -> int:
+        owed = 0 if self._queue is None else self._queue.queued_bytes
+        for part in self._out:
+            owed += len(part)
+        return owed
+
+    def _end_turn(self) -> None:
+        """Send what the turn produced, then decide what to wait for."""
+        if self._out:
+            self._flush()
+        if self.closed:
+            return
+        reader = self._reader
+        if reader is not None and not self._turn_scheduled and self._has_frames and self._may_handle():
+            self._turn_scheduled = True
+            self._shell.loop.call_soon(self._turn)
+        self._update_reading()
+        if self._finishing:
+            self.finish()
+
+    def _update_reading(self) -> None:
+        reader = self._reader
+        waits = self._turn_scheduled or not self._may_handle()
+        wanted = not self._finishing and not (
+            waits and reader is not None and reader.buffered_bytes >= READ_AHEAD_BYTES
+        )
+        if wanted != self._reading:
+            self._reading = wanted
+            if wanted:
+                self._shell.loop.add_reader(self.sock.fileno(), self.on_readable)
+            else:
+                self._shell.loop.remove_reader(self.sock.fileno())
+
+    # Answering
+
+    def _on_answer(self, answer: bytes | Parts | None) -> None:
+        """A deferred answer came; inside a turn (it was there at once) the turn goes on with it."""
+        self._pending = None
+        if self.closed:
+            release_slices([answer] if isinstance(answer, bytes) else answer or [])
+        elif answer is None:
+            self._refuse(CloseConnectionError("a deferred request failed"))
+        else:
+            if isinstance(answer, bytes):
+                self._out.append(answer)
+            else:
+                self._out += answer
+            if not self._in_turn:
+                self._last_active_ms = self._shell.monotonic_ms()
+                self._end_turn()
+
+    def _flush(self) -> None:
+        """Hand this turn's answers to the kernel, or to the queue when it cannot take them."""
+        out, queue = self._out, self._queue
+        if not queue and not any(part.__class__ is TransferableRecords for part in out):
+            data = b"".join(out) if len(out) > 1 else out[0]  # type: ignore[arg-type]
+            out.clear()
+            try:
+                sent = self.sock.send(data)  # type: ignore[arg-type]
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                self.close()
+                return
+            if sent == len(data):
+                return
+            out.append(memoryview(data)[sent:])  # type: ignore[arg-type]
+        if queue is None:
+            queue = self._queue = SendQueue()
+        if not queue:
+            self._last_sent_ms = self._last_active_ms
+        queue.extend(out)
+        out.clear()
+        if not (self._writing or self._in_thread or self._drain_scheduled):
+            self._drain()
+
+    def _drain(self) -> None:
+        """Send from the queue what one turn may, and arrange for the rest."""
+        self._drain_scheduled = False
+        queue = self._queue
+        if self.closed or not queue:
+            return
+        owed = queue.queued_bytes
+        try:
+            status = queue.send_some(self.sock)
+        except (OSError, SliceCutShortError) as error:
+            self._refuse(error)
+            return
+        if queue.queued_bytes < owed:
+            self._last_sent_ms = self._shell.monotonic_ms()
+        self._set_writing(status is SendStatus.BLOCKED)
+        if status is SendStatus.MORE:
+            self._drain_scheduled = True
+            self._shell.loop.call_soon(self._drain_turn)
+        elif status is SendStatus.COLD:
+            self._send_cold(queue)
+        elif status is SendStatus.BLOCKED:
+            self._shell.watch(self)
+
+    def _drain_turn(self) -> None:
+        """Go on sending; when the queue got short enough, go on with the requests that waited."""
+        self._drain()
+        if not self.closed:
+            self._end_turn()
+
+    def _set_writing(self, wanted: bool) -> None:
+        if wanted != self._writing:
+            self._writing = wanted
+            if wanted:
+                self._shell.loop.add_writer(self.sock.fileno(), self._drain_turn)
+            else:
+                self._shell.loop.remove_writer(self.sock.fileno())
+
+    def _send_cold(self, queue: SendQueue) -> None:
+        """Let a thread wait for the disk."""
+        self._in_thread = True
+        future = self._shell.loop.run_in_executor(self._shell.executor, queue.send_cold, self.sock)
+        future.add_done_callback(self._cold_sent)
+
+    def _cold_sent(self, future: Future[int]) -> None:
+        self._in_thread = False
+        error = future.exception()
+        if self.closed:
+            self._release()
+        elif error is not None:
+            self._refuse(error)
+        else:
+            assert self._queue is not None
+            sent = future.result()
+            self._queue.advance_cold(sent)
+            if sent:
+                self._last_sent_ms = self._shell.monotonic_ms()
+                self._drain_turn()
+            else:
+                self._set_writing(True)
+
+    # The end
+
+    def finish(self) -> None:
+        """Handle no further request; close once what is in flight is answered and sent."""
+        self._finishing = True
+        if self.closed:
+            return
+        self._update_reading()
+        if self._pending is None and not self._out and not self._queue and not self._in_thread:
+            self.close()
+
+    def close(self) -> None:
+        """Close now; what was not sent is dropped."""
+        if self.closed:
+            return
+        self.closed = True
+        loop, descriptor = self._shell.loop, self.sock.fileno()
+        if self._reading:
+            loop.remove_reader(descriptor)
+        if self._writing:
+            loop.remove_writer(descriptor)
+        self._idle_timer.cancel()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.abandon()
+        release_slices(self._out)
+        self._out = []
+        self._reader = None
+        if not self._in_thread:
+            self._release()
+        self._shell.forget(self)
+
+    def _release(self) -> None:
+        if self._queue is not None:
+            self._queue.drop()
+        self.sock.close()
+
+    def _refuse(self, error: BaseException) -> None:
+        """Close because of what the client sent or because it cannot be answered; the one line about it."""
+        if not self.closed:
+            logger.info("closing the connection of %s: %s", self.context.client_host, error)
+            self.close()
+
+    def inspect(self, now_ms: float) -> bool:
+        """Close a client that is too slow, take back an unused buffer; False when there is nothing left to watch."""
+        limits = self._shell.limits
+        if self._queue and now_ms - self._last_sent_ms > limits.stall_ms:
+            self._refuse(TimeoutError("the client does not read its answers"))
+            return False
+        reader = self._reader
+        if reader is None:
+            return bool(self._queue)
+        if not reader.buffered_bytes:
+            if now_ms - self._last_active_ms > RELEASE_AFTER_MS:
+                self._reader = None
+        elif self._may_handle() and not self._turn_scheduled:
+            allowed = max(limits.stall_ms, reader.buffered_bytes * 1000 / SLOWEST_BYTES_PER_S)
+            if now_ms - self._partial_since_ms > allowed:
+                self._refuse(TimeoutError("the client began a frame and did not go on"))
+                return False
+        else:
+            self._partial_since_ms = now_ms
+        return True
+
+    def _check_idle(self) -> None:
+        max_idle_ms = self._shell.limits.max_idle_ms
+        idle_ms = self._shell.monotonic_ms() - self._last_active_ms
+        if idle_ms >= max_idle_ms and self._pending is None and not self._queue:
+            self.close()
+            return
+        self._idle_timer = self._shell.timers.schedule(max(max_idle_ms - idle_ms, 1000), self._check_idle)
+
+
+def release_slices(parts: Parts) -> None:
+    """Let the files of answers go that will never be sent."""
+    for part in parts:
+        if isinstance(part, TransferableRecords):
+            part.release()

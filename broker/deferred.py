@@ -1,0 +1,86 @@
+"""A response that comes later: plain, loop-thread only, no asyncio future behind it.
+
+A handler that cannot answer at once (a long-polling fetch, an append that waits for its fsync, a join that waits for
+a rebalance) returns a :class:`Deferred`. Invariants: it is settled once, by ``complete`` or ``fail``; callbacks run
+then, in the order they were added, in the caller's turn; ``abandon`` tells the owner that nobody waits any more (the
+connection closed), so that parked state is dropped instead of waiting for its clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+_PENDING = object()
+
+
+class Deferred(Generic[T]):
+    """A value or an exception that is not known yet. Loop thread only."""
+
+    __slots__ = ("_abandoned", "_callbacks", "_error", "_on_abandon", "_value")
+
+    def __init__(self) -> None:
+        self._value: object = _PENDING
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Deferred[T]], None]] | None = None
+        self._on_abandon: Callable[[], None] | None = None
+        self._abandoned = False
+
+    @property
+    def done(self) -> bool:
+        """True once completed or failed."""
+        return self._value is not _PENDING or self._error is not None
+
+    @property
+    def abandoned(self) -> bool:
+        """True when the one who waited is gone; completing is then harmless and useless."""
+        return self._abandoned
+
+    def complete(self, value: T) -> None:
+        """Settle with a value. A second settling is our mistake."""
+        assert not self.done, "deferred settled twice"
+        self._value = value
+        self._run_callbacks()
+
+    def fail(self, error: BaseException) -> None:
+        """Settle with an exception, which the dispatcher turns into an error response."""
+        assert not self.done, "deferred settled twice"
+        self._error = error
+        self._run_callbacks()
+
+    def result(self) -> T:
+        """The value. Raises what ``fail`` was given; must be done."""
+        assert self.done, "deferred not settled"
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._value)
+
+    def on_done(self, callback: Callable[[Deferred[T]], None]) -> None:
+        """Call ``callback(self)`` when settled, at once if it already is."""
+        if self.done:
+            callback(self)
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    def on_abandon(self, callback: Callable[[], None]) -> None:
+        """What the owner does when nobody waits any more; at most one, the last given stands."""
+        self._on_abandon = callback
+
+    def abandon(self) -> None:
+        """Say that nobody waits any more: callbacks are dropped, the owner is told."""
+        if self.done or self._abandoned:
+            return
+        self._abandoned = True
+        self._callbacks = None
+        if self._on_abandon is not None:
+            self._on_abandon()
+
+    def _run_callbacks(self) -> None:
+        callbacks, self._callbacks = self._callbacks, None
+        self._on_abandon = None
+        for callback in callbacks or ():
+            callback(self)

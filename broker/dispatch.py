@@ -1,0 +1,216 @@
+"""From a frame to an answer: route by (API key, version), decode, handle, encode; exceptions become error codes here.
+
+    frame -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
+
+A :class:`Route` is made on the first request of its API and version: only then are the handler module and its message
+module imported, so a broker that nobody asked for groups never loads them. The registry is the table
+ApiVersions answers from. What cannot be routed:
+
+    ApiVersions in an unknown version -> answered in version 0 with UNSUPPORTED_VERSION and the table (KIP-511)
+    unknown key, unknown version, malformed body -> InvalidRequestError: the connection closes, as Kafka's does
+
+Answers are ``bytes`` (length prefix included), a list of bytes and slices, a :class:`Pending`, or None (acks=0).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import struct
+from collections.abc import Callable
+from typing import Any, Union
+
+from broker.broker import Broker, RequestContext
+from broker.deferred import Deferred
+from broker.handlers.registry import REGISTRY
+from protocol.api_keys import ApiKey, request_header_version, response_header_version
+from protocol.errors import InvalidRequestError, KafkaError, UnknownServerError, UnsupportedVersionError
+from protocol.header import decode_request_header
+from protocol.types import Part
+
+logger = logging.getLogger(__name__)
+
+Parts = list[Part]
+
+_HEAD = struct.Struct(">Iih")  # api key and version as one number, correlation id, client id length
+_PREFIX = struct.Struct(">ii")
+_FLEXIBLE_PREFIX = struct.Struct(">iix")  # with an empty set of tagged fields
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+
+
+Answer = Union[bytes, Parts, "Pending", None]
+
+
+class CloseConnectionError(Exception):
+    """A handler's way to say that the only honest answer is to close: a failed produce with acks=0."""
+
+
+class Route:
+    """How one API in one version is served. ``requests`` counts them."""
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "decode",
+        "error_response",
+        "flexible_header",
+        "handle",
+        "has_slices",
+        "prefix",
+        "requests",
+    )
+
+    def __init__(self, api_key: int, api_version: int, module: Any) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.decode: Callable[[memoryview, int], Any] = module.Request.decode
+        self.handle: Callable[[Broker, RequestContext, Any], Any] = module.handle
+        self.error_response: Callable[[Any, KafkaError], Any] = module.error_response
+        self.flexible_header = request_header_version(ApiKey(api_key), api_version) >= 2
+        self.prefix = _FLEXIBLE_PREFIX if response_header_version(ApiKey(api_key), api_version) >= 1 else _PREFIX
+        self.has_slices = api_key == ApiKey.FETCH
+        self.requests = 0
+
+    def answer(self, broker: Broker, context: RequestContext, request: Any) -> Answer:
+        """Handle a request; what it raises becomes its error response.
+
+        Raises CloseConnectionError.
+        """
+        try:
+            response = self.handle(broker, context, request)
+        except KafkaError as error:
+            response = self.error_response(request, error)
+        except CloseConnectionError:
+            raise
+        except Exception:
+            logger.exception("API %d version %d failed", self.api_key, self.api_version)
+            response = self.error_response(request, UnknownServerError())
+        if response.__class__ is Deferred:
+            return Pending(self, context.correlation_id, request, response)
+        return None if response is None else self.encode(context.correlation_id, response)
+
+    def encode(self, correlation_id: int, response: Any) -> bytes | Parts:
+        """The whole frame of a response, length prefix included."""
+        prefix = self.prefix
+        if not self.has_slices:
+            body = response.encode(self.api_version)
+            return prefix.pack(len(body) + prefix.size - 4, correlation_id) + body  # type: ignore[no-any-return]
+        parts: Parts = response.encode_parts(self.api_version)
+        size = prefix.size - 4
+        for part in parts:
+            size += len(part)
+        head = prefix.pack(size, correlation_id)
+        if parts and parts[0].__class__ is bytes:
+            parts[0] = head + parts[0]  # type: ignore[operator]
+            return parts[0] if len(parts) == 1 else parts  # type: ignore[return-value]
+        parts.insert(0, head)
+        return parts
+
+
+class Pending:
+    """An answer that comes later. ``on_answer`` is called once, with the answer or None to close the connection."""
+
+    __slots__ = ("_correlation_id", "_deferred", "_request", "_route")
+
+    def __init__(self, route: Route, correlation_id: int, request: Any, deferred: Deferred[Any]) -> None:
+        self._route = route
+        self._correlation_id = correlation_id
+        self._request = request
+        self._deferred = deferred
+
+    def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
+        """Call back with the frame when it is known."""
+        self._deferred.on_done(lambda _: callback(self._answer()))
+
+    def abandon(self) -> None:
+        """The connection is gone."""
+        self._deferred.abandon()
+
+    def _answer(self) -> bytes | Parts | None:
+        try:
+            response = self._deferred.result()
+            return self._route.encode(self._correlation_id, response)
+        except KafkaError as error:
+            return self._route.encode(self._correlation_id, self._route.error_response(self._request, error))
+        except CloseConnectionError:
+            return None
+        except Exception:
+            logger.exception("request of API %d failed after waiting", self._route.api_key)
+            error_response = self._route.error_response(self._request, UnknownServerError())
+            return self._route.encode(self._correlation_id, error_response)
+
+
+class Dispatcher:
+    """Routes frames to handlers. Loop thread only."""
+
+    __slots__ = ("_broker", "_routes")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._routes: dict[int, Route] = {}
+
+    def routes(self) -> list[Route]:
+        """The routes used so far, for metrics."""
+        return list(self._routes.values())
+
+    def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
+        """Answer one request. ``frame`` is valid only until this returns.
+
+        Raises InvalidRequestError or CloseConnectionError when the connection is to be closed.
+        """
+        try:
+            word, correlation_id, client_id_length = _HEAD.unpack_from(frame)
+        except struct.error:
+            raise InvalidRequestError(f"a frame of {len(frame)} bytes holds no request header") from None
+        route = self._routes.get(word)
+        if route is None:
+            route = self._make_route(word)
+            if route is None:
+                return unsupported_api_versions(correlation_id)
+        route.requests += 1
+        context.api_key = route.api_key
+        context.api_version = route.api_version
+        context.correlation_id = correlation_id
+        # The client id seldom changes on a connection: one comparison instead of decoding the header.
+        position = _HEAD.size + client_id_length if client_id_length > 0 else _HEAD.size
+        raw_client_id = frame[8:position]
+        if raw_client_id != context.raw_client_id:
+            _note_client_id(context, raw_client_id, client_id_length)
+        if route.flexible_header:
+            position = position + 1 if frame[position : position + 1] == b"\0" else decode_request_header(frame)[1]
+        return route.answer(self._broker, context, route.decode(frame[position:], route.api_version))
+
+    def _make_route(self, word: int) -> Route | None:
+        """The route of a pair that was not used before; None for an unknown version of ApiVersions.
+
+        Raises InvalidRequestError for what is not served.
+        """
+        api_key, api_version = word >> 16, word & 0xFFFF
+        entry = REGISTRY.get(api_key)
+        if entry is None:
+            raise InvalidRequestError(f"API {api_key} is not served")
+        if not entry.min_version <= api_version <= entry.max_version:
+            if api_key == ApiKey.API_VERSIONS:
+                return None
+            raise InvalidRequestError(f"API {api_key} is not served in version {api_version}")
+        route = Route(api_key, api_version, importlib.import_module(entry.module))
+        self._routes[word] = route
+        return route
+
+
+def unsupported_api_versions(correlation_id: int) -> bytes:
+    """The answer to an ApiVersions request in a version we do not know: version 0, with the table (KIP-511)."""
+    handler = importlib.import_module(REGISTRY[ApiKey.API_VERSIONS].module)
+    body: bytes = handler.error_response(None, UnsupportedVersionError()).encode(0)
+    return _PREFIX.pack(len(body) + 4, correlation_id) + body
+
+
+def _note_client_id(context: RequestContext, raw: memoryview, length: int) -> None:
+    """Decode a client id that differs from the connection's last one."""
+    if len(raw) != 2 + max(length, 0):
+        raise InvalidRequestError(f"a client id of {length} bytes goes beyond the frame")
+    try:
+        context.client_id = str(raw[2:], "utf-8") if length >= 0 else None
+    except UnicodeDecodeError:
+        raise InvalidRequestError("the client id is not UTF-8") from None
+    context.raw_client_id = bytes(raw)

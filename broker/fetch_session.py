@@ -1,0 +1,236 @@
+"""Fetch sessions (KIP-227): the broker remembers which partitions a client follows, so requests name only what changed.
+
+    session id, epoch of the request          what it is
+    any, -1 (FINAL_EPOCH)                      full fetch without a session; closes the session it names
+    any,  0 (INITIAL_EPOCH)                    full fetch that asks for a session; closes the session it names
+    id,   n > 0                                incremental: partitions added, changed and forgotten; epoch must be the next
+    id,   n > 0, not known                     FETCH_SESSION_ID_NOT_FOUND
+    id,   n > 0, another epoch                 INVALID_FETCH_SESSION_EPOCH
+    id by topic ids, request by names          FETCH_SESSION_TOPIC_ID_ERROR (and the other way round)
+
+An incremental response leaves out partitions with no records, no error and nothing moved. Partitions that returned
+records go to the end of the session's order, so that a small response limit starves none (KIP-74).
+
+The cache is bounded. A full cache makes room for a new session by dropping one unused for EVICTION_MS, else one with fewer
+partitions that is older than EVICTION_MS; otherwise the new client goes without a session, which costs it only bytes.
+Loop thread only; deadlines on the monotonic clock. Source: KIP-227, Kafka's FetchSession.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+
+from protocol.errors import (
+    FetchSessionIdNotFoundError,
+    FetchSessionTopicIdError,
+    InvalidFetchSessionEpochError,
+)
+from protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
+from protocol.types import ZERO_UUID
+
+INVALID_SESSION_ID = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+EVICTION_MS = 120_000
+"""Kafka's MinIncrementalFetchSessionEvictionMs."""
+_MAX_EPOCH = 2**31 - 1
+_FIRST_VERSION_WITH_IDS = 13
+
+Key = tuple[str | bytes, int]
+
+
+class FetchTarget:
+    """One partition a client follows: what it asks for, and what it was told last."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "index",
+        "last_fetched_epoch",
+        "max_bytes",
+        "sent_high_watermark",
+        "sent_log_start_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, asked: FetchPartition) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = asked.partition
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
+        self.update(asked)
+
+    def update(self, asked: FetchPartition) -> None:
+        """Take over what a later request of the session says."""
+        self.fetch_offset = asked.fetch_offset
+        self.max_bytes = asked.partition_max_bytes
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+
+    @property
+    def key(self) -> Key:
+        """What identifies the partition in its session."""
+        return (self.topic_id if self.topic_id != ZERO_UUID else self.topic, self.index)
+
+
+Result = tuple[FetchTarget, PartitionData]
+
+
+class FetchSession:
+    """The partitions one client follows. ``epoch`` is the one its next request must carry."""
+
+    __slots__ = ("created_ms", "epoch", "last_used_ms", "session_id", "targets", "uses_topic_ids")
+
+    def __init__(self, session_id: int, targets: Iterable[FetchTarget], *, uses_topic_ids: bool, now_ms: float) -> None:
+        self.session_id = session_id
+        self.targets: dict[Key, FetchTarget] = {target.key: target for target in targets}
+        self.uses_topic_ids = uses_topic_ids
+        self.created_ms = self.last_used_ms = now_ms
+        self.epoch = next_epoch(INITIAL_EPOCH)
+
+    def update(self, request: FetchRequest) -> None:
+        """Add, change and forget partitions as an incremental request says."""
+        targets = self.targets
+        for topic in request.topics:
+            name: str | bytes = topic.topic_id if self.uses_topic_ids else topic.topic
+            for asked in topic.partitions:
+                target = targets.get((name, asked.partition))
+                if target is None:
+                    target = targets[name, asked.partition] = FetchTarget(topic.topic, topic.topic_id, asked)
+                target.update(asked)
+        for forgotten in request.forgotten_topics_data:
+            name = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
+            for index in forgotten.partitions:
+                targets.pop((name, index), None)
+
+
+class FetchContext:
+    """One request's view: which partitions to read, and what of the results to answer.
+
+    A full fetch answers them all. ``is_incremental`` tells the reader that unchanged partitions need no result.
+    """
+
+    __slots__ = ("_cache", "_session", "_wants_session", "is_incremental", "targets", "uses_topic_ids")
+
+    def __init__(
+        self,
+        cache: FetchSessionCache,
+        targets: Iterable[FetchTarget],
+        *,
+        session: FetchSession | None = None,
+        wants_session: bool = False,
+        uses_topic_ids: bool = False,
+    ) -> None:
+        self._cache = cache
+        self._session = session
+        self._wants_session = wants_session
+        self.targets = list(targets)
+        self.is_incremental = session is not None
+        self.uses_topic_ids = uses_topic_ids
+
+    def finish(self, results: list[Result]) -> int:
+        """Note what the client is told now. Returns the session id for the response."""
+        if self._session is None and self._wants_session:
+            self._session = self._cache.create(self.targets, uses_topic_ids=self.uses_topic_ids)
+        if self._session is None:
+            return INVALID_SESSION_ID
+        targets = self._session.targets
+        for target, data in results:
+            if data.error_code:
+                target.sent_high_watermark = -1  # so that it is sent again when the error has gone
+                continue
+            target.sent_high_watermark = data.high_watermark
+            target.sent_log_start_offset = data.log_start_offset
+            if data.records and targets.pop(target.key, None) is not None:
+                targets[target.key] = target
+        return self._session.session_id
+
+
+class FetchSessionCache:
+    """All sessions of a broker."""
+
+    __slots__ = ("_max_slots", "_monotonic_ms", "_random", "evictions_total", "sessions")
+
+    def __init__(self, max_slots: int, monotonic_ms: Callable[[], float], random: Random) -> None:
+        self._max_slots = max_slots
+        self._monotonic_ms = monotonic_ms
+        self._random = random
+        self.sessions: dict[int, FetchSession] = {}
+        self.evictions_total = 0
+
+    def context_for(self, version: int, request: FetchRequest) -> FetchContext:
+        """What this request reads.
+
+        Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError.
+        """
+        uses_topic_ids = version >= _FIRST_VERSION_WITH_IDS
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self.sessions.pop(request.session_id, None)
+            return FetchContext(
+                self,
+                full_targets(request),
+                wants_session=request.session_epoch == INITIAL_EPOCH,
+                uses_topic_ids=uses_topic_ids,
+            )
+        session = self.sessions.get(request.session_id)
+        if session is None:
+            raise FetchSessionIdNotFoundError
+        if session.epoch != request.session_epoch:
+            raise InvalidFetchSessionEpochError
+        if session.uses_topic_ids != uses_topic_ids:
+            raise FetchSessionTopicIdError
+        session.update(request)
+        if not session.targets:
+            del self.sessions[session.session_id]
+            return FetchContext(self, (), uses_topic_ids=uses_topic_ids)
+        session.last_used_ms = self._monotonic_ms()
+        self.sessions[session.session_id] = self.sessions.pop(session.session_id)  # the first one is the longest unused
+        session.epoch = next_epoch(session.epoch)
+        return FetchContext(self, session.targets.values(), session=session, uses_topic_ids=uses_topic_ids)
+
+    def create(self, targets: list[FetchTarget], *, uses_topic_ids: bool) -> FetchSession | None:
+        """A session over ``targets``, or None when there is no room for one."""
+        now = self._monotonic_ms()
+        if not targets or (len(self.sessions) >= self._max_slots and not self._evict(len(targets), now)):
+            return None
+        session_id = self._random.randrange(1, 2**31)
+        while session_id in self.sessions:
+            session_id = self._random.randrange(1, 2**31)
+        session = FetchSession(session_id, targets, uses_topic_ids=uses_topic_ids, now_ms=now)
+        self.sessions[session_id] = session
+        return session
+
+    def partition_count(self) -> int:
+        """Partitions remembered over all sessions; a gauge."""
+        return sum(len(session.targets) for session in self.sessions.values())
+
+    def _evict(self, size: int, now: float) -> bool:
+        """Drop a session that is worth less than a new one of ``size`` partitions."""
+        oldest = next(iter(self.sessions.values()), None)
+        if oldest is None:
+            return False
+        victim = oldest if now - oldest.last_used_ms > EVICTION_MS else None
+        if victim is None:
+            settled = (session for session in self.sessions.values() if now - session.created_ms > EVICTION_MS)
+            victim = min(settled, key=lambda session: len(session.targets), default=None)
+            if victim is None or len(victim.targets) >= size:
+                return False
+        del self.sessions[victim.session_id]
+        self.evictions_total += 1
+        return True
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch after ``epoch``: 1 follows the largest, as 0 asks for a new session."""
+    return 1 if epoch == _MAX_EPOCH else epoch + 1
+
+
+def full_targets(request: FetchRequest) -> list[FetchTarget]:
+    """The partitions a full fetch names, each once, in its order."""
+    targets = [
+        FetchTarget(topic.topic, topic.topic_id, asked) for topic in request.topics for asked in topic.partitions
+    ]
+    return list({target.key: target for target in targets}.values())

@@ -1,0 +1,45 @@
+"""ApiVersions: what is served, straight from the registry.
+
+v0-2 equal, v3 flexible (its response header stays version 0, so that clients which do not know the broker yet can read
+it), v4 allows features whose lowest version is 0 (KAFKA-17011). An unknown version is answered by the dispatcher in
+version 0 with UNSUPPORTED_VERSION (KIP-511). Client names and versions are checked as Kafka checks them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from broker.broker import Broker, RequestContext
+from broker.handlers.registry import REGISTRY
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
+from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+API_KEY = ApiKey.API_VERSIONS
+MIN_VERSION, MAX_VERSION = 0, 4
+Request = ApiVersionsRequest
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    """Answer with the table. Raises InvalidRequestError for a malformed client software name."""
+    if context.api_version >= 3:
+        for name in (request.client_software_name, request.client_software_version):
+            if _SOFTWARE.fullmatch(name) is None:
+                raise InvalidRequestError
+    return ApiVersionsResponse(api_keys=served())
+
+
+def error_response(request: ApiVersionsRequest | None, error: KafkaError) -> ApiVersionsResponse:
+    """The error; with UNSUPPORTED_VERSION the table too, so that the client can choose a version (KIP-511)."""
+    known = served() if isinstance(error, UnsupportedVersionError) else []
+    return ApiVersionsResponse(error_code=error.code, api_keys=known)
+
+
+def served() -> list[ApiVersion]:
+    """One entry per line of the registry."""
+    return [
+        ApiVersion(api_key=key, min_version=entry.min_version, max_version=entry.max_version)
+        for key, entry in sorted(REGISTRY.items())
+    ]

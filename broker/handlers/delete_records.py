@@ -1,0 +1,81 @@
+"""DeleteRecords: move a partition's log start offset forward; what lies before is not served any more.
+
+v0-1 equal, v2 flexible. Offset -1 means the high watermark. Internal topics are refused, and so are topics that are only
+compacted, as Kafka refuses them. The new start is written to log-start-offset-checkpoint before the answer.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
+from protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+API_KEY = ApiKey.DELETE_RECORDS
+MIN_VERSION, MAX_VERSION = 0, 2
+Request = DeleteRecordsRequest
+
+HIGH_WATERMARK = -1
+_INVALID_LOW_WATERMARK = -1
+
+
+def handle(broker: Broker, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Delete in each partition on its own, then keep the new starts."""
+    topics = []
+    for topic in request.topics:
+        results = []
+        for asked in topic.partitions:
+            try:
+                low_watermark = delete_records(broker, topic.name, asked.partition_index, asked.offset)
+                result = DeleteRecordsPartitionResult(
+                    partition_index=asked.partition_index, low_watermark=low_watermark
+                )
+            except KafkaError as error:
+                result = _failed(asked.partition_index, error)
+            results.append(result)
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    broker.log_manager.checkpoint_log_start_offsets()
+    return DeleteRecordsResponse(topics=topics)
+
+
+def error_response(request: DeleteRecordsRequest, error: KafkaError) -> DeleteRecordsResponse:
+    """The same error for every partition."""
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name, partitions=[_failed(asked.partition_index, error) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def delete_records(broker: Broker, topic: str, index: int, offset: int) -> int:
+    """Delete before ``offset``; returns the new log start offset.
+
+    Raises UnknownTopicOrPartitionError, InvalidTopicError, PolicyViolationError, OffsetOutOfRangeError,
+    KafkaStorageError.
+    """
+    partition = broker.replica_manager.partition(topic, index)
+    if partition.is_internal:
+        raise InvalidTopicError(f"Cannot delete records of internal topic {topic}")
+    log = partition.log
+    if not log.config.delete:
+        raise PolicyViolationError(f"Records of {topic} can not be deleted: its cleanup.policy is compact only")
+    target = log.high_watermark if offset == HIGH_WATERMARK else offset
+    if target < 0 or target > log.high_watermark:
+        raise OffsetOutOfRangeError(f"offset {target} is not between 0 and the high watermark {log.high_watermark}")
+    log.maybe_increment_log_start_offset(target)
+    partition.offsets_moved()
+    return log.log_start_offset
+
+
+def _failed(index: int, error: KafkaError) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=index, low_watermark=_INVALID_LOW_WATERMARK, error_code=error.code
+    )

@@ -1,0 +1,294 @@
+"""Fetch: read partitions up to the limits, or wait until there is enough to read.
+
+v0-3 get message sets of magic 0 or 1 (down-converted); v3+ a response limit; v4+ isolation levels; v7+ sessions (KIP-227);
+v9+ leader epochs (KIP-320); v11+ a rack (KIP-392: with one replica there is no nearer one); v12+ the
+epoch of the last fetched record; v13+ topic ids.
+
+    read all targets -> enough bytes, an error, no time to wait -> answer
+                     -> parked under its partitions; looked at again when one of them moves, answered at the deadline
+
+Nothing here is per record: a result is a slice of a file. A first batch larger than a limit is returned
+whole from v3 on, so that a consumer always gets on (KIP-74); v0-2 get its beginning, which tells them to ask for more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from log.unified_log import FetchIsolation, UnifiedLog
+
+from broker.broker import Broker, RequestContext
+from broker.deferred import Deferred
+from broker.fetch_session import FetchContext, FetchTarget, Result
+from broker.partition import Partition
+from broker.purgatory import Parked
+from protocol.api_keys import ApiKey
+from protocol.errors import (
+    FencedLeaderEpochError,
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    UnsupportedVersionError,
+)
+from protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from protocol.transferable import TransferableRecords
+
+API_KEY = ApiKey.FETCH
+MIN_VERSION, MAX_VERSION = 0, 18
+Request = FetchRequest
+
+_READ_COMMITTED = 1
+_LAST_VERSION_WITH_HARD_LIMIT = 2
+_LAST_VERSION_DOWN_CONVERTED = 3
+_LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
+_FIRST_VERSION_WITH_SESSIONS = 7
+_NO_EPOCH = -1
+
+
+class ReadParams(NamedTuple):
+    """What holds for all partitions of a request."""
+
+    version: int
+    isolation: FetchIsolation
+    max_bytes: int
+    min_bytes: int
+    is_incremental: bool
+
+
+class ReadResult(NamedTuple):
+    """What one pass over the targets gave."""
+
+    results: list[Result]
+    total_bytes: int
+    must_answer: bool
+    """An error or a diverging epoch: the client should know now."""
+
+
+def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Deferred[FetchResponse]:
+    """Read, and wait if there is not enough.
+
+    Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError.
+    """
+    fetch_context = broker.fetch_sessions.context_for(context.api_version, request)
+    max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
+    params = ReadParams(
+        context.api_version,
+        FetchIsolation.TXN_COMMITTED if request.isolation_level == _READ_COMMITTED else FetchIsolation.HIGH_WATERMARK,
+        max_bytes,
+        min(request.min_bytes, max_bytes),
+        fetch_context.is_incremental,
+    )
+    targets = fetch_context.targets
+    read = read_targets(broker, targets, params)
+    if read.total_bytes >= params.min_bytes or read.must_answer or request.max_wait_ms <= 0 or not targets:
+        return build_response(fetch_context, read.results)
+    release_results(read.results)
+    return DelayedFetch(broker, fetch_context, params).park(request.max_wait_ms)
+
+
+def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
+    """The error at the top, and for each named partition, since versions before 7 have no other place."""
+    responses = [
+        FetchableTopicResponse(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partitions=[
+                PartitionData(partition_index=asked.partition, error_code=error.code, high_watermark=-1, records=b"")
+                for asked in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    if request.session_epoch > 0:
+        responses = []  # a session error concerns no partition, and the client drops the session for it
+    return FetchResponse(error_code=error.code, responses=responses)
+
+
+class DelayedFetch:
+    """A fetch that waits for records. A purgatory operation."""
+
+    __slots__ = ("_broker", "_context", "_deferred", "_params", "_parked")
+
+    def __init__(self, broker: Broker, context: FetchContext, params: ReadParams) -> None:
+        self._broker = broker
+        self._context = context
+        self._params = params
+        self._deferred: Deferred[FetchResponse] = Deferred()
+        self._parked: Parked | None = None
+
+    def park(self, max_wait_ms: int) -> Deferred[FetchResponse]:
+        """Wait for one of the partitions to move."""
+        partition = self._broker.replica_manager.partition
+        partition_by_id = self._broker.replica_manager.partition_by_id
+        keys = [
+            partition(target.topic, target.index) if target.topic else partition_by_id(target.topic_id, target.index)
+            for target in self._context.targets
+        ]
+        purgatory = self._broker.purgatory
+        self._parked = purgatory.park(self, keys, max_wait_ms)
+        self._deferred.on_abandon(self._abandon)
+        return self._deferred
+
+    def try_complete(self) -> bool:
+        """Answer if there is enough now."""
+        read = read_targets(self._broker, self._context.targets, self._params)
+        if read.total_bytes < self._params.min_bytes and not read.must_answer:
+            release_results(read.results)
+            return False
+        self._deferred.complete(build_response(self._context, read.results))
+        return True
+
+    def expire(self) -> None:
+        """Answer with what there is."""
+        read = read_targets(self._broker, self._context.targets, self._params)
+        self._deferred.complete(build_response(self._context, read.results))
+
+    def _abandon(self) -> None:
+        assert self._parked is not None
+        self._broker.purgatory.cancel(self._parked)
+
+
+def read_targets(broker: Broker, targets: list[FetchTarget], params: ReadParams) -> ReadResult:
+    """Read each target in order until the response limit is used up. The results own their slices."""
+    results: list[Result] = []
+    limit = params.max_bytes
+    total = 0
+    one_message = params.version > _LAST_VERSION_WITH_HARD_LIMIT
+    must_answer = False
+    replica_manager = broker.replica_manager
+    for target in targets:
+        partition = None
+        try:
+            if target.topic:
+                partition = replica_manager.partition(target.topic, target.index)
+            else:
+                partition = replica_manager.partition_by_id(target.topic_id, target.index)
+            data = read_partition(partition, target, params, limit, one_message=one_message and not total)
+        except KafkaError as error:
+            data = failed_partition(partition, target, params.version, error)
+            must_answer = True
+        if data is None:
+            continue
+        records = data.records
+        if records:
+            size = len(records)
+            total += size
+            limit = limit - size if limit > size else 0
+        elif target.last_fetched_epoch != _NO_EPOCH and data.diverging_epoch.epoch != _NO_EPOCH:
+            must_answer = True
+        results.append((target, data))
+    return ReadResult(results, total, must_answer)
+
+
+def read_partition(
+    partition: Partition, target: FetchTarget, params: ReadParams, limit: int, *, one_message: bool
+) -> PartitionData | None:
+    """One partition's part of the response; None when an incremental client knows all of it already.
+
+    Raises OffsetOutOfRangeError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError.
+    """
+    if target.current_leader_epoch != _NO_EPOCH:
+        partition.check_leader_epoch(target.current_leader_epoch)
+    log = partition.log
+    data = PartitionData(
+        partition_index=target.index,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        records=b"",
+    )
+    committed = params.isolation is FetchIsolation.TXN_COMMITTED
+    if committed:
+        data.aborted_transactions = []
+    if target.last_fetched_epoch != _NO_EPOCH and (diverging := diverging_epoch(log, target)) is not None:
+        data.diverging_epoch = diverging
+        return data
+    if target.fetch_offset == (data.last_stable_offset if committed else data.high_watermark):
+        known = target.sent_high_watermark == data.high_watermark
+        return (
+            None if params.is_incremental and known and target.sent_log_start_offset == data.log_start_offset else data
+        )
+    info = log.read(
+        target.fetch_offset, min(target.max_bytes, limit), isolation=params.isolation, min_one_message=one_message
+    )
+    if info.aborted_transactions:
+        data.aborted_transactions = [
+            AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+            for aborted in info.aborted_transactions
+        ]
+    if info.first_entry_incomplete and params.version > _LAST_VERSION_WITH_HARD_LIMIT:
+        release_records(info.records)
+    elif params.version <= _LAST_VERSION_DOWN_CONVERTED and info.records:
+        data.records = down_converted(info.records, params.version)
+    else:
+        data.records = info.records
+    return data
+
+
+def diverging_epoch(log: UnifiedLog, target: FetchTarget) -> EpochEndOffset | None:
+    """Where the client's log and ours part, None when they agree up to its fetch offset (KIP-595).
+
+    Raises OffsetOutOfRangeError when we know nothing of the client's last epoch.
+    """
+    epoch, end_offset = log.leader_epochs.end_offset_for(target.last_fetched_epoch, log.log_end_offset)
+    if epoch == _NO_EPOCH:
+        raise OffsetOutOfRangeError
+    if epoch < target.last_fetched_epoch or end_offset < target.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None
+
+
+def down_converted(records: TransferableRecords | bytes, version: int) -> bytes:
+    """The records as clients from before 0.11 read them."""
+    raise UnsupportedVersionError
+
+
+def failed_partition(
+    partition: Partition | None, target: FetchTarget, version: int, error: KafkaError
+) -> PartitionData:
+    """An error's place in the response."""
+    code = error.code
+    if version <= _LAST_VERSION_WITHOUT_STORAGE_ERROR and code == KafkaStorageError.code:
+        code = NotLeaderOrFollowerError.code  # which these clients know how to retry
+    data = PartitionData(partition_index=target.index, error_code=code, high_watermark=-1, records=b"")
+    if partition is not None and isinstance(error, FencedLeaderEpochError):
+        data.current_leader = LeaderIdAndEpoch(leader_id=partition.node_id, leader_epoch=partition.leader_epoch)
+    if partition is not None and isinstance(error, OffsetOutOfRangeError):
+        log = partition.log
+        data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
+    return data
+
+
+def build_response(context: FetchContext, results: list[Result]) -> FetchResponse:
+    """The response, partitions grouped by topic in the order they were read."""
+    session_id = context.finish(results)
+    responses: list[FetchableTopicResponse] = []
+    last: FetchTarget | None = None
+    for target, data in results:
+        if last is None or last.topic != target.topic or last.topic_id != target.topic_id:
+            responses.append(FetchableTopicResponse(topic=target.topic, topic_id=target.topic_id, partitions=[data]))
+            last = target
+        else:
+            responses[-1].partitions.append(data)
+    return FetchResponse(session_id=session_id, responses=responses)
+
+
+def release_results(results: list[Result]) -> None:
+    """Let go of slices that are not sent."""
+    for _, data in results:
+        release_records(data.records)
+
+
+def release_records(records: object) -> None:
+    """Let go of a slice that is not sent."""
+    if isinstance(records, TransferableRecords):
+        records.release()

@@ -1,0 +1,122 @@
+"""ListOffsets: offsets by time, from memory where the question is "first" or "next".
+
+v0 lists segment base offsets (old consumers), v1+ one offset and its timestamp, v2+ isolation level, v4+ leader epoch,
+v7+ the record with the largest timestamp (KIP-734), v8+ earliest local (KIP-405), v9+ latest tiered, v11+ earliest pending upload.
+Nothing is tiered here: earliest local is the earliest, latest tiered and pending upload are unknown.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.partition import Partition
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+API_KEY = ApiKey.LIST_OFFSETS
+MIN_VERSION, MAX_VERSION = 0, 11
+Request = ListOffsetsRequest
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+_SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_READ_COMMITTED = 1
+_CONSUMER = -1
+_MAX_OLD_STYLE_OFFSETS = 10_000
+"""A v0 client names how many offsets it wants; a log has that many segments only in a mistake."""
+
+
+def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Answer each partition on its own."""
+    counts: dict[tuple[str, int], int] = {}
+    for topic in request.topics:
+        for asked in topic.partitions:
+            counts[topic.name, asked.partition_index] = counts.get((topic.name, asked.partition_index), 0) + 1
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for asked in topic.partitions:
+            try:
+                if counts[topic.name, asked.partition_index] > 1:
+                    raise InvalidRequestError
+                partition = broker.replica_manager.partition(topic.name, asked.partition_index)
+                partitions.append(_look_up(partition, asked, request, context.api_version))
+            except KafkaError as error:
+                partitions.append(
+                    ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error.code)
+                )
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+    return ListOffsetsResponse(topics=topics)
+
+
+def error_response(request: ListOffsetsRequest, error: KafkaError) -> ListOffsetsResponse:
+    """The same error for every partition."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error.code)
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _look_up(
+    partition: Partition, asked: ListOffsetsPartition, request: ListOffsetsRequest, version: int
+) -> ListOffsetsPartitionResponse:
+    """Raises UnsupportedVersionError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError."""
+    timestamp = asked.timestamp
+    if timestamp < LATEST and version < _SINCE_VERSION.get(timestamp, 0):
+        raise UnsupportedVersionError
+    partition.check_leader_epoch(asked.current_leader_epoch)
+    response = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+    if version == 0:
+        response.old_style_offsets = _old_style_offsets(partition, asked)
+        return response
+    log = partition.log
+    committed = request.isolation_level == _READ_COMMITTED
+    last_fetchable = log.last_stable_offset if committed else log.high_watermark
+    if timestamp == LATEST:
+        if request.replica_id != _CONSUMER:
+            last_fetchable = log.log_end_offset
+        response.offset, response.leader_epoch = last_fetchable, partition.leader_epoch
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        response.offset = log.log_start_offset
+        response.leader_epoch = log.leader_epochs.epoch_for_offset(response.offset)
+    elif timestamp not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        found = log.fetch_offset_by_timestamp(timestamp)
+        if found is not None and found.offset < last_fetchable:
+            response.offset, response.timestamp = found.offset, found.timestamp
+            response.leader_epoch = log.leader_epochs.epoch_for_offset(found.offset)
+    return response
+
+
+def _old_style_offsets(partition: Partition, asked: ListOffsetsPartition) -> list[int]:
+    """Segment base offsets from the newest one not written after the timestamp downwards (v0)."""
+    log = partition.log
+    wanted = min(max(asked.max_num_offsets, 0), _MAX_OLD_STYLE_OFFSETS)
+    if asked.timestamp == EARLIEST:
+        return [log.log_start_offset][:wanted]
+    bases = [max(segment.base_offset, log.log_start_offset) for segment in log.segments]
+    if asked.timestamp == LATEST:
+        return sorted({*bases, log.high_watermark}, reverse=True)[:wanted]
+    older = [
+        max(segment.base_offset, log.log_start_offset)
+        for segment in log.segments
+        if segment.largest_timestamp <= asked.timestamp
+    ]
+    return sorted(set(older), reverse=True)[:wanted]

@@ -1,0 +1,62 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended, so that a client can tell whether its position still exists (KIP-101,
+KIP-320).
+
+v0 end offset only, v1 its epoch, v2 current epoch checked, v3 replica id, v4 flexible. An epoch we know nothing of is
+answered with epoch and offset -1, which is not an error.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
+MIN_VERSION, MAX_VERSION = 0, 4
+Request = OffsetForLeaderEpochRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Answer each partition on its own."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_end_offset(broker, topic.topic, asked) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def error_response(request: OffsetForLeaderEpochRequest, error: KafkaError) -> OffsetForLeaderEpochResponse:
+    """The same error for every partition."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    EpochEndOffset(partition=asked.partition, error_code=error.code) for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _end_offset(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = broker.replica_manager.partition(topic, asked.partition)
+        partition.check_leader_epoch(asked.current_leader_epoch)
+        found = partition.end_offset_for_epoch(asked.leader_epoch)
+    except KafkaError as error:
+        return EpochEndOffset(partition=asked.partition, error_code=error.code)
+    return EpochEndOffset(partition=asked.partition, leader_epoch=found[0], end_offset=found[1])

@@ -1,0 +1,157 @@
+"""Produce: append each partition's records and say at which offset they begin.
+
+v0-1 carry message sets of magic 0, v2 magic 1, v3+ exactly one or more batches of magic 2; v7+ may use zstd; v8+ answer
+with the records at fault (KIP-467); v13 names topics by id. acks 0 is never answered: an error closes
+the connection, so that the client asks for metadata anew; 1 and -1 are the same with one replica.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from broker.broker import Broker, RequestContext
+from broker.dispatch import CloseConnectionError
+from log.validator import record_errors
+from protocol.api_keys import ApiKey
+from protocol.errors import (
+    InvalidRecordError,
+    InvalidRequiredAcksError,
+    InvalidTopicError,
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    UnsupportedCompressionTypeError,
+)
+from protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from protocol.record_batch import (
+    ATTRIBUTES_OFFSET,
+    COMPRESSION_MASK,
+    LOG_OVERHEAD,
+    MAGIC_OFFSET,
+    MAGIC_V2,
+    RECORD_BATCH_OVERHEAD,
+)
+
+API_KEY = ApiKey.PRODUCE
+MIN_VERSION, MAX_VERSION = 0, 13
+Request = ProduceRequest
+
+_FIRST_VERSION_WITH_IDS = 13
+_FIRST_VERSION_WITH_ZSTD = 7
+_FIRST_VERSION_WITH_MAGIC_2 = 3
+_FIRST_VERSION_WITH_STORAGE_ERROR = 4
+_ZSTD = 4
+_LENGTH = struct.Struct(">i")
+_LENGTH_OFFSET = 8
+_ADMIN_CLIENT_ID = "__admin_client"
+"""Kafka's tools write to internal topics under this client id; everybody else is kept out of them."""
+
+
+def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    """Append; None for acks=0.
+
+    Raises InvalidRequiredAcksError; CloseConnectionError when acks=0 and something failed.
+    """
+    if request.acks not in (1, -1, 0):
+        raise InvalidRequiredAcksError
+    acks = request.acks
+    responses = [
+        TopicProduceResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[_append(broker, context, acks, topic, data) for data in topic.partition_data],
+        )
+        for topic in request.topic_data
+    ]
+    if acks == 0:
+        if any(partition.error_code for topic in responses for partition in topic.partition_responses):
+            raise CloseConnectionError("a produce request with acks=0 failed")
+        return None
+    return ProduceResponse(responses=responses)
+
+
+def error_response(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
+    """The same error for every partition."""
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(index=data.index, error_code=error.code, base_offset=-1)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+def _append(
+    broker: Broker, context: RequestContext, acks: int, topic: TopicProduceData, data: PartitionProduceData
+) -> PartitionProduceResponse:
+    """Append one partition's records and describe what came of it."""
+    version = context.api_version
+    try:
+        if version >= _FIRST_VERSION_WITH_IDS:
+            partition = broker.replica_manager.partition_by_id(topic.topic_id, data.index)
+        else:
+            partition = broker.replica_manager.partition(topic.name, data.index)
+        if partition.is_internal and context.client_id != _ADMIN_CLIENT_ID:
+            raise InvalidTopicError(f"Cannot append to internal topic {partition.topic_partition.topic}")
+        info = partition.append_records(check_records(data.records, version), required_acks=acks)
+    except KafkaError as error:
+        return _failed(data.index, version, error)
+    return PartitionProduceResponse(
+        index=data.index,
+        base_offset=info.first_offset,
+        log_append_time_ms=info.log_append_time,
+        log_start_offset=info.log_start_offset,
+    )
+
+
+def check_records(records: memoryview | None, version: int) -> memoryview:
+    """What a request of this version may carry for one partition.
+
+    Raises InvalidRecordError, UnsupportedCompressionTypeError.
+    """
+    if version < _FIRST_VERSION_WITH_MAGIC_2:
+        return memoryview(b"") if records is None else records
+    if records is None or len(records) < RECORD_BATCH_OVERHEAD:
+        raise InvalidRecordError(
+            f"Produce requests with version {version} must have at least one record batch per partition"
+        )
+    if records[MAGIC_OFFSET] != MAGIC_V2:
+        raise InvalidRecordError(
+            f"Produce requests with version {version} are only allowed to contain record batches with magic version 2"
+        )
+    if _LENGTH.unpack_from(records, _LENGTH_OFFSET)[0] != len(records) - LOG_OVERHEAD:
+        raise InvalidRecordError(
+            f"Produce requests with version {version} are only allowed to contain exactly one record batch per partition"
+        )
+    if version < _FIRST_VERSION_WITH_ZSTD and records[ATTRIBUTES_OFFSET + 1] & COMPRESSION_MASK == _ZSTD:
+        raise UnsupportedCompressionTypeError(
+            "Produce requests with version 3 to 6 are not allowed to use ZStandard compression"
+        )
+    return records
+
+
+def _failed(index: int, version: int, error: KafkaError) -> PartitionProduceResponse:
+    code = error.code
+    if version < _FIRST_VERSION_WITH_STORAGE_ERROR and code == KafkaStorageError.code:
+        code = NotLeaderOrFollowerError.code  # which these clients know how to retry
+    faults = [
+        BatchIndexAndErrorMessage(batch_index=fault.batch_index, batch_index_error_message=fault.message)
+        for fault in record_errors(error)
+    ]
+    return PartitionProduceResponse(
+        index=index, error_code=code, base_offset=-1, record_errors=faults, error_message=error.message
+    )

@@ -1,0 +1,30 @@
+"""The one table of what is served: API key -> handler module and the versions it answers.
+
+Dispatch routes by this table and ApiVersions is answered from it, so what is advertised is what is served. Handler
+modules are imported when their API is first called; a unit test checks that each module's ``API_KEY``,
+``MIN_VERSION`` and ``MAX_VERSION`` agree with its line. Lines are sorted by API key.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class HandlerEntry(NamedTuple):
+    """Where an API is handled and in which versions."""
+
+    module: str
+    min_version: int
+    max_version: int
+
+
+REGISTRY: dict[int, HandlerEntry] = {
+    0: HandlerEntry("broker.handlers.produce", 0, 13),
+    1: HandlerEntry("broker.handlers.fetch", 0, 18),
+    2: HandlerEntry("broker.handlers.list_offsets", 0, 11),
+    10: HandlerEntry("broker.handlers.find_coordinator", 0, 6),
+    18: HandlerEntry("broker.handlers.api_versions", 0, 4),
+    21: HandlerEntry("broker.handlers.delete_records", 0, 2),
+    22: HandlerEntry("broker.handlers.init_producer_id", 0, 6),
+    23: HandlerEntry("broker.handlers.offset_for_leader_epoch", 0, 4),
+}

@@ -1,0 +1,94 @@
+"""Counters, gauges and histograms with Kafka's names, in plain Python: an integer add on the hot path, no more.
+
+A hot path holds its :class:`Counter` and writes ``counter.count += n``. Gauges are functions that are asked only when
+somebody reads. A histogram keeps power-of-two buckets, so recording is one ``bit_length`` and one list add. Names follow
+Kafka's MBeans in short form (``BytesInPerSec`` is the counter ``kafka_server_brokertopicmetrics_bytesin_total``);
+whoever exports them (``/metrics``) walks :meth:`Metrics.collect`. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+_BUCKETS = 64
+
+
+class Sample(NamedTuple):
+    """One value to export. ``kind`` is ``counter``, ``gauge`` or ``histogram``."""
+
+    name: str
+    kind: str
+    labels: Mapping[str, str]
+    value: float
+
+
+class Counter:
+    """A number that only grows; add to ``count`` directly."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Histogram:
+    """Counts of values by power of two: bucket ``i`` holds the values below ``2**i`` that no lower bucket holds."""
+
+    __slots__ = ("buckets", "count", "total")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * _BUCKETS
+        self.count = 0
+        self.total = 0
+
+    def record(self, value: int) -> None:
+        """Add a non-negative value; the unit is the one in the histogram's name."""
+        self.buckets[min(value.bit_length(), _BUCKETS - 1)] += 1
+        self.count += 1
+        self.total += value
+
+    def quantile(self, share: float) -> int:
+        """An upper bound of the given quantile, 0 when nothing was recorded."""
+        wanted = share * self.count
+        seen = 0
+        for power, count in enumerate(self.buckets):
+            seen += count
+            if count and seen >= wanted:
+                return (1 << power) - 1
+        return 0
+
+
+class Metrics:
+    """All metrics of one broker, by name and labels."""
+
+    __slots__ = ("_counters", "_gauges", "_histograms")
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], Counter] = {}
+        self._histograms: dict[tuple[str, tuple[tuple[str, str], ...]], Histogram] = {}
+        self._gauges: dict[tuple[str, tuple[tuple[str, str], ...]], Callable[[], float]] = {}
+
+    def counter(self, name: str, **labels: str) -> Counter:
+        """The counter of that name and labels, the same object each time."""
+        return self._counters.setdefault((name, tuple(sorted(labels.items()))), Counter())
+
+    def histogram(self, name: str, **labels: str) -> Histogram:
+        """The histogram of that name and labels, the same object each time."""
+        return self._histograms.setdefault((name, tuple(sorted(labels.items()))), Histogram())
+
+    def gauge(self, name: str, read: Callable[[], float], **labels: str) -> None:
+        """Ask ``read`` for the value whenever metrics are collected; replaces the gauge of that name and labels."""
+        self._gauges[name, tuple(sorted(labels.items()))] = read
+
+    def collect(self) -> Iterator[Sample]:
+        """Every value as it stands now; histograms as count, sum and three quantiles."""
+        for (name, labels), counter in self._counters.items():
+            yield Sample(name, "counter", dict(labels), counter.count)
+        for (name, labels), read in self._gauges.items():
+            yield Sample(name, "gauge", dict(labels), read())
+        for (name, labels), histogram in self._histograms.items():
+            yield Sample(f"{name}_count", "histogram", dict(labels), histogram.count)
+            yield Sample(f"{name}_sum", "histogram", dict(labels), histogram.total)
+            for share in (0.5, 0.99, 0.999):
+                yield Sample(name, "histogram", {**dict(labels), "quantile": str(share)}, histogram.quantile(share))

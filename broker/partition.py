@@ -1,0 +1,117 @@
+"""One partition as this broker serves it: its log, its leader epoch, its replica set of one.
+
+The high watermark is the log's; with one replica in the set it follows the log end at each append, unless the topic's
+``flush.messages`` asks for durability first: then it moves when the sync is done, so that no consumer is shown a
+record that a power loss could still take back (faults.md I2). ``append_records`` and whoever moves the high watermark
+or the last stable offset touches the purgatory, which wakes the fetches parked on this partition.
+
+The log opens when it is first touched: ten thousand quiet partitions cost ten thousand names. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.purgatory import Purgatory
+from log.topic_partition import TopicPartition
+from log.validator import AppendOrigin
+from protocol.errors import FencedLeaderEpochError, UnknownLeaderEpochError
+
+if TYPE_CHECKING:
+    from log.unified_log import LogAppendInfo, UnifiedLog
+
+NO_LEADER_EPOCH = -1
+"""A client that sends this does not know the leader epoch: nothing to check."""
+
+
+class Partition:
+    """A partition led by this broker."""
+
+    __slots__ = (
+        "_log",
+        "_open_log",
+        "_purgatory",
+        "is_internal",
+        "isr",
+        "leader_epoch",
+        "node_id",
+        "replicas",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        *,
+        node_id: int,
+        is_internal: bool,
+        purgatory: Purgatory,
+        open_log: Callable[[], UnifiedLog],
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.node_id = node_id
+        self.is_internal = is_internal
+        self.leader_epoch = 0
+        self.replicas = self.isr = (node_id,)
+        self._purgatory = purgatory
+        self._open_log = open_log
+        self._log: UnifiedLog | None = None
+
+    @property
+    def log(self) -> UnifiedLog:
+        """The log, opened now if it was not yet. Raises KafkaStorageError."""
+        log = self._log
+        if log is None:
+            log = self._log = self._open_log()
+        return log
+
+    @property
+    def opened_log(self) -> UnifiedLog | None:
+        """The log if something has touched it already."""
+        return self._log
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset up to which consumers may read."""
+        return self.log.high_watermark
+
+    def append_records(
+        self, records: memoryview, *, required_acks: int = -1, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> LogAppendInfo:
+        """Append as the leader, move the high watermark, wake who waits.
+
+        Raises what ``UnifiedLog.append_as_leader`` raises. ``required_acks`` is for a replica set of more than one.
+        """
+        log = self._log
+        if log is None:
+            log = self.log
+        info = log.append_as_leader(records, leader_epoch=self.leader_epoch, origin=origin)
+        log.update_high_watermark(info.last_offset + 1)
+        self._purgatory.touch(self)
+        return info
+
+    def offsets_moved(self) -> None:
+        """The high watermark or the last stable offset moved without an append of this partition's own."""
+        self._purgatory.touch(self)
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Compare what a client believes with what is (KIP-320).
+
+        Raises FencedLeaderEpochError when the client's metadata is old, UnknownLeaderEpochError when ours is.
+        """
+        if current_leader_epoch in (NO_LEADER_EPOCH, self.leader_epoch):
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise FencedLeaderEpochError
+        raise UnknownLeaderEpochError
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch up to ``leader_epoch``, (-1, -1) when nothing is known (KIP-279)."""
+        log = self.log
+        if leader_epoch == self.leader_epoch:
+            return leader_epoch, log.log_end_offset
+        return log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)

@@ -1,0 +1,115 @@
+"""The partitions this broker holds, by topic and index; the listener through which topics come, change and go.
+
+A :class:`Partition` is made when it is first asked for and its log is opened when that is first touched, so a partition
+nobody uses costs nothing beyond its name. Partitions are filed under their topic's id: a topic that is deleted and
+made again is another topic, and a stale object can never be found under its name. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from broker.metadata import MetadataCache, TopicImage
+from broker.partition import Partition
+from broker.purgatory import Purgatory
+from log.topic_partition import TopicPartition
+from protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from log.manager import LogManager
+
+    from log.config import LogConfig
+
+
+class ReplicaManager:
+    """Finds partitions; makes and removes them as topics come and go (a ``TopicListener``)."""
+
+    __slots__ = ("_log_config", "_log_manager", "_metadata", "_node_id", "_partitions", "_purgatory", "_topics")
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataCache,
+        log_manager: LogManager,
+        purgatory: Purgatory,
+        log_config: Callable[[TopicImage], LogConfig],
+        node_id: int,
+    ) -> None:
+        self._metadata = metadata
+        self._topics = metadata.topics
+        self._log_manager = log_manager
+        self._purgatory = purgatory
+        self._log_config = log_config
+        self._node_id = node_id
+        self._partitions: dict[bytes, dict[int, Partition]] = {}
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """The partition of that name. Raises UnknownTopicOrPartitionError."""
+        image = self._topics.get(topic)
+        if image is None:
+            raise UnknownTopicOrPartitionError
+        partitions = self._partitions.get(image.topic_id)
+        if partitions is not None:
+            partition = partitions.get(index)
+            if partition is not None:
+                return partition
+        return self._make(image, index)
+
+    def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
+        """The partition of a topic id. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
+        partitions = self._partitions.get(topic_id)
+        if partitions is not None:
+            partition = partitions.get(index)
+            if partition is not None:
+                return partition
+        image = self._metadata.topic_by_id(topic_id)
+        if image is None:
+            raise UnknownTopicIdError
+        return self._make(image, index)
+
+    def known_partitions(self) -> Iterator[Partition]:
+        """The partitions that were asked for so far."""
+        for partitions in self._partitions.values():
+            yield from partitions.values()
+
+    def topic_created(self, image: TopicImage, first_partition: int) -> None:
+        """Make the logs of new partitions. Raises KafkaStorageError."""
+        for index in range(first_partition, image.partition_count):
+            self._log_manager.get_or_create_log(
+                TopicPartition(image.name, index), image.topic_id, self._log_config(image)
+            )
+
+    def topic_deleted(self, image: TopicImage) -> None:
+        """Remove the logs; fetches parked on them are answered with the error."""
+        partitions = self._partitions.pop(image.topic_id, {})
+        for index in range(image.partition_count):
+            self._log_manager.delete_log(TopicPartition(image.name, index))
+        for partition in partitions.values():
+            self._purgatory.touch(partition)
+
+    def topic_configs_changed(self, image: TopicImage) -> None:
+        """Give the open logs their new configuration; closed ones read it when they open."""
+        partitions = self._partitions.get(image.topic_id)
+        if partitions:
+            config = self._log_config(image)
+            for partition in partitions.values():
+                if partition.opened_log is not None:
+                    partition.opened_log.update_config(config)
+
+    def _make(self, image: TopicImage, index: int) -> Partition:
+        if not 0 <= index < image.partition_count:
+            raise UnknownTopicOrPartitionError
+        topic_partition = TopicPartition(image.name, index)
+        partition = Partition(
+            topic_partition,
+            image.topic_id,
+            node_id=self._node_id,
+            is_internal=image.is_internal,
+            purgatory=self._purgatory,
+            open_log=lambda: self._log_manager.get_or_create_log(
+                topic_partition, image.topic_id, self._log_config(self._topics.get(image.name, image))
+            ),
+        )
+        self._partitions.setdefault(image.topic_id, {})[index] = partition
+        return partition
