@@ -1,0 +1,76 @@
+"""What the coordinators are told by the configuration: plain values, read once from the broker's keys.
+
+``group.initial.rebalance.delay.ms`` is 0 here, as in the ``server.properties`` that Apache Kafka ships for one node:
+the wait of three seconds that its code defaults to gathers the members of large deployments, and in a test suite it
+is three seconds per group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+MAX_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """Names are Kafka's keys with underscores; times in milliseconds, sizes in bytes."""
+
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 0
+    group_max_size: int = MAX_INT32
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_replication_factor: int = 1
+    offsets_topic_segment_bytes: int = 104_857_600
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = MAX_INT32
+    group_consumer_regex_refresh_interval_ms: int = 600_000
+    group_consumer_migration_policy: str = "bidirectional"
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        return self.offsets_retention_minutes * 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """Names are Kafka's keys with underscores; times in milliseconds, sizes in bytes."""
+
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    transaction_state_log_num_partitions: int = 50
+    transaction_state_log_replication_factor: int = 1
+    transaction_state_log_segment_bytes: int = 104_857_600
+    transaction_two_phase_commit_enable: bool = False
+
+
+def group_config(values: Mapping[str, Any]) -> GroupConfig:
+    """The part of a parsed configuration (Kafka's dotted keys) that groups need; absent keys keep the default."""
+    return replace(GroupConfig(), **_present(GroupConfig, values))
+
+
+def transaction_config(values: Mapping[str, Any]) -> TransactionConfig:
+    """The part of a parsed configuration (Kafka's dotted keys) that transactions need."""
+    return replace(TransactionConfig(), **_present(TransactionConfig, values))
+
+
+def _present(config: type[GroupConfig] | type[TransactionConfig], values: Mapping[str, Any]) -> dict[str, Any]:
+    names = ((field.name, _key(field.name)) for field in fields(config))
+    return {name: values[key] for name, key in names if key in values}
+
+
+def _key(name: str) -> str:
+    if name == "offset_metadata_max_bytes":
+        return "offset.metadata.max.bytes"
+    if name == "transaction_two_phase_commit_enable":
+        return "transaction.two.phase.commit.enable"
+    return name.replace("_", ".")

@@ -1,0 +1,69 @@
+"""Puts the coordinators of a broker together, each when it is first needed.
+
+``coordinators_of`` is the way handlers come to them. ``start`` is called once the listeners are open: where the
+internal topics exist their partitions are loaded in the background, because the sessions and transactions in them
+have clocks that must run though no client asks. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import uuid
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from broker.coordinator.config import group_config
+from broker.coordinator.group_coordinator import GroupCoordinator
+from broker.coordinator.group_records import GroupRecordSerde
+from broker.coordinator.group_shard import GroupShard
+from broker.coordinator.runtime import CoordinatorRuntime
+from broker.coordinator.timer import CoordinatorTimer
+from broker.coordinator.topic_log import InternalTopicLog
+from broker.metadata import GROUP_METADATA_TOPIC
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+
+class Coordinators:
+    """The coordinators of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @cached_property
+    def groups(self) -> GroupCoordinator:
+        """Made with the first request for groups or their offsets."""
+        broker = self._broker
+        config = group_config(broker.config.values)
+
+        def new_shard(partition: int, timer: CoordinatorTimer) -> GroupShard:
+            return GroupShard(timer, metadata=broker.metadata, time=broker.time, config=config, new_uuid=new_uuid)
+
+        runtime = CoordinatorRuntime(
+            GROUP_METADATA_TOPIC,
+            log=InternalTopicLog(broker, GROUP_METADATA_TOPIC, config.offsets_topic_num_partitions),
+            serde=GroupRecordSerde(),
+            new_shard=new_shard,
+            time=broker.time,
+            call_soon=broker.loop.call_soon,
+            call_later=broker.timers.schedule,
+        )
+        return GroupCoordinator(runtime)
+
+    def start(self) -> None:
+        """Load what the internal topics hold."""
+        if GROUP_METADATA_TOPIC in self._broker.metadata.topics:
+            self.groups.runtime.load_all()
+
+
+def new_uuid() -> str:
+    """What makes a member id unique."""
+    return str(uuid.uuid4())
+
+
+def coordinators_of(broker: Broker) -> Coordinators:
+    """The broker's coordinators, made now if nobody needed them before."""
+    coordinators: Coordinators | None = broker.coordinators
+    if coordinators is None:
+        coordinators = broker.coordinators = Coordinators(broker)
+    return coordinators

@@ -1,0 +1,63 @@
+"""What the admin client sees of groups: DescribeGroups and ListGroups.
+
+A classic group shows its members' subscriptions and assignments only while it is stable, as Kafka's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember
+from protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from protocol.messages.list_groups import ListedGroup
+
+if TYPE_CHECKING:
+    from broker.coordinator.group_shard import Group
+
+
+def describe_classic_group(group: ClassicGroup) -> DescribedGroup:
+    """DescribeGroups v0-6."""
+    protocol = group.protocol_name if group.state is STABLE else None
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol or "",
+        members=[_describe_member(member, protocol) for member in group.members.values()],
+    )
+
+
+def dead_group(group_id: str) -> DescribedGroup:
+    """How a group that does not exist is described."""
+    return DescribedGroup(group_id=group_id, group_state="Dead")
+
+
+def _describe_member(member: ClassicMember, protocol: str | None) -> DescribedGroupMember:
+    described = DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+    )
+    if protocol is not None:
+        described.member_metadata = member.protocols.get(protocol, b"")
+        described.member_assignment = member.assignment
+    return described
+
+
+def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
+    """ListGroups v0-5; empty filters let everything through, names compare without case."""
+    wanted_states = {state.lower() for state in states}
+    wanted_types = {name.lower() for name in types}
+    return [
+        ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type or "",
+            group_state=group.state.value,
+            group_type=group.group_type,
+        )
+        for group in groups
+        if (not wanted_states or group.state.value.lower() in wanted_states)
+        and (not wanted_types or group.group_type.lower() in wanted_types)
+    ]

@@ -1,0 +1,154 @@
+"""The group coordinator as handlers see it: finds the shard of a group, runs its decision, shapes the answer.
+
+Whole-request errors are raised, for the handler's ``error_response``; the rest stands in the answers. A failed append
+is told to group clients in the codes they know (``append_error_for_client``). Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from broker.coordinator.classic_rebalance import append_error_for_client
+from broker.coordinator.group_admin import dead_group, describe_classic_group, list_groups
+from broker.coordinator.group_shard import GroupShard
+from broker.coordinator.result import CoordinatorResult
+from broker.coordinator.runtime import CoordinatorRuntime
+from broker.deferred import Deferred
+from protocol.errors import GroupIdNotFoundError, InvalidGroupIdError, KafkaError
+from protocol.messages.delete_groups import DeletableGroupResult
+from protocol.messages.describe_groups import DescribedGroup
+from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from protocol.messages.list_groups import ListedGroup
+from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+if TYPE_CHECKING:
+    from broker.broker import RequestContext
+
+T = TypeVar("T")
+
+_FIRST_BATCHED_LEAVE_VERSION = 3
+_FIRST_GROUP_ID_NOT_FOUND_VERSION = 6
+
+
+class GroupCoordinator:
+    """Groups and their offsets over all partitions of ``__consumer_offsets``."""
+
+    def __init__(self, runtime: CoordinatorRuntime[GroupShard]) -> None:
+        self.runtime = runtime
+
+    def _execute(self, group_id: str, result: CoordinatorResult[T]) -> T:
+        try:
+            return self.runtime.execute(group_id, result)
+        except KafkaError as error:
+            raise append_error_for_client(error) from error
+
+    # -- membership ---------------------------------------------------------------------------------------------
+
+    def join_group(self, context: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
+        """JoinGroup v0-9; answered when the rebalance is through."""
+        check_group_id(request.group_id)
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.join(context, request))
+
+    def sync_group(self, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
+        """SyncGroup v0-5; answered when the leader has brought the assignment."""
+        check_group_id(request.group_id)
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.sync(request))
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Heartbeat v0-4."""
+        check_group_id(request.group_id)
+        return self.runtime.shard_for(request.group_id).heartbeat(request)
+
+    def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """LeaveGroup v0-5; before v3 one member, its error the answer's."""
+        check_group_id(request.group_id)
+        batched = context.api_version >= _FIRST_BATCHED_LEAVE_VERSION
+        members = request.members if batched else [MemberIdentity(member_id=request.member_id)]
+        shard = self.runtime.shard_for(request.group_id)
+        response = self._execute(request.group_id, shard.leave(request.group_id, members))
+        if batched:
+            return response
+        return LeaveGroupResponse(error_code=response.members[0].error_code)
+
+    # -- offsets ------------------------------------------------------------------------------------------------
+
+    def commit_offsets(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """OffsetCommit v0-10."""
+        if not request.group_id:
+            raise InvalidGroupIdError
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.commit_offsets(context, request))
+
+    def commit_offsets_in_transaction(self, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+        """TxnOffsetCommit v0-5, after its transaction was checked."""
+        check_group_id(request.group_id)
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.commit_offsets_in_transaction(request))
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
+    ) -> OffsetFetchResponseGroup:
+        """OffsetFetch v0-10, one group; errors stand in the group's answer."""
+        try:
+            check_group_id(request.group_id)
+            shard = self.runtime.shard_for(request.group_id)
+            return shard.fetch_offsets(request, require_stable=require_stable, by_id=by_id)
+        except KafkaError as error:
+            return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        """OffsetDelete v0."""
+        check_group_id(request.group_id)
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.delete_offsets(request))
+
+    # -- administration -----------------------------------------------------------------------------------------
+
+    def delete_group(self, group_id: str) -> DeletableGroupResult:
+        """DeleteGroups v0-2, one group."""
+        try:
+            check_group_id(group_id)
+            self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))
+        except KafkaError as error:
+            return DeletableGroupResult(group_id=group_id, error_code=error.code)
+        return DeletableGroupResult(group_id=group_id)
+
+    def describe_group(self, context: RequestContext, group_id: str, *, operations: bool) -> DescribedGroup:
+        """DescribeGroups v0-6, one group; one that does not exist is Dead, from v6 on an error."""
+        try:
+            check_group_id(group_id)
+            described = describe_classic_group(self.runtime.shard_for(group_id).group(group_id))
+        except GroupIdNotFoundError as error:
+            described = dead_group(group_id)
+            if context.api_version >= _FIRST_GROUP_ID_NOT_FOUND_VERSION:
+                described.error_code, described.error_message = error.code, error.message
+        except KafkaError as error:
+            described = DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+        described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
+        return described
+
+    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
+        """ListGroups v0-5. Raises CoordinatorLoadInProgressError."""
+        groups = [group for shard in self.runtime.loaded_shards() for group in shard.groups.values()]
+        return list_groups(groups, states, types)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Forget the offsets of a deleted topic, so that a new one of its name begins without any."""
+        for partition, shard in self.runtime.loaded():
+            self.runtime.execute_in(partition, shard, shard.topic_deleted(topic))
+
+
+def check_group_id(group_id: str) -> None:
+    """Raises InvalidGroupIdError for the empty id, which only old offset commits may use."""
+    if not group_id:
+        raise InvalidGroupIdError

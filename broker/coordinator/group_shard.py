@@ -1,0 +1,269 @@
+"""The state machine of one partition of ``__consumer_offsets``: its groups and their offsets.
+
+Requests come in through the methods, each returning a CoordinatorResult; ``replay`` takes records over. The parts:
+
+    groups          group id -> ClassicGroup                            (soft state and what its records say)
+    joins, syncs    requests of classic groups, over the moves of ``rebalance``
+    commits         requests about offsets, over ``offsets``
+
+Loop thread only. Source: KIP-848 (coordinator), KIP-211 (expiry).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.coordinator.classic_group import EMPTY, STABLE, ClassicGroup, ClassicMember
+from broker.coordinator.classic_join import ClassicJoin, JoinResult, refused
+from broker.coordinator.classic_rebalance import ClassicRebalance
+from broker.coordinator.classic_sync import ClassicSync, SyncResult
+from broker.coordinator.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    empty_group_record,
+    group_tombstone,
+)
+from broker.coordinator.offset_commits import OffsetCommits
+from broker.coordinator.offsets import OffsetStore
+from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from broker.coordinator.runtime import ReplayContext
+from protocol.errors import (
+    GroupIdNotFoundError,
+    IllegalGenerationError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
+from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.messages.join_group import JoinGroupRequest
+from protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity
+from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from protocol.messages.sync_group import SyncGroupRequest
+from protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+if TYPE_CHECKING:
+    from broker.broker import RequestContext
+    from broker.coordinator.config import GroupConfig
+    from broker.coordinator.timer import CoordinatorTimer
+    from broker.metadata import MetadataCache
+    from log.time import Time
+
+logger = logging.getLogger(__name__)
+
+Group = ClassicGroup
+
+_EXPIRY_KEY = ("expire-offsets",)
+_FIRST_GROUP_ID_NOT_FOUND_VERSION = 9
+
+
+class GroupShard:
+    """Groups and offsets of one partition."""
+
+    def __init__(
+        self,
+        timer: CoordinatorTimer,
+        *,
+        metadata: MetadataCache,
+        time: Time,
+        config: GroupConfig,
+        new_uuid: Callable[[], str],
+    ) -> None:
+        self.timer = timer
+        self.groups: dict[str, Group] = {}
+        self.offsets = OffsetStore()
+        self.commits = OffsetCommits(self.offsets, metadata=metadata, time=time, config=config)
+        self._time = time
+        self._config = config
+        self._rebalance = ClassicRebalance(self.groups, timer=timer, time=time, config=config)
+        self._joins = ClassicJoin(self._rebalance, new_uuid)
+        self._syncs = ClassicSync(self._rebalance)
+
+    def group(self, group_id: str) -> Group:
+        """Raises GroupIdNotFoundError."""
+        group = self.groups.get(group_id)
+        if group is None:
+            raise GroupIdNotFoundError(f"Group {group_id} not found.")
+        return group
+
+    def _member_group(self, group_id: str) -> Group:
+        """The group of one who says to be a member. Raises UnknownMemberIdError."""
+        group = self.groups.get(group_id)
+        if group is None:
+            raise UnknownMemberIdError
+        return group
+
+    # -- membership ---------------------------------------------------------------------------------------------
+
+    def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinResult:
+        """JoinGroup v0-9. A group comes into being with the first member that has no id yet."""
+        self._joins.validate_session_timeout(request)
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            return self._joins.join(context, request, group)
+        if request.member_id:
+            return refused(UnknownMemberIdError, request.member_id)
+        group = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
+        self.groups[request.group_id] = group
+        result = self._joins.join(context, request, group)
+        if not result.records:
+            result.records = [empty_group_record(group)]
+            result.replay = False
+        return result
+
+    def sync(self, request: SyncGroupRequest) -> SyncResult:
+        """SyncGroup v0-5."""
+        return self._syncs.sync(self._member_group(request.group_id), request)
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Heartbeat v0-4."""
+        return self._syncs.heartbeat(self._member_group(request.group_id), request)
+
+    def leave(self, group_id: str, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
+        """LeaveGroup v0-5."""
+        return self._syncs.leave(self._member_group(group_id), members)
+
+    # -- offsets ------------------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, context: RequestContext, request: OffsetCommitRequest
+    ) -> CoordinatorResult[OffsetCommitResponse]:
+        """OffsetCommit v0-10. A commit without a generation to no group makes a simple group."""
+        group = self.groups.get(request.group_id)
+        generation_id = request.generation_id_or_member_epoch
+        if group is not None:
+            group.validate_offset_commit(
+                request.member_id, request.group_instance_id, generation_id, transactional=False
+            )
+            if group.state is not EMPTY and request.member_id:
+                self._rebalance.schedule_session(group, group.members[request.member_id])
+        elif generation_id >= 0:
+            if context.api_version >= _FIRST_GROUP_ID_NOT_FOUND_VERSION:
+                raise GroupIdNotFoundError
+            raise IllegalGenerationError
+        return self.commits.commit(request)
+
+    def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommitRequest
+    ) -> CoordinatorResult[TxnOffsetCommitResponse]:
+        """TxnOffsetCommit v0-5."""
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            try:
+                group.validate_offset_commit(
+                    request.member_id, request.group_instance_id, request.generation_id, transactional=True
+                )
+            except StaleMemberEpochError:
+                raise IllegalGenerationError from None
+        elif request.generation_id >= 0:
+            raise IllegalGenerationError
+        return self.commits.commit_in_transaction(request)
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
+    ) -> OffsetFetchResponseGroup:
+        """OffsetFetch v0-10 for one group."""
+        return self.commits.fetch(request, require_stable=require_stable, by_id=by_id)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> CoordinatorResult[OffsetDeleteResponse]:
+        """OffsetDelete v0. Raises GroupIdNotFoundError, NonEmptyGroupError."""
+        group = self.group(request.group_id)
+        group.validate_offset_delete()
+        return self.commits.delete(group, request)
+
+    # -- administration -----------------------------------------------------------------------------------------
+
+    def delete_group(self, group_id: str) -> CoordinatorResult[None]:
+        """DeleteGroups v0-2 for one group. Raises GroupIdNotFoundError, NonEmptyGroupError."""
+        group = self.group(group_id)
+        group.validate_delete()
+        return CoordinatorResult(None, [*self.offsets.tombstones(group_id), group_tombstone(group_id)])
+
+    def topic_deleted(self, topic: str) -> CoordinatorResult[None]:
+        """A topic is gone: its offsets go too."""
+        return CoordinatorResult(None, self.commits.of_deleted_topic(topic))
+
+    def expire_offsets(self) -> TimerResult:
+        """Drop what is too old, and groups that hold nothing any more. Runs again after the check interval."""
+        self._schedule_expiry()
+        records: list[CoordinatorRecord] = []
+        for group_id, group in self.groups.items():
+            tombstones, all_gone = self.commits.expired(group)
+            records += tombstones
+            if all_gone and group.state is EMPTY and not group.pending_join_members:
+                records.append(group_tombstone(group_id))
+        if records:
+            logger.info("%d offsets and groups have expired", len(records))
+        return CoordinatorResult(None, records)
+
+    def _schedule_expiry(self) -> None:
+        self.timer.schedule(_EXPIRY_KEY, self._config.offsets_retention_check_interval_ms, self.expire_offsets)
+
+    # -- replay -------------------------------------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
+        """Take one record over, when serving and when loading."""
+        key, value = record.key, record.value
+        if key.__class__ is OffsetCommitKey:
+            self._replay_offset(key, value, context)
+        elif key.__class__ is GroupMetadataKey:
+            self._replay_group(key, value)
+
+    def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None, context: ReplayContext) -> None:
+        if value is not None and key.group not in self.groups:
+            self.groups[key.group] = ClassicGroup(key.group, now_ms=value.commit_timestamp)
+        self.offsets.replay(key, value, record_offset=context.offset, producer_id=context.producer_id)
+
+    def _replay_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+        if value is None:
+            self.groups.pop(key.group, None)
+        else:
+            self.groups[key.group] = classic_group_of(key.group, value)
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
+        """A marker in this partition: offsets committed in the transaction become visible, or are gone."""
+        self.offsets.replay_end_transaction(producer_id, committed=committed)
+
+    def on_loaded(self) -> list[CoordinatorResult[None]]:
+        """Members that were in the log have a whole session to show up again."""
+        self._schedule_expiry()
+        results = []
+        for group in list(self.groups.values()):
+            for member in group.members.values():
+                self._rebalance.schedule_session(group, member)
+            if len(group.members) > self._config.group_max_size:
+                step = self._rebalance.prepare_rebalance(group, "it is larger than group.max.size allows now")
+                if step is not None:
+                    results.append(step)
+        return results
+
+
+def classic_group_of(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    """The group that a record describes: stable with the members it had, or empty."""
+    group = ClassicGroup(group_id, now_ms=0, state=STABLE if value.members else EMPTY)
+    group.state_timestamp_ms = None if value.current_state_timestamp < 0 else value.current_state_timestamp
+    group.generation_id = value.generation
+    group.protocol_type = value.protocol_type or None
+    group.protocol_name = value.protocol
+    for member in value.members:
+        group.add(
+            ClassicMember(
+                member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=(
+                    member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
+                ),
+                session_timeout_ms=member.session_timeout,
+                protocols={value.protocol or "": bytes(member.subscription)},
+                assignment=bytes(member.assignment),
+            )
+        )
+    group.leader_id = value.leader
+    group.subscribed_topics = group.compute_subscribed_topics()
+    return group

@@ -1,0 +1,68 @@
+"""An internal topic as coordinators need it, over the broker's partitions.
+
+The topic is created by the first append. Reading goes up to the log's end: what a coordinator has written itself is
+its truth, whatever consumers may see. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from log.validator import AppendOrigin
+from protocol.errors import KafkaStorageError
+from protocol.transferable import TransferableRecords
+
+if TYPE_CHECKING:
+    from log.unified_log import UnifiedLog
+
+    from broker.broker import Broker
+
+
+class InternalTopicLog:
+    """``__consumer_offsets`` or ``__transaction_state`` of this broker."""
+
+    def __init__(self, broker: Broker, topic: str, planned_partitions: int) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._planned_partitions = planned_partitions
+
+    def exists(self) -> bool:
+        return self._topic in self._broker.metadata.topics
+
+    def partition_count(self) -> int:
+        """As it is, or as it will be created."""
+        image = self._broker.metadata.topics.get(self._topic)
+        return self._planned_partitions if image is None else image.partition_count
+
+    def append(self, partition: int, batch: bytearray) -> int:
+        """Append one batch and return its first offset. Raises KafkaError."""
+        if self._topic not in self._broker.metadata.topics:
+            self._broker.topics.ensure_internal_topic(self._topic)
+        found = self._broker.replica_manager.partition(self._topic, partition)
+        return found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR).first_offset
+
+    def start_offset(self, partition: int) -> int:
+        return self._log(partition).log_start_offset
+
+    def end_offset(self, partition: int) -> int:
+        return self._log(partition).log_end_offset
+
+    def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
+        """Whole batches from ``offset`` on, at least one while there is one. Raises KafkaError."""
+        from log.unified_log import FetchIsolation  # loaded with the first log, not with the coordinators
+
+        found = self._log(partition).read(offset, max_bytes, isolation=FetchIsolation.LOG_END, min_one_message=True)
+        records = found.records
+        if not isinstance(records, TransferableRecords):
+            return records
+        try:
+            data = os.pread(records.file.fileno(), records.size, records.position)
+        except OSError as error:
+            raise KafkaStorageError(f"{self._topic}-{partition}: {error}") from error
+        finally:
+            records.release()
+        return data
+
+    def _log(self, partition: int) -> UnifiedLog:
+        return self._broker.replica_manager.partition(self._topic, partition).log

@@ -1,0 +1,26 @@
+"""DeleteGroups v0-2: remove groups without members, with their offsets (KIP-229). v2 flexible."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+API_KEY = ApiKey.DELETE_GROUPS
+MIN_VERSION, MAX_VERSION = 0, 2
+Request = DeleteGroupsRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    """Delete each; each group has its own error."""
+    coordinator = coordinators_of(broker).groups
+    return DeleteGroupsResponse(results=[coordinator.delete_group(group_id) for group_id in request.groups_names])
+
+
+def error_response(request: DeleteGroupsRequest, error: KafkaError) -> DeleteGroupsResponse:
+    """The same error for every group."""
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=group_id, error_code=error.code) for group_id in request.groups_names]
+    )

@@ -1,0 +1,32 @@
+"""DescribeGroups: members and assignments of classic groups.
+
+v3 authorized operations (KIP-430); v4 instance ids; v5 flexible; v6 GROUP_ID_NOT_FOUND instead of Dead (KIP-1043).
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+
+API_KEY = ApiKey.DESCRIBE_GROUPS
+MIN_VERSION, MAX_VERSION = 0, 6
+Request = DescribeGroupsRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Describe each; each group has its own error."""
+    describe = coordinators_of(broker).groups.describe_group
+    operations = request.include_authorized_operations
+    return DescribeGroupsResponse(
+        groups=[describe(context, group_id, operations=operations) for group_id in request.groups]
+    )
+
+
+def error_response(request: DescribeGroupsRequest, error: KafkaError) -> DescribeGroupsResponse:
+    """The same error for every group."""
+    return DescribeGroupsResponse(
+        groups=[DescribedGroup(group_id=group_id, error_code=error.code) for group_id in request.groups]
+    )

@@ -1,0 +1,67 @@
+"""FindCoordinator: which node coordinates a group, a transactional id or a share partition. Here always this one.
+
+v0 groups only; v1 key types and messages; v3 flexible; v4 several keys (KIP-699); v5 TRANSACTION_ABORTABLE
+(KIP-890); v6 share partitions, key "group:topic-id:partition" (KIP-932). The address is the one Metadata tells this
+client. Nothing is created: the internal topics come with their first record.
+"""
+
+from __future__ import annotations
+
+from broker.addresses import address_for_client
+from broker.broker import Broker, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidRequestError, KafkaError
+from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+API_KEY = ApiKey.FIND_COORDINATOR
+MIN_VERSION, MAX_VERSION = 0, 6
+Request = FindCoordinatorRequest
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+_FIRST_BATCHED_VERSION = 4
+_FIRST_SHARE_VERSION = 6
+_NO_NODE = -1
+
+
+def handle(broker: Broker, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    """Answer each key. Raises InvalidRequestError for a key type that the version does not have."""
+    last_type = SHARE if context.api_version >= _FIRST_SHARE_VERSION else TRANSACTION
+    if not GROUP <= request.key_type <= last_type:
+        raise InvalidRequestError(f"unknown coordinator key type {request.key_type}")
+    host, port = address_for_client(broker, context)
+    if context.api_version < _FIRST_BATCHED_VERSION:
+        _check_key(request.key_type, request.key)
+        return FindCoordinatorResponse(node_id=broker.node_id, host=host, port=port)
+    coordinators = []
+    for key in request.coordinator_keys:
+        try:
+            _check_key(request.key_type, key)
+        except InvalidRequestError as error:
+            coordinators.append(_refused(key, error))
+        else:
+            coordinators.append(Coordinator(key=key, node_id=broker.node_id, host=host, port=port))
+    return FindCoordinatorResponse(coordinators=coordinators)
+
+
+def error_response(request: FindCoordinatorRequest, error: KafkaError) -> FindCoordinatorResponse:
+    """The error in the place of old and of new versions."""
+    return FindCoordinatorResponse(
+        error_code=error.code,
+        error_message=error.message,
+        node_id=_NO_NODE,
+        port=-1,
+        coordinators=[_refused(key, error) for key in request.coordinator_keys],
+    )
+
+
+def _check_key(key_type: int, key: str) -> None:
+    if key_type != SHARE:
+        return
+    group_id, _, rest = key.partition(":")
+    topic_id, _, partition = rest.partition(":")
+    if not (group_id and topic_id and partition.isdecimal()):
+        raise InvalidRequestError("a share coordinator key is group:topic-id:partition")
+
+
+def _refused(key: str, error: KafkaError) -> Coordinator:
+    return Coordinator(key=key, node_id=_NO_NODE, port=-1, error_code=error.code, error_message=error.message)

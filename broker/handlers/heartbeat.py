@@ -1,0 +1,26 @@
+"""Heartbeat: a member of a classic group lives, and hears of rebalances. v3 static members (KIP-345); v4 flexible."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import CoordinatorLoadInProgressError, KafkaError
+from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+API_KEY = ApiKey.HEARTBEAT
+MIN_VERSION, MAX_VERSION = 0, 4
+Request = HeartbeatRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    """Keep the session. While the group still loads all is well: an error would make clients rejoin for nothing."""
+    try:
+        return coordinators_of(broker).groups.heartbeat(request)
+    except CoordinatorLoadInProgressError:
+        return HeartbeatResponse()
+
+
+def error_response(request: HeartbeatRequest, error: KafkaError) -> HeartbeatResponse:
+    """The error."""
+    return HeartbeatResponse(error_code=error.code)

@@ -1,0 +1,26 @@
+"""LeaveGroup: members go of their own accord, or are removed by an admin.
+
+v0-2 one member; v3 a batch, static members by instance id (KIP-345); v4 flexible; v5 reasons (KIP-800).
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+
+API_KEY = ApiKey.LEAVE_GROUP
+MIN_VERSION, MAX_VERSION = 0, 5
+Request = LeaveGroupRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """Let them go; one rebalance follows."""
+    return coordinators_of(broker).groups.leave_group(context, request)
+
+
+def error_response(request: LeaveGroupRequest, error: KafkaError) -> LeaveGroupResponse:
+    """The error for the whole request."""
+    return LeaveGroupResponse(error_code=error.code)

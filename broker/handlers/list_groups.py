@@ -1,0 +1,25 @@
+"""ListGroups: all groups of this node. v3 flexible; v4 filter by state (KIP-518); v5 filter by type (KIP-848)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+API_KEY = ApiKey.LIST_GROUPS
+MIN_VERSION, MAX_VERSION = 0, 5
+Request = ListGroupsRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    """List them. Raises CoordinatorLoadInProgressError while some of them load."""
+    return ListGroupsResponse(
+        groups=coordinators_of(broker).groups.list_groups(request.states_filter, request.types_filter)
+    )
+
+
+def error_response(request: ListGroupsRequest, error: KafkaError) -> ListGroupsResponse:
+    """The error."""
+    return ListGroupsResponse(error_code=error.code)

@@ -1,0 +1,45 @@
+"""OffsetCommit: store how far a group has read.
+
+v0 has no member, v1 a timestamp per partition, v2-4 a retention time; v6 leader epochs; v7 static members; v8
+flexible; v9 the consumer group protocol (KIP-848); v10 topics by id. v0 went to ZooKeeper in old Kafka; here all
+versions go to ``__consumer_offsets``.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+API_KEY = ApiKey.OFFSET_COMMIT
+MIN_VERSION, MAX_VERSION = 0, 10
+Request = OffsetCommitRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    """Append one record per partition; answered when they are in the log."""
+    return coordinators_of(broker).groups.commit_offsets(context, request)
+
+
+def error_response(request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:
+    """The same error for every partition."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error.code)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

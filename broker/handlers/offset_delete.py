@@ -1,0 +1,23 @@
+"""OffsetDelete v0: forget committed offsets of topics that the group does not read any more (KIP-496)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+
+API_KEY = ApiKey.OFFSET_DELETE
+MIN_VERSION, MAX_VERSION = 0, 0
+Request = OffsetDeleteRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Delete; each partition has its own error."""
+    return coordinators_of(broker).groups.delete_offsets(request)
+
+
+def error_response(request: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:
+    """The error for the whole request."""
+    return OffsetDeleteResponse(error_code=error.code)

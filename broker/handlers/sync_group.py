@@ -1,0 +1,34 @@
+"""SyncGroup: the leader hands in the assignment, all members get theirs.
+
+v3 static members (KIP-345); v4 flexible; v5 checks protocol type and name (KIP-559).
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from broker.deferred import Deferred
+from protocol.api_keys import ApiKey
+from protocol.errors import InconsistentGroupProtocolError, KafkaError
+from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+API_KEY = ApiKey.SYNC_GROUP
+MIN_VERSION, MAX_VERSION = 0, 5
+Request = SyncGroupRequest
+
+_FIRST_VERSION_WITH_PROTOCOL = 5
+
+
+def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
+    """Answered at once in a stable group, else with the leader's request.
+
+    Raises InconsistentGroupProtocolError when v5 leaves the protocol out.
+    """
+    if context.api_version >= _FIRST_VERSION_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
+        raise InconsistentGroupProtocolError
+    return coordinators_of(broker).groups.sync_group(request)
+
+
+def error_response(request: SyncGroupRequest, error: KafkaError) -> SyncGroupResponse:
+    """The error without an assignment."""
+    return SyncGroupResponse(error_code=error.code)
