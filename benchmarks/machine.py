@@ -1,0 +1,47 @@
+"""The machine a benchmark ran on, and its page cache made ready."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CHUNK_BYTES = 1 << 20
+
+
+def describe() -> str:
+    """Processor, cores, memory, kernel and Python in one line."""
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    models = [line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    model = models[0] if models else platform.machine()
+    software = f"Linux {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} x {model}, {memory_gb:.0f} GB, {software}"
+
+
+def commit() -> str:
+    """The commit of this checkout, marked where tracked files of the product differ from it."""
+    head = _git("rev-parse", "--short", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", "*.py", "*.c", "*.h", "pyproject.toml")
+    return f"{head} with changes" if changed else head or "unknown"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def prewarm_page_cache(directory: Path, size: int) -> None:
+    """Write ``size`` bytes to a file and delete it.
+
+    A virtual machine's first touch of a page costs up to ten times the later ones, and would be charged to whoever runs
+    first.
+    """
+    path = directory / "prewarm"
+    block = os.urandom(CHUNK_BYTES)
+    with path.open("wb", buffering=0) as file:
+        for _ in range(size // CHUNK_BYTES):
+            file.write(block)
+    path.unlink()

@@ -1,0 +1,98 @@
+"""Results as values, as a Markdown table, and as plots."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.rows import CONTENDERS, FLOOR, KAFKA, TIDELOG, Metric, Row
+
+RESULTS_TITLE = "# Results\n"
+
+
+@dataclass(slots=True)
+class Results:
+    """Every value measured: row, metric, contender -> one value a round."""
+
+    values: dict[tuple[str, str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, row: str, contender: str, found: dict[str, float]) -> None:
+        """Keep the figures of one round."""
+        for metric, value in found.items():
+            self.values[row, metric, contender].append(value)
+
+    def median(self, row: str, metric: str, contender: str) -> float | None:
+        """The median of the rounds, None where the contender did not take part."""
+        values = self.values.get((row, metric, contender))
+        return statistics.median(values) if values else None
+
+    def as_json(self) -> str:
+        """All values, one line a metric."""
+        lines = [json.dumps([*key, [round(value, 6) for value in values]]) for key, values in self.values.items()]
+        return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def ratio(metric: Metric, tidelog: float | None, kafka: float | None) -> float | None:
+    """How many times better Tidelog is than Kafka; below 1 it is worse. None where one of them is missing."""
+    if not tidelog or not kafka:
+        return None
+    return tidelog / kafka if metric.more_is_better else kafka / tidelog
+
+
+def markdown_table(rows: Sequence[Row], results: Results) -> str:
+    """The table of one run: medians, how Tidelog stands against Kafka and the floor, and whether the aim is met."""
+    lines = [
+        "| work | figure | Tidelog | Apache Kafka | better by | floor | aim | met |",
+        "|---|---|---:|---:|---:|---:|---|---|",
+    ]
+    for row in rows:
+        title = row.title
+        for metric in row.metrics:
+            cells = _cells(row.name, metric, results)
+            if cells:
+                lines.append(f"| {title} | {metric.title}, {metric.unit} | {' | '.join(cells)} |")
+                title = ""
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: str, metric: Metric, results: Results) -> list[str]:
+    found = {name: results.median(row, metric.key, name) for name in CONTENDERS}
+    if all(value is None for value in found.values()):
+        return []
+    better = ratio(metric, found[TIDELOG], found[KAFKA])
+    tidelog = found[TIDELOG]
+    met = metric.is_met(tidelog, found[FLOOR]) if tidelog is not None else None
+    return [
+        _number(tidelog, metric),
+        _number(found[KAFKA], metric),
+        f"{better:.1f}x" if better else "-",
+        _number(found[FLOOR], metric),
+        metric.aim() or "-",
+        {True: "yes", False: "**no**", None: "-"}[met],
+    ]
+
+
+def _number(value: float | None, metric: Metric) -> str:
+    return "-" if value is None else f"{value:,.{metric.digits}f}"
+
+
+def append_section(path: Path, heading: str, body: str) -> None:
+    """Put a section on top of the results page, below its title: the newest first."""
+    text = path.read_text() if path.exists() else RESULTS_TITLE
+    title, _, rest = text.partition("\n")
+    path.write_text(f"{title}\n\n## {heading}\n\n{body.strip()}\n{rest.rstrip()}\n")
+
+
+def missed(rows: Iterable[Row], results: Results) -> list[str]:
+    """The aims that Tidelog missed, in words."""
+    found = []
+    for row in rows:
+        for metric in row.metrics:
+            value = results.median(row.name, metric.key, TIDELOG)
+            if value is not None and metric.is_met(value, results.median(row.name, metric.key, FLOOR)) is False:
+                found.append(f"{row.name} {metric.title}: {_number(value, metric)} {metric.unit}, aim {metric.aim()}")
+    return found

@@ -1,0 +1,140 @@
+"""What a row of the benchmark is: metrics with their aims, and a function that measures them on one contender.
+
+The aims are those of the design; a metric is "met" when the median of its rounds keeps its limit. A limit may be
+absolute or a multiple of the floor measured in the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.rivals.process import BrokerProcess
+
+TIDELOG = "tidelog"
+KAFKA = "kafka"
+FLOOR = "floor"
+CONTENDERS = (TIDELOG, KAFKA, FLOOR)
+"""Everyone that is measured, in the order of the columns."""
+
+MB = 1_000_000
+GB = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure of a row. ``limit`` is an upper bound, or a lower one where more is better."""
+
+    key: str
+    title: str
+    unit: str
+    limit: float | None = None
+    floor_ratio: float | None = None
+    more_is_better: bool = False
+    digits: int = 2
+
+    def aim(self) -> str:
+        """The aim in words, empty where the design sets none."""
+        sign = ">=" if self.more_is_better else "<="
+        if self.floor_ratio is not None:
+            return f"{sign} {self.floor_ratio:g}x the floor"
+        return f"{sign} {self.limit:,g}" if self.limit is not None else ""
+
+    def is_met(self, value: float, floor: float | None) -> bool | None:
+        """Whether ``value`` keeps the aim; None where there is no aim or no floor to compare with."""
+        limit = self.limit
+        if self.floor_ratio is not None:
+            limit = None if floor is None else self.floor_ratio * floor
+        if limit is None:
+            return None
+        return value >= limit if self.more_is_better else value <= limit
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much work each row does. Bytes are of record values."""
+
+    rounds: int
+    payload_bytes: int
+    small_records: int
+    requests: int
+    round_trips: int
+    warm_up_bytes: int
+    warm_up_requests: int
+    prewarm_bytes: int
+    starts: int
+    memory_bytes: int
+    partitions: int
+    connections: int
+    recovery_bytes: int
+
+
+FULL = Scale(
+    rounds=3,
+    payload_bytes=2 * GB,
+    small_records=10_000_000,
+    requests=200_000,
+    round_trips=50_000,
+    warm_up_bytes=GB,
+    warm_up_requests=200_000,
+    prewarm_bytes=10 * GB,
+    starts=5,
+    memory_bytes=GB,
+    partitions=10_000,
+    connections=10_000,
+    recovery_bytes=2 * GB,
+)
+QUICK = Scale(
+    rounds=1,
+    payload_bytes=200 * MB,
+    small_records=1_000_000,
+    requests=20_000,
+    round_trips=5_000,
+    warm_up_bytes=50 * MB,
+    warm_up_requests=5_000,
+    prewarm_bytes=0,
+    starts=2,
+    memory_bytes=100 * MB,
+    partitions=500,
+    connections=500,
+    recovery_bytes=200 * MB,
+)
+
+
+@dataclass(slots=True)
+class Contender:
+    """One who is measured: how to launch a fresh process of it, and the one that serves the serving rows."""
+
+    name: str
+    launch: Callable[[Path], BrokerProcess]
+    has_topics: bool = True
+    serving: BrokerProcess | None = None
+    prepared: set[str] = field(default_factory=set)
+    """Topics that already hold the data a row reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a measuring function may use: how much to do, and a directory of its own."""
+
+    scale: Scale
+    directory: Path
+    round: int
+
+
+Measure = Callable[[Run, Contender], dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of work and its figures. ``serving`` rows use the warm long-lived process, others launch their own."""
+
+    name: str
+    title: str
+    metrics: tuple[Metric, ...]
+    measure: Measure
+    contenders: tuple[str, ...] = (TIDELOG, KAFKA)
+    serving: bool = True
+    rounds: int | None = None
+    """Fixed number of rounds; None takes the scale's."""

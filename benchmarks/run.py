@@ -1,0 +1,143 @@
+"""``make bench``: Tidelog and Apache Kafka in turn, in one run, with the same client.
+
+Order of a run: page cache made ready, the long-lived brokers started and warmed up, then for each row as many rounds as
+its scale says; in each round the contenders take turns, and who begins rotates. Medians of the rounds go to the table.
+
+    python -m benchmarks.run [--quick] [--only ROW ...] [--rival kafka|none] [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks import machine
+from benchmarks.plots import PLOT_INSTALL, plot_ratios
+from benchmarks.process_rows import PROCESS_ROWS
+from benchmarks.report import Results, append_section, markdown_table, missed
+from benchmarks.rivals.apache_kafka import ApacheKafka
+from benchmarks.rivals.floor import Floor
+from benchmarks.rivals.kafka_jars import BUILD, KAFKA_4
+from benchmarks.rivals.process import BrokerProcess
+from benchmarks.rivals.tidelog_broker import TidelogProcess
+from benchmarks.rows import FLOOR, FULL, KAFKA, QUICK, TIDELOG, Contender, Row, Run, Scale
+from benchmarks.serving_rows import SERVING_ROWS, warm_up
+
+ROWS = (*SERVING_ROWS, *PROCESS_ROWS)
+HERE = Path(__file__).resolve().parent
+WORK = BUILD / "bench"
+DISCARD_SOON = {"log.segment.delete.delay.ms": "1000"}
+"""Deleted topics leave the disk at once: a run writes tens of gigabytes."""
+
+
+def launch_tidelog(directory: Path) -> BrokerProcess:
+    """A Tidelog process, not started."""
+    return TidelogProcess(directory, DISCARD_SOON)
+
+
+def launch_kafka(directory: Path) -> BrokerProcess:
+    """An Apache Kafka process, not started; its directory is formatted, so that a start measures the start alone."""
+    broker = ApacheKafka(directory, DISCARD_SOON)
+    broker.format()
+    return broker
+
+
+def contenders(rival: str, tidelog: bool) -> list[Contender]:
+    """Who takes part."""
+    found = [Contender(TIDELOG, launch_tidelog)] if tidelog else []
+    if rival == KAFKA:
+        found.append(Contender(KAFKA, launch_kafka))
+    return [*found, Contender(FLOOR, Floor, has_topics=False)]
+
+
+def in_turn(taking_part: Sequence[Contender], round_number: int) -> list[Contender]:
+    """The contenders of a round: each round another one begins."""
+    first = round_number % len(taking_part)
+    return [*taking_part[first:], *taking_part[:first]]
+
+
+def measure_row(row: Row, scale: Scale, everyone: Sequence[Contender], results: Results) -> None:
+    """All rounds of one row."""
+    taking_part = [contender for contender in everyone if contender.name in row.contenders]
+    rounds = min(row.rounds or scale.rounds, max(scale.rounds, scale.starts))
+    for number in range(rounds if taking_part else 0):
+        for contender in in_turn(taking_part, number):
+            run = Run(scale, WORK, number)
+            found = row.measure(run, contender)
+            results.add(row.name, contender.name, found)
+            figures = ", ".join(f"{key} {value:,.4g}" for key, value in found.items())
+            print(f"{row.name} [{number + 1}/{rounds}] {contender.name}: {figures}", flush=True)
+            if not row.serving:
+                shutil.rmtree(WORK / f"{contender.name}-{row.name}-{number}", ignore_errors=True)
+
+
+def measure(rows: Sequence[Row], scale: Scale, everyone: Sequence[Contender]) -> Results:
+    """All rows. The serving rows share one warm process of each contender."""
+    results = Results()
+    serving = [row for row in rows if row.serving]
+    with ExitStack() as running:
+        for contender in everyone if serving else ():
+            contender.serving = running.enter_context(contender.launch(WORK / contender.name))
+            warm_up(Run(scale, WORK, 0), contender)
+        for row in serving:
+            measure_row(row, scale, everyone, results)
+    for row in rows:
+        if not row.serving:
+            measure_row(row, scale, everyone, results)
+    return results
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="benchmarks.run", description="Measure Tidelog beside Apache Kafka.")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: small loads, one round, nothing to quote")
+    parser.add_argument("--only", action="append", metavar="ROW", choices=[row.name for row in ROWS], help="these rows")
+    parser.add_argument("--rival", choices=[KAFKA, "none"], default=KAFKA, help="who runs beside Tidelog")
+    parser.add_argument("--no-tidelog", action="store_true", help="measure the rival alone")
+    parser.add_argument("--prewarm-gb", type=float, help="page cache to touch first (default 10, quick: 0)")
+    parser.add_argument("--save", action="store_true", help="save a partial run too; full runs are always saved")
+    return parser.parse_args(words)
+
+
+def save(rows: Sequence[Row], results: Results, table: str, note: str) -> None:
+    """Append table and plot to RESULTS.md and keep the values."""
+    now = datetime.datetime.now(datetime.UTC)
+    name = f"{now:%Y%m%d-%H%M}"
+    body = f"Commit {machine.commit()}. {machine.describe()}. Apache Kafka {KAFKA_4}. {note}\n\n{table}"
+    kept = HERE / "results"
+    kept.mkdir(exist_ok=True)
+    (kept / f"{name}.json").write_text(results.as_json())
+    if plot_ratios(rows, results, kept / f"{name}.svg"):
+        body += f"\n![times better than Apache Kafka](results/{name}.svg)\n"
+    else:
+        print(f"no plot drawn; for plots: {PLOT_INSTALL}")
+    append_section(HERE / "RESULTS.md", f"{now:%Y-%m-%d %H:%M} UTC", body)
+
+
+def main(words: Sequence[str] | None = None, report: Callable[[str], None] = print) -> int:
+    """Run the benchmark; 0 when it ran, whatever it found."""
+    asked = arguments(words)
+    scale = QUICK if asked.quick else FULL
+    rows = [row for row in ROWS if not asked.only or row.name in asked.only]
+    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir(parents=True)
+    prewarm = scale.prewarm_bytes if asked.prewarm_gb is None else int(asked.prewarm_gb * 1e9)
+    machine.prewarm_page_cache(WORK, prewarm)
+    results = measure(rows, scale, contenders(asked.rival, not asked.no_tidelog))
+    table = markdown_table(rows, results)
+    report(f"\n{machine.describe()}, commit {machine.commit()}\n\n{table}")
+    for line in missed(rows, results):
+        report(f"missed: {line}")
+    if asked.save or not (asked.quick or asked.only or asked.no_tidelog):
+        save(rows, results, table, "Quick run." if asked.quick else f"Medians of {scale.rounds} rounds.")
+    shutil.rmtree(WORK, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
