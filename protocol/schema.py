@@ -260,7 +260,10 @@ class Message(Struct):
 
         Raises InvalidRequestError (malformed, or bytes left over), UnsupportedVersionError.
         """
-        coder = cls._decoders.get(version) or _decoder(cls, version)
+        try:
+            coder = cls._decoders[version]
+        except KeyError:
+            coder = _decoder(cls, version)
         try:
             message, position = coder.function(view, 0)
         except _MALFORMED as error:

@@ -1,4 +1,7 @@
-"""AddOffsetsToTxn."""
+"""AddOffsetsToTxn (key 25): the offsets topic partition of a group joins a transaction (KIP-98).
+
+v3 flexible; v4 TRANSACTION_ABORTABLE (KIP-890).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AddRaftVoter."""
+"""AddRaftVoter (key 80): add a controller to the metadata quorum (KIP-853).
+
+v1 may be acknowledged before the change is committed.
+"""
 
 from __future__ import annotations
 

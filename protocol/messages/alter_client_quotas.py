@@ -1,4 +1,6 @@
-"""AlterClientQuotas."""
+"""AlterClientQuotas (key 49): set or remove quotas of entities (KIP-546). A null entity name is the default. v1
+flexible.
+"""
 
 from __future__ import annotations
 

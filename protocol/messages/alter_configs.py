@@ -1,4 +1,8 @@
-"""AlterConfigs."""
+"""AlterConfigs (key 33): replace the whole settings of a resource; what is not named is reset. IncrementalAlterConfigs
+replaces it (KIP-339).
+
+v2 flexible.
+"""
 
 from __future__ import annotations
 

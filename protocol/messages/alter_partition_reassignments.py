@@ -1,4 +1,7 @@
-"""AlterPartitionReassignments."""
+"""AlterPartitionReassignments (key 45): move partitions to other replicas; null replicas cancel a move (KIP-455).
+
+v1 can forbid a change of the replication factor.
+"""
 
 from __future__ import annotations
 

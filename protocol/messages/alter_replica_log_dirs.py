@@ -1,4 +1,7 @@
-"""AlterReplicaLogDirs."""
+"""AlterReplicaLogDirs (key 34): move replicas between the log directories of a broker (KIP-113).
+
+v2 flexible.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets."""
+"""AlterShareGroupOffsets (key 91): reset start offsets of a share group without members (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ConsumerGroupDescribe."""
+"""ConsumerGroupDescribe (key 69): state, members and assignments of consumer groups (KIP-848).
+
+v1 member type: classic, consumer or unknown (KIP-1099).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""consumer_protocol."""
+"""What consumers put into JoinGroup metadata and SyncGroup assignments, opaque to the group coordinator.
+
+An int16 version comes first: use ``decode_prefixed_lenient`` and ``encode_prefixed``. Consumers of different ages share
+a group, so a newer version is read as the newest known one and what follows is ignored. v1 owned partitions for
+cooperative rebalancing (KIP-429); v2 generation id (KIP-792); v3 rack (KIP-881). Never flexible.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,8 @@ from protocol.types import Buffer
 
 
 class TopicPartition(Struct):
-    topic: str = string("1+")
-    partitions: list[int] = array(int32, "1+")
+    topic: str = string()
+    partitions: list[int] = array(int32)
 
 
 class ConsumerProtocolSubscription(Message, versions="0-3"):
@@ -19,11 +24,6 @@ class ConsumerProtocolSubscription(Message, versions="0-3"):
     rack_id: str | None = string("3+", nullable="3+", default=None)
 
 
-class TopicPartitionResponse(Struct):
-    topic: str = string()
-    partitions: list[int] = array(int32)
-
-
 class ConsumerProtocolAssignment(Message, versions="0-3"):
-    assigned_partitions: list[TopicPartitionResponse] = array(TopicPartitionResponse)
+    assigned_partitions: list[TopicPartition] = array(TopicPartition)
     user_data: Buffer | None = binary(nullable="0+", default=None)

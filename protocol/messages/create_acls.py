@@ -1,4 +1,7 @@
-"""CreateAcls."""
+"""CreateAcls (key 30): add access rules.
+
+v1 pattern types (KIP-290); v2 flexible; v3 user resources (KIP-373).
+"""
 
 from __future__ import annotations
 

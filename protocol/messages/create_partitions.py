@@ -1,4 +1,7 @@
-"""CreatePartitions."""
+"""CreatePartitions (key 37): raise the number of partitions of topics (KIP-195).
+
+v2 flexible; v3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
+"""
 
 from __future__ import annotations
 

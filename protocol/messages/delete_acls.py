@@ -1,4 +1,7 @@
-"""DeleteAcls."""
+"""DeleteAcls (key 31): remove the access rules that match filters, and report them.
+
+v1 pattern types (KIP-290); v2 flexible; v3 user resources (KIP-373).
+"""
 
 from __future__ import annotations
 

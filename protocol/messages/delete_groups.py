@@ -1,4 +1,4 @@
-"""DeleteGroups."""
+"""DeleteGroups (key 42): remove groups without members, with their offsets (KIP-229). v2 flexible."""
 
 from __future__ import annotations
 

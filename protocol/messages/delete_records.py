@@ -1,4 +1,7 @@
-"""DeleteRecords."""
+"""DeleteRecords (key 21): move a partition's log start offset up (KIP-107). Offset -1 means the high watermark.
+
+v2 flexible.
+"""
 
 from __future__ import annotations
 

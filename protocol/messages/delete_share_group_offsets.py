@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets."""
+"""DeleteShareGroupOffsets (key 92): delete a share group's offsets of some topics (KIP-932)."""
 
 from __future__ import annotations
 

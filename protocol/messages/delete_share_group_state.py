@@ -1,4 +1,4 @@
-"""DeleteShareGroupState."""
+"""DeleteShareGroupState (key 86): drop the state of share partitions (KIP-932). Between brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""DeleteTopics."""
+"""DeleteTopics (key 20): delete topics.
+
+v1 throttle time; v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error message (KIP-599); v6 topics by name or by id, in
+``topics`` instead of ``topic_names`` (KIP-516).
+"""
 
 from __future__ import annotations
 

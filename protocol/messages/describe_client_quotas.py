@@ -1,4 +1,7 @@
-"""DescribeClientQuotas."""
+"""DescribeClientQuotas (key 48): the quotas that match some entities (KIP-546). v1 flexible.
+
+``match_type``: 0 exact name, 1 default, 2 any.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DescribeCluster."""
+"""DescribeCluster (key 60): brokers, controller and authorized operations (KIP-700).
+
+v1 endpoint type, brokers or controllers (KIP-919); v2 fenced brokers on demand (KIP-1073).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""DescribeGroups."""
+"""DescribeGroups (key 15): state and members of classic groups.
+
+A group that does not exist answers as "Dead" without error up to v5, and with GROUP_ID_NOT_FOUND and a message from v6
+(KIP-1043). v1 throttle time; v3 authorized operations (KIP-430); v4 group instance ids; v5 flexible.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DescribeLogDirs."""
+"""DescribeLogDirs (key 35): sizes of the replicas in each log directory (KIP-113). Null topics ask for all.
+
+v2 flexible; v3 top-level error; v4 total and usable bytes of the volume (KIP-827); v5 cordoned directories (KIP-1066).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DescribeQuorum."""
+"""DescribeQuorum (key 55): leader, voters and observers of the metadata quorum (KIP-595).
+
+v1 times of last fetch and last catch-up (KIP-836); v2 error messages, nodes and directory ids (KIP-853).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions."""
+"""DescribeTopicPartitions (key 75): topics in pages, with a cursor to go on from (KIP-966)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions."""
+"""DescribeTransactions (key 65): state and partitions of transactions (KIP-664)."""
 
 from __future__ import annotations
 

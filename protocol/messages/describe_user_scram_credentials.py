@@ -1,4 +1,6 @@
-"""DescribeUserScramCredentials."""
+"""DescribeUserScramCredentials (key 50): mechanisms and iterations of users, never secrets (KIP-554). Null asks for
+all.
+"""
 
 from __future__ import annotations
 

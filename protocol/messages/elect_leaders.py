@@ -1,4 +1,7 @@
-"""ElectLeaders."""
+"""ElectLeaders (key 43): elect the preferred replica, or an unclean one, as leader (KIP-183). Null partitions mean all.
+
+v1 kinds of election (KIP-460); v2 flexible.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ExpireDelegationToken."""
+"""ExpireDelegationToken (key 40): end a token's life, at once with a negative period (KIP-48). v2 flexible."""
 
 from __future__ import annotations
 

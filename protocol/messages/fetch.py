@@ -1,4 +1,15 @@
-"""Fetch."""
+"""Fetch (key 1): read record batches from partitions; consumers and followers alike.
+
+The order of partitions in the request matters from v3 on: they are filled in that order until ``max_bytes`` is reached,
+and the first non-empty one gets its first batch whatever its size (KIP-74). Before that each partition's limit is hard.
+A version also says what the client can read: magic 1 from v2, magic 2 from v4, zstd from v10.
+
+    v1  throttle time       v3  max bytes               v4  isolation level, aborted transactions (KIP-98)
+    v5  log start offset    v7  sessions (KIP-227)      v9  current leader epoch (KIP-320)
+    v11 rack (KIP-392)      v12 flexible, divergence    v13 topic ids (KIP-516)    v14 OFFSET_MOVED_TO_TIERED_STORAGE
+    v15 replica state replaces replica id (KIP-903)     v16 node endpoints (KIP-951)
+    v17 directory id (KIP-853)                          v18 the follower's high watermark (KIP-1166)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions."""
+"""GetTelemetrySubscriptions (key 71): which metrics a client should push, and how often (KIP-714)."""
 
 from __future__ import annotations
 

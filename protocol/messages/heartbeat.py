@@ -1,4 +1,7 @@
-"""Heartbeat."""
+"""Heartbeat (key 12): a member of a classic group is alive; REBALANCE_IN_PROGRESS tells it to join again.
+
+v1 throttle time; v3 group instance id (KIP-345); v4 flexible.
+"""
 
 from __future__ import annotations
 

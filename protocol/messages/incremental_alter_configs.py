@@ -1,4 +1,7 @@
-"""IncrementalAlterConfigs."""
+"""IncrementalAlterConfigs (key 44): set (0), delete (1), append to (2) or subtract from (3) single settings (KIP-339).
+
+v1 flexible.
+"""
 
 from __future__ import annotations
 

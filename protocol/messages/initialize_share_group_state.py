@@ -1,4 +1,4 @@
-"""InitializeShareGroupState."""
+"""InitializeShareGroupState (key 83): start keeping the state of share partitions (KIP-932). Between brokers."""
 
 from __future__ import annotations
 

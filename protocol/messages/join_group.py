@@ -1,4 +1,11 @@
-"""JoinGroup."""
+"""JoinGroup (key 11): enter a classic group; answered when the rebalance has gathered its members.
+
+Metadata of the protocols are opaque here; for consumers see :mod:`protocol.messages.consumer_protocol`.
+
+v1 rebalance timeout (before: the session timeout serves for both); v2 throttle time; v4 a first join without member
+id is sent back with one, MEMBER_ID_REQUIRED (KIP-394); v5 group instance id (KIP-345); v6 flexible; v7 the answer
+names the protocol type, nullable protocol name (KIP-559); v8 reason (KIP-800); v9 ``skip_assignment`` (KIP-814).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""LeaveGroup."""
+"""LeaveGroup (key 13): members leave a classic group at once instead of timing out.
+
+v1 throttle time; v3 several members, by member id or group instance id, with an error each (KIP-345); v4 flexible; v5
+reason (KIP-800).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ListConfigResources."""
+"""ListConfigResources (key 74): names of resources that have settings.
+
+v0 was called ListClientMetricsResources and lists those only (KIP-714); v1 other types too (KIP-1142).
+"""
 
 from __future__ import annotations
 

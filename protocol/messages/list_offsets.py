@@ -1,4 +1,12 @@
-"""ListOffsets."""
+"""ListOffsets (key 2): the offset for a timestamp.
+
+Special timestamps: -1 latest, -2 earliest, -3 the record with the largest timestamp (v7, KIP-734), -4 earliest on local
+disk (v8, KIP-405), -5 latest in tiered storage (v9, KIP-1005), -6 earliest not yet uploaded (v11, KIP-1023).
+
+v0 asks for up to ``max_num_offsets`` segment starts before a time and gets a list; from v1 there is one offset and its
+timestamp. v2 isolation level and throttle time; v4 leader epochs (KIP-320); v6 flexible; v10 ``timeout_ms`` for
+look-ups in remote storage (KIP-1075).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetDelete."""
+"""OffsetDelete (key 47): delete a group's offsets for topics it does not subscribe to (KIP-496). Never flexible."""
 
 from __future__ import annotations
 

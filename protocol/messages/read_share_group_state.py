@@ -1,4 +1,4 @@
-"""ReadShareGroupState."""
+"""ReadShareGroupState (key 84): read the state of share partitions (KIP-932). Between brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ReadShareGroupStateSummary."""
+"""ReadShareGroupStateSummary (key 87): start offset and epochs of share partitions, without batches (KIP-932).
+
+Between brokers. v1 delivery complete count (KIP-1226).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RemoveRaftVoter."""
+"""RemoveRaftVoter (key 81): take a controller out of the metadata quorum (KIP-853)."""
 
 from __future__ import annotations
 

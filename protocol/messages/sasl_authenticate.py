@@ -1,4 +1,7 @@
-"""SaslAuthenticate."""
+"""SaslAuthenticate (key 36): one step of the SASL exchange that SaslHandshake v1 began (KIP-152).
+
+v1 session lifetime, after which the client must authenticate again (KIP-368); v2 flexible.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SaslHandshake."""
+"""SaslHandshake (key 17): choose a SASL mechanism. Never flexible.
+
+After v0 the SASL tokens follow as bare frames; after v1 in SaslAuthenticate requests (KIP-152).
+"""
 
 from __future__ import annotations
 

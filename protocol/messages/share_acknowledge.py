@@ -1,4 +1,7 @@
-"""ShareAcknowledge."""
+"""ShareAcknowledge (key 79): acknowledge acquired records (KIP-932). v0 was early access.
+
+v2 renewal of acquisition locks (KIP-1222).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ShareGroupDescribe."""
+"""ShareGroupDescribe (key 77): state and members of share groups (KIP-932). v0 was early access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StreamsGroupDescribe."""
+"""StreamsGroupDescribe (key 89): state, topology and members of streams groups (KIP-1071)."""
 
 from __future__ import annotations
 

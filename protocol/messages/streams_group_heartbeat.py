@@ -1,4 +1,8 @@
-"""StreamsGroupHeartbeat."""
+"""StreamsGroupHeartbeat (key 88): join, stay in and leave a streams group, with its topology and tasks (KIP-1071).
+
+Null fields mean unchanged since the last heartbeat. Structs of request and response that share a name in Kafka's
+definitions differ here by the suffix ``Response``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""SyncGroup."""
+"""SyncGroup (key 14): the leader of a classic group brings the assignments, every member fetches its own.
+
+v1 throttle time; v3 group instance id (KIP-345); v4 flexible; v5 protocol type and name, checked against the group's
+(KIP-559).
+"""
 
 from __future__ import annotations
 

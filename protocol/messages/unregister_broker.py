@@ -1,4 +1,4 @@
-"""UnregisterBroker."""
+"""UnregisterBroker (key 64): forget a broker that is gone (KIP-500)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""UpdateFeatures."""
+"""UpdateFeatures (key 57): raise or lower the cluster's feature levels (KIP-584).
+
+v1 validate only, kinds of upgrade (KIP-778); v2 no result per feature.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""WriteShareGroupState."""
+"""WriteShareGroupState (key 85): change the state of share partitions (KIP-932). Between brokers.
+
+v1 delivery complete count (KIP-1226).
+"""
 
 from __future__ import annotations
 

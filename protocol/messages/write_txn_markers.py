@@ -1,4 +1,8 @@
-"""WriteTxnMarkers."""
+"""WriteTxnMarkers (key 27): a transaction coordinator has its markers written by partition leaders. Between brokers,
+but administrators use it too, to abort transactions that hang (KIP-664).
+
+v1 flexible; v2 transaction version, which decides how epochs are compared (KIP-1228).
+"""
 
 from __future__ import annotations
 
