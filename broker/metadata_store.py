@@ -199,7 +199,9 @@ class SqliteMetadataStore:
     def _apply(self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str]) -> int | None:
         execute = self._connection.execute
         for condition in compare:
-            row = execute("SELECT mod_revision FROM kv WHERE key = ? AND value IS NOT NULL", (condition.key,)).fetchone()
+            row = execute(
+                "SELECT mod_revision FROM kv WHERE key = ? AND value IS NOT NULL", (condition.key,)
+            ).fetchone()
             if (0 if row is None else row[0]) != condition.mod_revision:
                 return None
         revision = self._state("revision") + 1
@@ -225,9 +227,7 @@ class SqliteMetadataStore:
         compacted = self._state("compacted")
         if revision < compacted:
             raise CompactedRevisionError(f"revision {revision} is older than {compacted}, the oldest kept")
-        rows = self._connection.execute(
-            _CHANGES, (revision, prefix, prefix_end(prefix))
-        )
+        rows = self._connection.execute(_CHANGES, (revision, prefix, prefix_end(prefix)))
         return [WatchEvent(*row) for row in rows]
 
     def lease(self, ttl_ms: int) -> int:

@@ -1,0 +1,27 @@
+"""Tidelog: a Kafka broker in Python.
+
+    import tidelog
+
+    with tidelog.Broker() as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+``Broker`` is a broker in a process of its own. Everything else is reached through the ``tidelog`` command. The name is
+imported on first use, so that the command starts without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidelog.broker_process import Broker, BrokerProcessError
+
+__all__ = ["Broker", "BrokerProcessError"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from tidelog import broker_process
+
+        return getattr(broker_process, name)
+    raise AttributeError(f"module 'tidelog' has no attribute {name!r}")

@@ -1,0 +1,262 @@
+"""What the broker is told: the tables of all parts put together, and the values read from them.
+
+Sources, later ones win: defaults; ``server.properties``; ``KAFKA_*`` variables; ``--override``; then what the admin API
+has set, for the whole cluster and after that for this node. A key that no table has warns once, a value that does not
+fit refuses to start: ``ConfigError`` names key, value and what is allowed, in one line.
+
+A ``BrokerConfig`` is read on the loop thread; ``set_dynamic`` is the only change, and readers ask for values when they
+need them, so a change holds from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from broker.config_keys import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
+from broker.properties import (
+    PropertiesError,
+    parse_properties,
+    properties_from_environment,
+    properties_from_overrides,
+)
+from log.config import topic_defaults
+from protocol.config_def import ConfigDef, ConfigError
+
+logger = logging.getLogger(__name__)
+
+BROKER_CONFIG_DEF = ConfigDef(BROKER_KEYS)
+MAX_PORT = 65535
+SERVED_PROTOCOLS = ("PLAINTEXT",)
+
+
+class Endpoint(NamedTuple):
+    """One listener, or one address told to clients. An empty host means all interfaces."""
+
+    listener_name: str
+    security_protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener_name}://{host}:{self.port}"
+
+
+class ServeOptions(NamedTuple):
+    """The few things that ``tidelog serve`` takes as options of its own; None leaves what the keys say."""
+
+    data_dir: str | None = None
+    host: str | None = None
+    port: int | None = None
+
+    def apply(self, texts: dict[str, str]) -> None:
+        """Put these options into the keys they stand for; host and port change the first listener."""
+        if self.data_dir is not None:
+            texts["log.dirs"] = self.data_dir
+        if self.host is None and self.port is None:
+            return
+        first, comma, rest = texts.get("listeners", DEFAULT_LISTENERS).partition(",")
+        name, _, address = first.partition("://")
+        host, _, port = address.rpartition(":")
+        host = host if self.host is None else self.host
+        if ":" in host and not host.startswith("["):
+            host = f"[{host}]"
+        texts["listeners"] = f"{name}://{host}:{port if self.port is None else self.port}{comma}{rest}"
+
+
+class BrokerConfig:
+    """Values by Kafka's key names, and the few that need more than a look-up as attributes."""
+
+    __slots__ = (
+        "_given",
+        "_values",
+        "advertised_listeners",
+        "listeners",
+        "log_dirs",
+        "node_id",
+        "static_texts",
+        "unknown_keys",
+    )
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        """From texts that are already merged. Raises ConfigError."""
+        self.static_texts: dict[str, str] = dict(texts)
+        self._given: dict[str, str] = known_texts(texts)
+        self._values: dict[str, Any] = BROKER_CONFIG_DEF.parse(self._given)
+        self.unknown_keys: list[str] = sorted(key for key in texts if not is_known(key))
+        self.node_id: int = self._node_id()
+        self.log_dirs: list[str] = self.get_list("log.dirs") or [self.get_str("log.dir")]
+        protocols = self._security_protocols()
+        self.listeners: list[Endpoint] = self._served_listeners(protocols)
+        advertised = self._values["advertised.listeners"]
+        self.advertised_listeners: dict[str, Endpoint] = {
+            endpoint.listener_name: endpoint
+            for endpoint in parse_endpoints("advertised.listeners", advertised or "", protocols)
+        }
+
+    @classmethod
+    def load(
+        cls,
+        path: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        overrides: Iterable[str] = (),
+        options: ServeOptions | None = None,
+    ) -> BrokerConfig:
+        """Merge file, environment, overrides and options, in this order. Raises ConfigError."""
+        texts = merged_texts(path, environment, overrides)
+        if options is not None:
+            options.apply(texts)
+        return cls(texts)
+
+    def get(self, name: str) -> Any:
+        """The value of any declared key, None where it has no value."""
+        return self._values[name]
+
+    def get_int(self, name: str) -> int:
+        """The value of a key of type int, short or long."""
+        value: int = self._values[name]
+        return value
+
+    def get_float(self, name: str) -> float:
+        """The value of a key of type double."""
+        value: float = self._values[name]
+        return value
+
+    def get_bool(self, name: str) -> bool:
+        """The value of a key of type boolean."""
+        value: bool = self._values[name]
+        return value
+
+    def get_str(self, name: str) -> str:
+        """The value of a key of type string that has one."""
+        value: str = self._values[name]
+        return value
+
+    def get_list(self, name: str) -> list[str]:
+        """The value of a key of type list; empty where it has none."""
+        return list(self._values[name] or ())
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """All declared keys with their values, for those that build their own config of them."""
+        return self._values
+
+    def set_dynamic(self, texts: Mapping[str, str]) -> None:
+        """Lay these texts, set through the admin API, over the static ones. Raises ConfigError and changes nothing."""
+        given = known_texts({**self.static_texts, **texts})
+        self._values = BROKER_CONFIG_DEF.parse(given)
+        self._given = given
+
+    def topic_defaults(self) -> dict[str, Any]:
+        """Values of topic-level keys that the given server keys ask for; topics lay their own over these."""
+        return topic_defaults({key: self._values[key] for key in self._given})
+
+    def log_unknown_keys(self) -> None:
+        """Say once which given keys do nothing here."""
+        without_effect = [key for key in self.static_texts if has_no_effect(key)]
+        if without_effect:
+            logger.info("configuration keys without effect here: %s", ", ".join(sorted(without_effect)))
+        for key in self.unknown_keys:
+            logger.warning("unknown configuration key %s, ignored", key)
+
+    def _node_id(self) -> int:
+        if "node.id" not in self.static_texts and self.get_int("broker.id") >= 0:
+            return self.get_int("broker.id")
+        return self.get_int("node.id")
+
+    def _security_protocols(self) -> dict[str, str]:
+        """Listener name -> security protocol."""
+        protocols = {}
+        for entry in self.get_str("listener.security.protocol.map").split(","):
+            name, separator, protocol = entry.strip().partition(":")
+            if not separator:
+                raise invalid("listener.security.protocol.map", entry, "NAME:PROTOCOL entries separated by commas")
+            protocols[name.strip().upper()] = protocol.strip().upper()
+        return protocols
+
+    def _served_listeners(self, protocols: Mapping[str, str]) -> list[Endpoint]:
+        """The listeners to open: all but a controller's, which a node without a quorum does not need."""
+        controllers = {name.upper() for name in self.get_list("controller.listener.names")}
+        text = self.get_str("listeners")
+        protocols = {**protocols, **dict.fromkeys(controllers, SERVED_PROTOCOLS[0])}
+        endpoints = [
+            endpoint
+            for endpoint in parse_endpoints("listeners", text, protocols)
+            if endpoint.listener_name not in controllers
+        ]
+        if not endpoints:
+            raise invalid("listeners", text, "at least one NAME://HOST:PORT that is not the controller's")
+        check_listeners(text, endpoints)
+        return endpoints
+
+
+def merged_texts(path: str | None, environment: Mapping[str, str] | None, overrides: Iterable[str]) -> dict[str, str]:
+    """File, environment and overrides as one mapping, later ones winning.
+
+    Raises ConfigError for a file that cannot be read and for an override that is not key=value.
+    """
+    texts: dict[str, str] = {}
+    try:
+        if path is not None:
+            with open(path, encoding="utf-8") as file:
+                texts.update(parse_properties(file.read()))
+        texts.update(properties_from_environment(environment or {}))
+        texts.update(properties_from_overrides(overrides))
+    except (OSError, UnicodeDecodeError) as error:
+        raise invalid("--config", path, f"a readable server.properties file ({error})") from error
+    except PropertiesError as error:
+        raise ConfigError(str(error)) from error
+    return texts
+
+
+def parse_endpoints(key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
+    """The endpoints of ``listeners`` or ``advertised.listeners``. Raises ConfigError."""
+    endpoints = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, address = entry.partition("://")
+        host, colon, port = address.rpartition(":")
+        if not separator or not colon or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+            raise invalid(key, entry, "NAME://HOST:PORT with a port from 0 to 65535, separated by commas")
+        name = name.upper()
+        if name not in protocols:
+            raise invalid(key, entry, f"a listener name of listener.security.protocol.map: {', '.join(protocols)}")
+        endpoints.append(Endpoint(name, protocols[name], host.strip("[]"), int(port)))
+    return endpoints
+
+
+def check_listeners(text: str, endpoints: Iterable[Endpoint]) -> None:
+    """Raises ConfigError for a name or port used twice, and for a protocol that is not served."""
+    names: set[str] = set()
+    ports: set[tuple[int, bool]] = set()
+    for endpoint in endpoints:
+        if endpoint.security_protocol not in SERVED_PROTOCOLS:
+            raise invalid("listeners", str(endpoint), f"the security protocols {', '.join(SERVED_PROTOCOLS)}")
+        port = (endpoint.port, ":" in endpoint.host)
+        if endpoint.listener_name in names or (endpoint.port and port in ports):
+            raise invalid("listeners", text, "each listener name and each port once")
+        names.add(endpoint.listener_name)
+        ports.add(port)
+
+
+def invalid(key: str, value: object, allowed: str) -> ConfigError:
+    """The error for a value that only looks right beside other keys; one line, as ``ConfigKey`` writes it."""
+    return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")
+
+
+def is_known(key: str) -> bool:
+    """Whether a table has this key, also below the prefix of one listener, or Kafka has it without effect here."""
+    return key in BROKER_CONFIG_DEF.keys or has_no_effect(key) or key.startswith("listener.name.")
+
+
+def has_no_effect(key: str) -> bool:
+    """Whether this is a key of Kafka for machinery that is not here."""
+    if key in BROKER_CONFIG_DEF.keys:
+        return False
+    return key in NO_EFFECT or any(key.startswith(prefix) for prefix in NO_EFFECT if prefix.endswith("."))
+
+
+def known_texts(texts: Mapping[str, str]) -> dict[str, str]:
+    """Only the keys that a table declares."""
+    return {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEF.keys}

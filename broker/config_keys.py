@@ -1,0 +1,275 @@
+"""The broker's own configuration keys: one row each, under Kafka's names.
+
+Topic-level keys are declared in ``log/config.py``; the server keys that give them their defaults
+(``log.retention.ms``, ``message.max.bytes``) are made from them here. The cleaner declares its own in
+``cleaner/config.py``; ``broker/config.py`` puts the tables together. A default differs from Kafka's only where one node
+would otherwise not work (replication factors of internal topics), or would be open to the network without being told
+to (``listeners``).
+
+``NO_EFFECT`` holds keys of Kafka that steer machinery Tidelog does not have: a server.properties written for Kafka
+starts without an error, and the log says once which of its lines do nothing here.
+"""
+
+from __future__ import annotations
+
+from log.config import SYNONYMS, TOPIC_CONFIG_DEF
+from protocol.config_def import ConfigKey, ConfigType, Importance, between, one_of
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+DEFAULT_LISTENERS = "PLAINTEXT://127.0.0.1:9092"
+
+HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+BOOLEAN, STRING, INT, SHORT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.SHORT
+LONG, LIST = ConfigType.LONG, ConfigType.LIST
+
+# fmt: off
+NODE_KEYS = (
+    ConfigKey("node.id", INT, 1, between(0), HIGH,
+        "The id of this node, unique in its cluster; also written broker.id."),
+    ConfigKey("broker.id", INT, -1, None, HIGH, "The older name of node.id; used when node.id is not set."),
+    ConfigKey("broker.rack", STRING, None, None, MEDIUM, "The rack, zone or room this broker says it stands in."),
+    ConfigKey("log.dirs", LIST, None, None, HIGH,
+        "Directories that hold partitions; the first also holds metadata.sqlite. Default: log.dir."),
+    ConfigKey("log.dir", STRING, "data", None, HIGH, "The directory that holds partitions when log.dirs is not set."),
+    ConfigKey("cluster.id", STRING, None, None, MEDIUM,
+        "The id of the cluster, 22 characters of base64; made at the first start when not given. A directory of "
+        "another cluster is refused."),
+    ConfigKey("background.threads", INT, 10, between(1), HIGH,
+        "The most threads for work that would hold up the loop: flushing, cold reads, compression.", dynamic=True),
+    ConfigKey("num.recovery.threads.per.data.dir", INT, 2, between(1), HIGH,
+        "Threads per data directory that recover logs at start and flush them at stop.", dynamic=True),
+)
+
+SOCKET_KEYS = (
+    ConfigKey("listeners", STRING, DEFAULT_LISTENERS, None, HIGH,
+        "Where to listen: NAME://HOST:PORT, separated by commas. An empty host or 0.0.0.0 means all interfaces, port "
+        "0 a free port."),
+    ConfigKey("advertised.listeners", STRING, None, None, HIGH,
+        "The addresses told to clients, by listener name. When not set, each client is told the address it reached "
+        "us at."),
+    ConfigKey("controller.listener.names", LIST, None, None, LOW,
+        "Listeners of these names are not opened: a single node has no controller of its own to talk to."),
+    ConfigKey("listener.security.protocol.map", STRING,
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL", None, LOW,
+        "The security protocol of each listener name: NAME:PROTOCOL, separated by commas."),
+    ConfigKey("socket.request.max.bytes", INT, 100 * 1024 * 1024, between(1), HIGH,
+        "The largest request accepted, in bytes; a longer one closes its connection."),
+    ConfigKey("socket.send.buffer.bytes", INT, 100 * 1024, between(-1), HIGH,
+        "SO_SNDBUF of client sockets; -1: the system's."),
+    ConfigKey("socket.receive.buffer.bytes", INT, 100 * 1024, between(-1), HIGH,
+        "SO_RCVBUF of client sockets; -1: the system's."),
+    ConfigKey("socket.listen.backlog.size", INT, 50, between(1), MEDIUM, "Connections that may wait to be accepted."),
+    ConfigKey("max.connections", INT, INT_MAX, between(0), MEDIUM,
+        "The most connections at one time; further ones are not accepted until one closes.", dynamic=True),
+    ConfigKey("max.connections.per.ip", INT, INT_MAX, between(0), MEDIUM,
+        "The most connections from one address; further ones are closed at once.", dynamic=True),
+    ConfigKey("max.connections.per.ip.overrides", STRING, "", None, MEDIUM,
+        "Limits that differ from max.connections.per.ip: ADDRESS:COUNT, separated by commas.", dynamic=True),
+    ConfigKey("max.connection.creation.rate", INT, INT_MAX, between(0), MEDIUM,
+        "The most connections accepted per second.", dynamic=True),
+    ConfigKey("connections.max.idle.ms", LONG, 600_000, None, MEDIUM,
+        "A connection on which nothing happened for this long is closed; negative: never."),
+    ConfigKey("queued.max.request.bytes", LONG, -1, None, MEDIUM,
+        "The most bytes of requests in memory before no more are read; -1: no limit beyond one per connection."),
+    ConfigKey("queued.max.requests", INT, 500, between(1), HIGH, "The most requests waiting before no more are read."),
+    ConfigKey("connection.failed.authentication.delay.ms", INT, 100, between(0), LOW,
+        "How long a connection that failed to authenticate stays open before it is closed."),
+    ConfigKey("request.timeout.ms", INT, 30_000, between(0), HIGH,
+        "How long the broker works on a request that names no limit."),
+)
+
+TOPIC_KEYS = (
+    ConfigKey("num.partitions", INT, 1, between(1), MEDIUM, "Partitions of a topic created without a count."),
+    ConfigKey("default.replication.factor", INT, 1, between(1), MEDIUM,
+        "Replicas of a topic created without a factor."),
+    ConfigKey("auto.create.topics.enable", BOOLEAN, True, None, HIGH,
+        "Whether a topic is created when a client asks for its metadata or produces to it."),
+    ConfigKey("delete.topic.enable", BOOLEAN, True, None, HIGH, "Whether topics may be deleted."),
+    ConfigKey("log.retention.check.interval.ms", LONG, 300_000, between(1), MEDIUM,
+        "How often logs are looked through for segments past their retention."),
+    ConfigKey("log.flush.scheduler.interval.ms", LONG, LONG_MAX, None, HIGH,
+        "How often logs are looked through for one whose flush.ms has passed."),
+    ConfigKey("log.flush.offset.checkpoint.interval.ms", INT, 60_000, between(0), HIGH,
+        "How often recovery points are written to recovery-point-offset-checkpoint."),
+    ConfigKey("log.flush.start.offset.checkpoint.interval.ms", INT, 60_000, between(0), HIGH,
+        "How often log start offsets are written to log-start-offset-checkpoint."),
+    ConfigKey("replica.high.watermark.checkpoint.interval.ms", LONG, 5_000, between(1), HIGH,
+        "How often high watermarks are written to replication-offset-checkpoint."),
+    ConfigKey("fetch.max.bytes", INT, 55 * 1024 * 1024, between(1024), MEDIUM, "The most bytes in one fetch response."),
+    ConfigKey("max.incremental.fetch.session.cache.slots", INT, 1000, between(0), MEDIUM,
+        "The most incremental fetch sessions kept (KIP-227)."),
+    ConfigKey("max.request.partition.size.limit", INT, 2000, between(1), MEDIUM,
+        "The most partitions in one DescribeTopicPartitions response."),
+    ConfigKey("quota.window.num", INT, 11, between(1), LOW,
+        "Samples kept to measure the rate of a client with a quota."),
+    ConfigKey("quota.window.size.seconds", INT, 1, between(1), LOW, "Length of a sample of a client with a quota."),
+    ConfigKey("telemetry.max.bytes", INT, 1024 * 1024, between(1), LOW,
+        "The most bytes of metrics a client may push at once."),
+)
+
+GROUP_KEYS = (
+    ConfigKey("group.min.session.timeout.ms", INT, 6_000, None, MEDIUM,
+        "The shortest session timeout of a classic member."),
+    ConfigKey("group.max.session.timeout.ms", INT, 1_800_000, None, MEDIUM,
+        "The longest session timeout of a classic member."),
+    ConfigKey("group.initial.rebalance.delay.ms", INT, 0, between(0), MEDIUM,
+        "How long a new group waits for more members before its first rebalance. Kafka's code says 3000, the "
+        "server.properties it ships 0."),
+    ConfigKey("group.max.size", INT, INT_MAX, between(1), MEDIUM, "The most members of a classic group."),
+    ConfigKey("group.coordinator.rebalance.protocols", LIST, ("classic", "consumer", "share", "streams"), None, MEDIUM,
+        "The group protocols served."),
+    ConfigKey("group.coordinator.append.linger.ms", INT, 5, between(-1), MEDIUM,
+        "How long the coordinator gathers writes before it appends them."),
+    ConfigKey("group.consumer.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
+        "When a silent member of a consumer group (KIP-848) is removed.", dynamic=True),
+    ConfigKey("group.consumer.min.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
+        "The shortest session timeout a consumer group may be given."),
+    ConfigKey("group.consumer.max.session.timeout.ms", INT, 60_000, between(1), MEDIUM,
+        "The longest session timeout a consumer group may be given."),
+    ConfigKey("group.consumer.heartbeat.interval.ms", INT, 5_000, between(1), MEDIUM,
+        "How often members of a consumer group are told to send a heartbeat.", dynamic=True),
+    ConfigKey("group.consumer.min.heartbeat.interval.ms", INT, 5_000, between(1), MEDIUM,
+        "The shortest heartbeat interval a consumer group may be given."),
+    ConfigKey("group.consumer.max.heartbeat.interval.ms", INT, 15_000, between(1), MEDIUM,
+        "The longest heartbeat interval a consumer group may be given."),
+    ConfigKey("group.consumer.max.size", INT, INT_MAX, between(1), MEDIUM, "The most members of a consumer group."),
+    ConfigKey("group.consumer.assignors", LIST, ("uniform", "range"), None, MEDIUM,
+        "Server-side assignors; the first is used when a member names none."),
+    ConfigKey("group.consumer.migration.policy", STRING, "bidirectional",
+        one_of("bidirectional", "upgrade", "downgrade", "disabled"), MEDIUM,
+        "Whether a group with members may move between the classic and the consumer protocol."),
+    ConfigKey("group.consumer.regex.refresh.interval.ms", INT, 600_000, between(10_000), MEDIUM,
+        "How often subscriptions by regular expression are resolved again."),
+    ConfigKey("group.share.max.size", INT, 200, between(1, 1000), MEDIUM, "The most members of a share group."),
+    ConfigKey("group.share.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
+        "When a silent member of a share group is removed."),
+    ConfigKey("group.share.min.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
+        "The shortest session timeout a share group may be given."),
+    ConfigKey("group.share.max.session.timeout.ms", INT, 60_000, between(1), MEDIUM,
+        "The longest session timeout a share group may be given."),
+    ConfigKey("group.share.heartbeat.interval.ms", INT, 5_000, between(1), MEDIUM,
+        "How often members of a share group are told to send a heartbeat."),
+    ConfigKey("group.share.min.heartbeat.interval.ms", INT, 5_000, between(1), MEDIUM,
+        "The shortest heartbeat interval a share group may be given."),
+    ConfigKey("group.share.max.heartbeat.interval.ms", INT, 15_000, between(1), MEDIUM,
+        "The longest heartbeat interval a share group may be given."),
+    ConfigKey("group.share.delivery.count.limit", INT, 5, between(2, 10), MEDIUM,
+        "How often a record is delivered to a share group at most."),
+    ConfigKey("group.share.record.lock.duration.ms", INT, 30_000, between(1_000, 3_600_000), MEDIUM,
+        "How long a share consumer holds a record it acquired."),
+    ConfigKey("group.share.partition.max.record.locks", INT, 2000, between(100, 10_000), MEDIUM,
+        "The most records of one share partition acquired at one time."),
+    ConfigKey("offset.metadata.max.bytes", INT, 4096, between(0), HIGH,
+        "The longest metadata text of a committed offset."),
+    ConfigKey("offsets.load.buffer.size", INT, 5 * 1024 * 1024, between(1), HIGH,
+        "Bytes read at once when committed offsets are loaded."),
+    ConfigKey("offsets.topic.num.partitions", INT, 50, between(1), HIGH,
+        "Partitions of __consumer_offsets; must not change once the topic exists."),
+    ConfigKey("offsets.topic.replication.factor", SHORT, 1, between(1), HIGH, "Replicas of __consumer_offsets."),
+    ConfigKey("offsets.topic.segment.bytes", INT, 100 * 1024 * 1024, between(1), HIGH,
+        "Segment size of __consumer_offsets."),
+    ConfigKey("offsets.topic.compression.codec", INT, 0, between(0, 4), HIGH,
+        "Codec of __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."),
+    ConfigKey("offsets.retention.minutes", INT, 7 * 24 * 60, between(1), HIGH,
+        "How long committed offsets are kept after their group became empty."),
+    ConfigKey("offsets.retention.check.interval.ms", LONG, 600_000, between(1), HIGH,
+        "How often old offsets are looked for."),
+    ConfigKey("offsets.commit.timeout.ms", INT, 5_000, between(1), HIGH, "How long a commit waits for its replicas."),
+)
+
+TRANSACTION_KEYS = (
+    ConfigKey("transaction.max.timeout.ms", INT, 900_000, between(1), HIGH,
+        "The longest timeout a producer may ask for."),
+    ConfigKey("transactional.id.expiration.ms", INT, 7 * 24 * 3600 * 1000, between(1), HIGH,
+        "How long an unused transactional id is remembered."),
+    ConfigKey("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10_000, between(1), LOW,
+        "How often transactions past their timeout are looked for and aborted."),
+    ConfigKey("transaction.remove.expired.transaction.cleanup.interval.ms", INT, 3_600_000, between(1), LOW,
+        "How often expired transactional ids are looked for."),
+    ConfigKey("transaction.state.log.num.partitions", INT, 50, between(1), HIGH,
+        "Partitions of __transaction_state; must not change once the topic exists."),
+    ConfigKey("transaction.state.log.replication.factor", SHORT, 1, between(1), HIGH,
+        "Replicas of __transaction_state."),
+    ConfigKey("transaction.state.log.min.isr", INT, 1, between(1), HIGH, "min.insync.replicas of __transaction_state."),
+    ConfigKey("transaction.state.log.segment.bytes", INT, 100 * 1024 * 1024, between(1), HIGH,
+        "Segment size of __transaction_state."),
+    ConfigKey("transaction.state.log.load.buffer.size", INT, 5 * 1024 * 1024, between(1), HIGH,
+        "Bytes read at once when transactions are loaded."),
+    ConfigKey("transaction.partition.verification.enable", BOOLEAN, True, None, LOW,
+        "Whether a transactional append is checked against its coordinator (KIP-890).", dynamic=True),
+    ConfigKey("transaction.two.phase.commit.enable", BOOLEAN, False, None, LOW,
+        "Whether transactions may be prepared by an outside coordinator and kept open (KIP-939)."),
+    ConfigKey("producer.id.expiration.ms", INT, 86_400_000, between(1), LOW,
+        "How long a silent idempotent producer's state is kept.", dynamic=True),
+    ConfigKey("producer.id.expiration.check.interval.ms", INT, 600_000, between(1), LOW,
+        "How often expired producer state is looked for."),
+)
+
+# Times that Kafka takes in several units; the finer one wins where it is set.
+LOG_TIME_KEYS = (
+    ConfigKey("log.retention.ms", LONG, None, None, HIGH,
+        "How long segments are kept; -1: for ever. Default: log.retention.minutes.", dynamic=True),
+    ConfigKey("log.retention.minutes", INT, None, None, HIGH,
+        "As log.retention.ms, in minutes. Default: log.retention.hours."),
+    ConfigKey("log.retention.hours", INT, 168, None, HIGH, "As log.retention.ms, in hours."),
+    ConfigKey("log.roll.ms", LONG, None, None, HIGH,
+        "The age at which a segment is closed even when not full. Default: log.roll.hours.", dynamic=True),
+    ConfigKey("log.roll.hours", INT, 168, between(1), HIGH, "As log.roll.ms, in hours."),
+    ConfigKey("log.roll.jitter.ms", LONG, None, None, HIGH,
+        "The largest random part taken off log.roll.ms. Default: log.roll.jitter.hours.", dynamic=True),
+    ConfigKey("log.roll.jitter.hours", INT, 0, between(0), HIGH, "As log.roll.jitter.ms, in hours."),
+    ConfigKey("log.flush.interval.ms", LONG, None, None, HIGH,
+        "Milliseconds after which a log is synced to disk. Default: log.flush.scheduler.interval.ms.", dynamic=True),
+)
+
+
+def server_keys_of_topics(declared: frozenset[str]) -> tuple[ConfigKey, ...]:
+    """The server keys that give topics their defaults and are not ``declared`` yet."""
+    return tuple(
+        ConfigKey(
+            synonym.server_key,
+            key.type,
+            key.default,
+            key.validator,
+            key.importance,
+            f"Default of the topics' {topic_key}. {key.doc}",
+            dynamic=topic_key != "message.format.version",
+        )
+        for topic_key, synonyms in SYNONYMS.items()
+        for synonym in synonyms
+        if synonym.server_key not in declared
+        for key in (TOPIC_CONFIG_DEF[topic_key],)
+    )
+
+
+_OWN_KEYS = NODE_KEYS + SOCKET_KEYS + TOPIC_KEYS + GROUP_KEYS + TRANSACTION_KEYS + LOG_TIME_KEYS
+BROKER_KEYS = _OWN_KEYS + server_keys_of_topics(frozenset(key.name for key in _OWN_KEYS))
+# fmt: on
+
+# Exact names, or prefixes when they end with a dot.
+NO_EFFECT = frozenset(
+    """
+    alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
+    alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name auto.include.jmx.reporter
+    auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id.generation.enable
+    broker.session.timeout.ms client.quota.callback.class control.plane.listener.name controlled.shutdown.enable
+    controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms controller.
+    create.topic.policy.class.name delegation.token. delete.records.purgatory.purge.interval.requests
+    early.start.listeners fetch.purgatory.purge.interval.requests follower.replication.throttled.rate
+    group.coordinator.new.enable group.coordinator.threads initial.broker.registration.timeout.ms
+    inter.broker.listener.name inter.broker.protocol.version kafka.metrics.polling.interval.secs
+    kafka.metrics.reporters leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
+    leader.replication.throttled.rate log.dir.failure.timeout.ms log.initial.task.delay.ms max.reserved.broker.id
+    metadata.log. metadata.max. metric.reporters metrics.num.samples metrics.recording.level
+    metrics.sample.window.ms num.io.threads num.network.threads num.replica.alter.log.dirs.threads
+    num.replica.fetchers password.encoder. process.roles producer.purgatory.purge.interval.requests remote.log.
+    replica.alter.log.dirs.io.max.bytes.per.second replica.fetch.backoff.ms replica.fetch.max.bytes
+    replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms replica.lag.time.max.ms
+    replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
+    replication.quota.window.num replication.quota.window.size.seconds reserved.broker.max.id
+    security.inter.broker.protocol server.max.startup.time.ms share.coordinator.
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms unclean.leader.election.interval.ms
+    unstable.api.versions.enable unstable.feature.versions.enable zookeeper.
+    """.split()  # noqa: SIM905
+)

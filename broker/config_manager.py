@@ -1,0 +1,456 @@
+"""Configuration through the admin API: described with its origin, changed while the broker runs, kept over restarts.
+
+A value's origins, first that has one wins
+  topic     the topic's own -> this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
+  broker    this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
+  loggers   set through the API -> as the process started (levels are not kept over restarts, as Kafka's are not)
+  groups, client metrics    set through the API -> default
+
+Where a topic key goes by another name on the server (``log.retention.hours`` for ``retention.ms``), ``log/config.py`` says so.
+Dynamic values are kept as texts, one key of the store per resource: ``/configs/<kind>/<name>``; a topic's own stand in
+the topic's key. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker.config import BROKER_CONFIG_DEF, BrokerConfig
+from broker.metadata import MetadataCache, TopicImage
+from broker.metadata_store import MetadataStore, Put
+from log.config import SYNONYMS, TOPIC_CONFIG_DEF, LogConfig
+from protocol.config_def import ConfigDef, ConfigKey
+from protocol.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    KafkaError,
+    UnknownTopicOrPartitionError,
+)
+
+if TYPE_CHECKING:
+    from broker.topic_manager import TopicManager
+
+CONFIGS_PREFIX = "/configs/"
+CLUSTER_DEFAULT = ""  # the resource name that stands for all brokers
+
+
+class ResourceType(IntEnum):
+    """Kinds of things that have configs, as numbered on the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as numbered on the wire."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does to a key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigSynonym(NamedTuple):
+    """One place a value may come from, with what stands there."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """A described key: its value in force, where that comes from, and what else is set below it."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    is_sensitive: bool
+    synonyms: list[ConfigSynonym]
+    type: int
+    documentation: str
+
+
+class Change(NamedTuple):
+    """One key's change."""
+
+    name: str
+    operation: Operation
+    value: str | None
+
+
+class ConfigManager:
+    """Describes and changes what can be configured while running. Loop thread only."""
+
+    __slots__ = (
+        "_cluster_texts",
+        "_config",
+        "_default_log_config",
+        "_metadata",
+        "_node_texts",
+        "_resources",
+        "_store",
+        "topics",
+    )
+
+    def __init__(self, config: BrokerConfig, store: MetadataStore, metadata: MetadataCache) -> None:
+        self._config = config
+        self._store = store
+        self._metadata = metadata
+        self._cluster_texts: dict[str, str] = {}
+        self._node_texts: dict[str, str] = {}
+        self._resources: dict[tuple[ResourceType, str], dict[str, str]] = {}
+        self._default_log_config: LogConfig | None = None
+        self.topics: TopicManager | None = None
+        """Who stores the topics' own configs; set once when the broker is put together."""
+
+    def load(self) -> None:
+        """Read what was set in former runs; called once, before the first request.
+
+        A dynamic value that this version does not accept any more keeps the broker from starting: ConfigError.
+        """
+        for entry in self._store.list(CONFIGS_PREFIX):
+            kind, _, name = entry.key.removeprefix(CONFIGS_PREFIX).partition("/")
+            self._show(ResourceType[kind.replace("-", "_").upper()], name, json.loads(entry.value))
+        self._apply_broker_texts()
+
+    # What others read
+
+    def log_config(self, image: TopicImage) -> LogConfig:
+        """The values a topic's logs run with. Topics without configs of their own share one object."""
+        default = self._default_log_config
+        if default is None:
+            default = self._default_log_config = LogConfig(self._config.topic_defaults())
+        return LogConfig({**self._config.topic_defaults(), **image.configs}) if image.configs else default
+
+    def validate_topic_configs(self, texts: Mapping[str, str]) -> None:
+        """Raises InvalidConfigError, which names the key, unless a topic may have these configs of its own."""
+        check_known(TOPIC_CONFIG_DEF, texts, "topic")
+        LogConfig({**self._config.topic_defaults(), **texts})
+
+    def resource_texts(self, kind: ResourceType, name: str) -> Mapping[str, str]:
+        """What was set on a group or a client metrics subscription."""
+        return self._resources.get((kind, name), {})
+
+    def resource_names(self, kind: ResourceType) -> list[str]:
+        """The resources of a kind: all topics, this broker, or those that have configs of their own."""
+        if kind is ResourceType.TOPIC:
+            return sorted(self._metadata.topics)
+        if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+            return [str(self._config.node_id)]
+        return sorted(name for other, name in self._resources if other is kind)
+
+    # Describe
+
+    def describe(self, kind: int, name: str, keys: Collection[str] | None = None) -> list[ConfigEntry]:
+        """All keys of a resource, or only ``keys``.
+
+        Raises UnknownTopicOrPartitionError, InvalidRequestError (no such kind or broker). Source: DescribeConfigs.
+        """
+        if kind == ResourceType.TOPIC:
+            image = self._metadata.topics.get(name)
+            if image is None:
+                raise UnknownTopicOrPartitionError
+            return self.describe_topic(image, keys)
+        if kind == ResourceType.BROKER:
+            self._check_broker(name)
+            return self._describe_broker(name, keys)
+        if kind == ResourceType.BROKER_LOGGER:
+            self._check_node(name)
+            from broker.logger_levels import describe_loggers
+
+            return describe_loggers(keys)
+        if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+            return self._describe_resource(ResourceType(kind), name, keys)
+        raise InvalidRequestError(f"Unsupported resource type: {kind}")
+
+    def describe_topic(self, image: TopicImage, keys: Collection[str] | None = None) -> list[ConfigEntry]:
+        """A topic's keys; also for one that is only about to be created."""
+        effective = self.log_config(image).values
+        return [
+            self._topic_entry(key, image, effective) for key in TOPIC_CONFIG_DEF if keys is None or key.name in keys
+        ]
+
+    def _topic_entry(self, key: ConfigKey, image: TopicImage, effective: Mapping[str, Any]) -> ConfigEntry:
+        synonyms = []
+        if key.name in image.configs:
+            synonyms.append(ConfigSynonym(key.name, image.configs[key.name], ConfigSource.DYNAMIC_TOPIC))
+        for synonym in SYNONYMS.get(key.name, ()):
+            synonyms += self._broker_synonyms(BROKER_CONFIG_DEF[synonym.server_key])
+        if key.name not in SYNONYMS:
+            synonyms.append(ConfigSynonym(key.name, key.to_text(key.default), ConfigSource.DEFAULT))
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        return entry_of(key, key.to_text(effective[key.name]), source, synonyms)
+
+    def _describe_broker(self, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
+        if name == CLUSTER_DEFAULT:
+            given = {key: BROKER_CONFIG_DEF[key] for key in self._cluster_texts}
+        else:
+            given = dict(BROKER_CONFIG_DEF.keys)
+        return [self._broker_entry(key, name) for key in given.values() if keys is None or key.name in keys]
+
+    def _broker_entry(self, key: ConfigKey, name: str) -> ConfigEntry:
+        if name == CLUSTER_DEFAULT:
+            text = self._cluster_texts[key.name]
+            synonyms = [ConfigSynonym(key.name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
+            return entry_of(key, text, ConfigSource.DYNAMIC_DEFAULT_BROKER, synonyms)
+        synonyms = self._broker_synonyms(key)
+        for other in unit_synonyms(key.name):
+            synonyms += self._broker_synonyms(BROKER_CONFIG_DEF[other])
+        source = synonyms[0].source if synonyms and synonyms[0].name == key.name else ConfigSource.DEFAULT
+        value = key.to_text(self._config.get(key.name))
+        return entry_of(key, value, source, synonyms, read_only=not key.dynamic)
+
+    def _broker_synonyms(self, key: ConfigKey) -> list[ConfigSynonym]:
+        """The places one server key is set at, most specific first; its default last where it has one."""
+        levels = (
+            (self._node_texts, ConfigSource.DYNAMIC_BROKER),
+            (self._cluster_texts, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (self._config.static_texts, ConfigSource.STATIC_BROKER),
+        )
+        synonyms = [
+            ConfigSynonym(key.name, None if key.is_sensitive else texts[key.name], source)
+            for texts, source in levels
+            if key.name in texts
+        ]
+        if key.default is not None:
+            synonyms.append(ConfigSynonym(key.name, key.to_text(key.default), ConfigSource.DEFAULT))
+        return synonyms
+
+    def _describe_resource(self, kind: ResourceType, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
+        from broker.resource_configs import CONFIG_DEFS
+
+        texts = self.resource_texts(kind, name)
+        own = ConfigSource.GROUP if kind is ResourceType.GROUP else ConfigSource.CLIENT_METRICS
+        if kind is ResourceType.CLIENT_METRICS and not texts:
+            return []
+        entries = []
+        for key in CONFIG_DEFS[kind]:
+            if keys is not None and key.name not in keys:
+                continue
+            default = key.to_text(self._group_default(key))
+            synonyms = [ConfigSynonym(key.name, texts[key.name], own)] if key.name in texts else []
+            synonyms.append(ConfigSynonym(key.name, default, ConfigSource.DEFAULT))
+            entries.append(entry_of(key, synonyms[0].value, synonyms[0].source, synonyms))
+        return entries
+
+    def _group_default(self, key: ConfigKey) -> Any:
+        """A group's default is what the broker's ``group.<key>`` says."""
+        broker_key = f"group.{key.name}"
+        return self._config.get(broker_key) if broker_key in BROKER_CONFIG_DEF else key.default
+
+    # Change
+
+    def replace(self, kind: int, name: str, texts: Mapping[str, str], validate_only: bool) -> None:
+        """Put these texts in place of all that was set on a resource. Raises KafkaErrors. Source: AlterConfigs."""
+        self._change(kind, name, lambda _: dict(texts), validate_only)
+
+    def alter(self, kind: int, name: str, changes: Iterable[Change], validate_only: bool) -> None:
+        """Change single keys of a resource. Raises KafkaErrors. Source: IncrementalAlterConfigs."""
+        listed = list(changes)
+        config_def = self._config_def(kind)
+        self._change(kind, name, lambda texts: apply_changes(config_def, texts, listed), validate_only)
+
+    def _config_def(self, kind: int) -> ConfigDef:
+        if kind == ResourceType.TOPIC:
+            return TOPIC_CONFIG_DEF
+        if kind == ResourceType.BROKER:
+            return BROKER_CONFIG_DEF
+        if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+            from broker.resource_configs import CONFIG_DEFS
+
+            return CONFIG_DEFS[ResourceType(kind)]
+        return ConfigDef(())
+
+    def _change(
+        self, kind: int, name: str, change: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
+    ) -> None:
+        if kind == ResourceType.TOPIC:
+            self._change_topic(name, change, validate_only)
+        elif kind == ResourceType.BROKER:
+            self._check_broker(name)
+            self._change_broker(name, change, validate_only)
+        elif kind == ResourceType.BROKER_LOGGER:
+            self._check_node(name)
+            from broker.logger_levels import set_levels
+
+            set_levels(change({}), validate_only)
+        elif kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+            self._change_resource(ResourceType(kind), name, change, validate_only)
+        else:
+            raise InvalidRequestError(f"Unsupported resource type: {kind}")
+
+    def _change_topic(
+        self, name: str, change: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
+    ) -> None:
+        image = self._metadata.topics.get(name)
+        if image is None:
+            raise UnknownTopicOrPartitionError
+        texts = change(image.configs)
+        self.validate_topic_configs(texts)
+        if not validate_only:
+            assert self.topics is not None
+            self.topics.set_configs(name, texts)
+
+    def _change_broker(
+        self, name: str, change: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
+    ) -> None:
+        old = self._cluster_texts if name == CLUSTER_DEFAULT else self._node_texts
+        texts = change(old)
+        check_known(BROKER_CONFIG_DEF, texts, "broker")
+        fixed = sorted(key for key in texts if not BROKER_CONFIG_DEF[key].dynamic and texts[key] != old.get(key))
+        if fixed:
+            raise InvalidRequestError(f"Cannot update these configs dynamically: {', '.join(fixed)}")
+        BROKER_CONFIG_DEF.parse_given(texts)
+        if validate_only:
+            return
+        self._keep(ResourceType.BROKER, name, texts)
+        self._apply_broker_texts()
+
+    def _change_resource(
+        self,
+        kind: ResourceType,
+        name: str,
+        change: Callable[[Mapping[str, str]], dict[str, str]],
+        validate_only: bool,
+    ) -> None:
+        from broker.resource_configs import validate
+
+        if not name:
+            raise InvalidRequestError("Default resources of this type are not allowed.")
+        texts = change(self.resource_texts(kind, name))
+        validate(kind, texts, self._config)
+        if not validate_only:
+            self._keep(kind, name, texts)
+
+    def _keep(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
+        """Store a resource's texts, then show them."""
+        key = f"{CONFIGS_PREFIX}{kind.name.lower().replace('_', '-')}/{name}"
+        value = json.dumps(texts, separators=(",", ":"), sort_keys=True).encode()
+        self._store.txn([], [Put(key, value)] if texts else [], [] if texts else [key])
+        self._show(kind, name, texts)
+
+    def _show(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
+        if kind is not ResourceType.BROKER:
+            if texts:
+                self._resources[kind, name] = texts
+            else:
+                self._resources.pop((kind, name), None)
+        elif name == CLUSTER_DEFAULT:
+            self._cluster_texts = texts
+        elif name == str(self._config.node_id):
+            self._node_texts = texts
+
+    def _apply_broker_texts(self) -> None:
+        self._config.set_dynamic({**self._cluster_texts, **self._node_texts})
+        self._default_log_config = None
+        if self.topics is not None:
+            self.topics.broker_defaults_changed()
+
+    def _check_broker(self, name: str) -> None:
+        if name != CLUSTER_DEFAULT:
+            self._check_node(name)
+
+    def _check_node(self, name: str) -> None:
+        if name != str(self._config.node_id):
+            raise InvalidRequestError(
+                f"Unexpected broker id, expected {self._config.node_id} or empty string, but received {name}"
+            )
+
+
+def entry_of(
+    key: ConfigKey,
+    value: str | None,
+    source: ConfigSource,
+    synonyms: list[ConfigSynonym],
+    *,
+    read_only: bool = False,
+) -> ConfigEntry:
+    """A described key; a sensitive one without its value."""
+    shown = None if key.is_sensitive else value
+    return ConfigEntry(key.name, shown, source, read_only, key.is_sensitive, synonyms, int(key.type), key.doc)
+
+
+def unit_synonyms(server_key: str) -> list[str]:
+    """The server keys that stand in for this one in a coarser unit: hours for milliseconds."""
+    for synonyms in SYNONYMS.values():
+        names = [synonym.server_key for synonym in synonyms]
+        if server_key in names:
+            return names[names.index(server_key) + 1 :]
+    return []
+
+
+def check_known(config_def: ConfigDef, texts: Mapping[str, Any], kind: str) -> None:
+    """Raises InvalidConfigError for the first key that the table does not have."""
+    for name in config_def.unknown(texts):
+        raise InvalidConfigError(f"Unknown {kind} config name: {name}")
+
+
+def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
+    """The texts after these changes.
+
+    Raises InvalidConfigError for an unknown key or a list operation on a key that is no list, InvalidRequestError for
+    a value that is missing or a key named twice.
+    """
+    changed = dict(texts)
+    seen: set[str] = set()
+    for change in changes:
+        if change.name in seen:
+            raise InvalidRequestError(f"Error due to duplicate config keys: {change.name}")
+        seen.add(change.name)
+        if change.operation is Operation.DELETE:
+            changed.pop(change.name, None)
+            continue
+        if change.value is None:
+            raise InvalidRequestError(f"Null value not supported for : {change.name}")
+        if change.operation is Operation.SET:
+            changed[change.name] = change.value
+        else:
+            changed[change.name] = changed_list(config_def, changed.get(change.name), change)
+    return changed
+
+
+def changed_list(config_def: ConfigDef, text: str | None, change: Change) -> str:
+    """A list value with elements appended or taken out; from the default where none is set. Raises InvalidConfigError."""
+    from protocol.config_def import ConfigType
+
+    key = config_def.keys.get(change.name)
+    if key is None:
+        raise InvalidConfigError(f"Unknown config name: {change.name}")
+    if key.type is not ConfigType.LIST:
+        raise InvalidConfigError(f"Can't {change.operation.name} to key {change.name} because its type is not LIST.")
+    old = key.parse(text) if text is not None else list(key.default or ())
+    given = key.parse(change.value)
+    if change.operation is Operation.APPEND:
+        return ",".join([*old, *(item for item in given if item not in old)])
+    return ",".join(item for item in old if item not in given)
+
+
+def operation_of(number: int) -> Operation:
+    """The operation with this number. Raises InvalidRequestError."""
+    try:
+        return Operation(number)
+    except ValueError:
+        raise InvalidRequestError(f"Unknown operation type {number}") from None
+
+
+__all__ = ["Change", "ConfigEntry", "ConfigManager", "ConfigSource", "ConfigSynonym", "KafkaError", "ResourceType"]

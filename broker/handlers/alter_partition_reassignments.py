@@ -1,0 +1,78 @@
+"""AlterPartitionReassignments: on one node the only assignment is the one there is (KIP-455).
+
+Asking for it is done at once; any other is an invalid assignment; cancelling finds nothing to cancel. Versions 0, 1.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.replica_assignment import check_replicas
+from protocol.api_keys import ApiKey
+from protocol.errors import (
+    InvalidReplicaAssignmentError,
+    KafkaError,
+    NoReassignmentInProgressError,
+    UnknownTopicOrPartitionError,
+)
+from protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+MIN_VERSION = 0
+MAX_VERSION = 1
+Request = AlterPartitionReassignmentsRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    """Check each partition by itself."""
+    responses = []
+    for topic in request.topics:
+        image = broker.metadata.topics.get(topic.name)
+        count = 0 if image is None else image.partition_count
+        partitions = []
+        for partition in topic.partitions:
+            try:
+                check(broker, partition, count)
+                partitions.append(
+                    ReassignablePartitionResponse(partition_index=partition.partition_index, error_message=None)
+                )
+            except KafkaError as error:
+                partitions.append(failed(partition, error))
+        responses.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
+    return AlterPartitionReassignmentsResponse(
+        error_message=None,
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        responses=responses,
+    )
+
+
+def check(broker: Broker, partition: ReassignablePartition, partition_count: int) -> None:
+    """Raises KafkaErrors unless the partition is where it is asked to be."""
+    if not 0 <= partition.partition_index < partition_count:
+        raise UnknownTopicOrPartitionError
+    if partition.replicas is None:
+        raise NoReassignmentInProgressError
+    if not partition.replicas:
+        raise InvalidReplicaAssignmentError("The manual partition assignment includes an empty replica list.")
+    check_replicas([partition.replicas], [broker.node_id])
+
+
+def failed(partition: ReassignablePartition, error: KafkaError) -> ReassignablePartitionResponse:
+    """The answer for a partition that stays where it is."""
+    return ReassignablePartitionResponse(
+        partition_index=partition.partition_index, error_code=error.code, error_message=error.message
+    )
+
+
+def error_response(
+    request: AlterPartitionReassignmentsRequest, error: KafkaError
+) -> AlterPartitionReassignmentsResponse:
+    """The error for the whole answer."""
+    return AlterPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)

@@ -1,0 +1,79 @@
+"""AlterReplicaLogDirs: a replica stays in the directory it was made in (KIP-113).
+
+Asking for the directory it is in is done at once. Versions 0 to 2 differ in encoding only.
+"""
+
+from __future__ import annotations
+
+import os.path
+
+from broker.broker import Broker, RequestContext
+from log.topic_partition import TopicPartition
+from protocol.api_keys import ApiKey
+from protocol.errors import (
+    InvalidRequestError,
+    KafkaError,
+    LogDirNotFoundError,
+    ReplicaNotAvailableError,
+)
+from protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+
+API_KEY = ApiKey.ALTER_REPLICA_LOG_DIRS
+MIN_VERSION = 0
+MAX_VERSION = 2
+Request = AlterReplicaLogDirsRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    """Check each partition against the directory asked for."""
+    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                code = check(broker, directory.path, TopicPartition(topic.name, index))
+                results.setdefault(topic.name, []).append(
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                )
+    return answer(results)
+
+
+def check(broker: Broker, path: str, topic_partition: TopicPartition) -> int:
+    """0 when the partition is in this directory, else the code that says what is wrong."""
+    if path not in map(os.path.abspath, broker.config.log_dirs):
+        return LogDirNotFoundError.code
+    image = broker.metadata.topics.get(topic_partition.topic)
+    if image is None or not 0 <= topic_partition.partition < image.partition_count:
+        return ReplicaNotAvailableError.code
+    current = broker.replica_manager.partition(*topic_partition).log.directory
+    if os.path.dirname(os.path.abspath(current)) == path:
+        return 0
+    return InvalidRequestError.code
+
+
+def answer(results: dict[str, list[AlterReplicaLogDirPartitionResult]]) -> AlterReplicaLogDirsResponse:
+    """The results by topic."""
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+            for name, partitions in results.items()
+        ]
+    )
+
+
+def error_response(request: AlterReplicaLogDirsRequest, error: KafkaError) -> AlterReplicaLogDirsResponse:
+    """Every partition with the error."""
+    return answer(
+        {
+            topic.name: [
+                AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error.code)
+                for index in topic.partitions
+            ]
+            for directory in request.dirs
+            for topic in directory.topics
+        }
+    )

@@ -1,0 +1,70 @@
+"""CreatePartitions: widen topics. Versions 0 to 3 differ in encoding only; answered when the partitions exist."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from broker.broker import Broker, RequestContext
+from broker.replica_assignment import check_replicas
+from protocol.api_keys import ApiKey
+from protocol.errors import (
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    KafkaError,
+    UnknownTopicOrPartitionError,
+)
+from protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+API_KEY = ApiKey.CREATE_PARTITIONS
+MIN_VERSION = 0
+MAX_VERSION = 3
+Request = CreatePartitionsRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    """Widen each topic by itself."""
+    names = Counter(topic.name for topic in request.topics)
+    results = []
+    for topic in request.topics:
+        if names[topic.name] == 0:
+            continue  # a name given twice was answered already
+        try:
+            if names[topic.name] > 1:
+                names[topic.name] = 0
+                raise InvalidRequestError("Duplicate topic name.")
+            results.append(widen(broker, topic, request.validate_only))
+        except KafkaError as error:
+            results.append(failed(topic, error))
+    return CreatePartitionsResponse(results=results)
+
+
+def widen(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> CreatePartitionsTopicResult:
+    """Widen one topic. Raises KafkaErrors."""
+    if topic.assignments is not None:
+        image = broker.metadata.topics.get(topic.name)
+        if image is None:
+            raise UnknownTopicOrPartitionError
+        added = topic.count - image.partition_count
+        if added > 0 and len(topic.assignments) != added:
+            raise InvalidReplicaAssignmentError(
+                f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} assignment(s) were "
+                "specified."
+            )
+        check_replicas([entry.broker_ids for entry in topic.assignments], [broker.node_id])
+    broker.topics.create_partitions(topic.name, topic.count, validate_only)
+    return CreatePartitionsTopicResult(name=topic.name, error_message=None)
+
+
+def failed(topic: CreatePartitionsTopic, error: KafkaError) -> CreatePartitionsTopicResult:
+    """The answer for a topic that was not widened."""
+    return CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
+
+
+def error_response(request: CreatePartitionsRequest, error: KafkaError) -> CreatePartitionsResponse:
+    """Every topic with the error."""
+    return CreatePartitionsResponse(results=[failed(topic, error) for topic in request.topics])

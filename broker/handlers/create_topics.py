@@ -1,0 +1,107 @@
+"""CreateTopics: answered when the topics exist and can be written to.
+
+Versions
+  0      name, counts or assignment, configs        1+  validate_only and error messages
+  4+     -1 for counts means the broker's defaults (KIP-464)      5+  the created topic's counts and configs (KIP-525)
+  7      topic ids
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from broker.broker import Broker, RequestContext
+from broker.metadata import TopicImage
+from broker.replica_assignment import check_topic_assignment
+from broker.topic_manager import USE_DEFAULT
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidConfigError, InvalidRequestError, KafkaError
+from protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+API_KEY = ApiKey.CREATE_TOPICS
+MIN_VERSION = 0
+MAX_VERSION = 7
+Request = CreateTopicsRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Create each topic by itself: one that fails does not hold up the others."""
+    names = Counter(topic.name for topic in request.topics)
+    results = []
+    for topic in request.topics:
+        if names[topic.name] == 0:
+            continue  # a name given twice was answered already
+        try:
+            if names[topic.name] > 1:
+                names[topic.name] = 0
+                raise InvalidRequestError("Duplicate topic name.")
+            results.append(create(broker, topic, request.validate_only))
+        except KafkaError as error:
+            results.append(failed(topic, error))
+    return CreateTopicsResponse(topics=results)
+
+
+def create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+    """Create one topic. Raises KafkaErrors."""
+    partitions = topic.num_partitions
+    if topic.assignments:
+        if partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
+            raise InvalidRequestError("A manual partition assignment excludes a number of partitions and of replicas.")
+        assignment = {entry.partition_index: entry.broker_ids for entry in topic.assignments}
+        if len(assignment) < len(topic.assignments):
+            raise InvalidRequestError("A manual partition assignment names a partition twice.")
+        check_topic_assignment(assignment, [broker.node_id])
+        partitions = len(assignment)
+    configs = requested_configs(topic)
+    image = broker.topics.create_topic(topic.name, partitions, topic.replication_factor, configs, validate_only)
+    return created(broker, image)
+
+
+def requested_configs(topic: CreatableTopic) -> dict[str, str]:
+    """The topic's own configs. Raises InvalidConfigError for one without a value."""
+    configs = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise InvalidConfigError(f"Null value not supported for topic configs: {config.name}")
+        configs[config.name] = config.value
+    return configs
+
+
+def created(broker: Broker, image: TopicImage) -> CreatableTopicResult:
+    """What the new topic is like."""
+    return CreatableTopicResult(
+        name=image.name,
+        topic_id=image.topic_id,
+        error_message=None,
+        num_partitions=image.partition_count,
+        replication_factor=1,
+        configs=[creatable_config(entry) for entry in broker.configs.describe_topic(image)],
+    )
+
+
+def creatable_config(entry: Any) -> CreatableTopicConfigs:
+    """One described config in this response's form."""
+    return CreatableTopicConfigs(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+    )
+
+
+def failed(topic: CreatableTopic, error: KafkaError) -> CreatableTopicResult:
+    """The answer for a topic that was not created."""
+    return CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message, configs=None)
+
+
+def error_response(request: CreateTopicsRequest, error: KafkaError) -> CreateTopicsResponse:
+    """Every topic with the error."""
+    return CreateTopicsResponse(topics=[failed(topic, error) for topic in request.topics])

@@ -1,0 +1,70 @@
+"""DeleteTopics: when it answers, the topics are gone and their names are free.
+
+Versions: 0 names; 3+ TOPIC_DELETION_DISABLED where older ones get INVALID_REQUEST; 5+ error messages; 6 topics by name
+or by id (KIP-516).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.broker import Broker, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidRequestError, KafkaError, TopicDeletionDisabledError, UnknownTopicIdError
+from protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from protocol.types import ZERO_UUID
+
+API_KEY = ApiKey.DELETE_TOPICS
+MIN_VERSION = 0
+MAX_VERSION = 6
+Request = DeleteTopicsRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Delete each topic by itself; a topic named twice is not found the second time."""
+    responses = []
+    for topic in asked_topics(request):
+        try:
+            responses.append(delete(broker, context, topic))
+        except KafkaError as error:
+            responses.append(failed(topic, error))
+    return DeleteTopicsResponse(responses=responses)
+
+
+def asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
+    """The request's topics in the form of version 6, whatever its version."""
+    return request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+
+
+def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState) -> DeletableTopicResult:
+    """Delete one topic. Raises KafkaErrors."""
+    name = topic.name
+    if name is None:
+        image = broker.metadata.topic_by_id(topic.topic_id)
+        if image is None:
+            raise UnknownTopicIdError
+        name = image.name
+    elif topic.topic_id != ZERO_UUID:
+        raise InvalidRequestError("A topic to delete has a name or an id, not both.")
+    try:
+        image = broker.topics.delete_topic(name)
+    except TopicDeletionDisabledError as error:
+        raise error if context.api_version >= 3 else InvalidRequestError(error.message) from error
+    return DeletableTopicResult(name=image.name, topic_id=image.topic_id, error_message=None)
+
+
+def failed(topic: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:
+    """The answer for a topic that was not deleted."""
+    return DeletableTopicResult(
+        name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.message
+    )
+
+
+def error_response(request: DeleteTopicsRequest, error: KafkaError) -> DeleteTopicsResponse:
+    """Every topic with the error."""
+    return DeleteTopicsResponse(responses=[failed(topic, error) for topic in asked_topics(request)])

@@ -1,0 +1,74 @@
+"""DescribeQuorum: the metadata quorum of one node: leader, only voter, always caught up (KIP-595, KIP-836).
+
+There is no metadata log; the revision of the metadata store stands for its end. Versions: 1+ times of the last fetch;
+2 directory ids, listeners of the voters and error messages (KIP-853).
+"""
+
+from __future__ import annotations
+
+from broker.addresses import address_for_client
+from broker.broker import Broker, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError, UnknownTopicOrPartitionError
+from protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    PartitionDataResponse,
+    ReplicaState,
+    TopicDataResponse,
+)
+
+API_KEY = ApiKey.DESCRIBE_QUORUM
+MIN_VERSION = 0
+MAX_VERSION = 2
+Request = DescribeQuorumRequest
+
+METADATA_TOPIC = "__cluster_metadata"
+LEADER_EPOCH = 1
+
+
+def handle(broker: Broker, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    """The quorum's state for its one partition; other partitions are unknown."""
+    host, port = address_for_client(broker, context)
+    topics = []
+    for topic in request.topics:
+        partitions = [
+            quorum(broker)
+            if topic.topic_name == METADATA_TOPIC and partition.partition_index == 0
+            else unknown(partition.partition_index)
+            for partition in topic.partitions
+        ]
+        topics.append(TopicDataResponse(topic_name=topic.topic_name, partitions=partitions))
+    listener = Listener(name=context.listener_name, host=host, port=port)
+    nodes = [Node(node_id=broker.node_id, listeners=[listener])]
+    return DescribeQuorumResponse(error_message=None, topics=topics, nodes=nodes)
+
+
+def quorum(broker: Broker) -> PartitionDataResponse:
+    """This node as leader and only voter."""
+    now = broker.time.milliseconds()
+    end = broker.store.revision
+    voter = ReplicaState(
+        replica_id=broker.node_id, log_end_offset=end, last_fetch_timestamp=now, last_caught_up_timestamp=now
+    )
+    return PartitionDataResponse(
+        partition_index=0,
+        error_message=None,
+        leader_id=broker.node_id,
+        leader_epoch=LEADER_EPOCH,
+        high_watermark=end,
+        current_voters=[voter],
+    )
+
+
+def unknown(index: int) -> PartitionDataResponse:
+    """The answer for any partition but the quorum's."""
+    error = UnknownTopicOrPartitionError()
+    return PartitionDataResponse(partition_index=index, error_code=error.code, error_message=error.message)
+
+
+def error_response(request: DescribeQuorumRequest, error: KafkaError) -> DescribeQuorumResponse:
+    """The error for the whole answer."""
+    return DescribeQuorumResponse(error_code=error.code, error_message=error.message)

@@ -1,0 +1,102 @@
+"""DescribeTopicPartitions: topics page by page, with a cursor where the answer was cut (KIP-966). Version 0.
+
+Topics come in the order of their names. ``response_partition_limit`` and ``max.request.partition.size.limit`` bound the
+partitions of one answer; the cursor names the first partition that did not fit.
+"""
+
+from __future__ import annotations
+
+from broker.authorized_operations import TOPIC_OPERATIONS
+from broker.broker import Broker, RequestContext
+from broker.metadata import TopicImage
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
+from protocol.messages.describe_topic_partitions import (
+    Cursor,
+    CursorResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+MIN_VERSION = 0
+MAX_VERSION = 0
+Request = DescribeTopicPartitionsRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """One page. Raises InvalidRequestError for a cursor before the first partition."""
+    cursor = request.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        raise InvalidRequestError(f"DescribeTopicPartitions cursor partition must be valid: {cursor.partition_index}")
+    room = max(1, min(request.response_partition_limit, broker.config.get_int("max.request.partition.size.limit")))
+    names = pending_names(broker, request, cursor)
+    topics = []
+    for name in names:
+        if room == 0:
+            return page(topics, CursorResponse(topic_name=name, partition_index=0))
+        image = broker.metadata.topics.get(name)
+        if image is None:
+            topics.append(unknown(name))
+            continue
+        start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        end = min(image.partition_count, start + room)
+        topics.append(describe(broker, image, range(start, end)))
+        room -= max(0, end - start)
+        if end < image.partition_count:
+            return page(topics, CursorResponse(topic_name=name, partition_index=end))
+    return page(topics, None)
+
+
+def pending_names(broker: Broker, request: DescribeTopicPartitionsRequest, cursor: Cursor | None) -> list[str]:
+    """The names asked for, or all; from the cursor's on, in order."""
+    names = {topic.name for topic in request.topics} or set(broker.metadata.topics)
+    return sorted(name for name in names if cursor is None or name >= cursor.topic_name)
+
+
+def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopicPartitionsResponseTopic:
+    """Some partitions of a topic."""
+    node_ids = [broker.node_id]
+    return DescribeTopicPartitionsResponseTopic(
+        name=image.name,
+        topic_id=image.topic_id,
+        is_internal=image.is_internal,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                partition_index=index,
+                leader_id=broker.node_id,
+                leader_epoch=0,
+                replica_nodes=node_ids,
+                isr_nodes=node_ids,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+            )
+            for index in indexes
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    """The answer for a topic that does not exist."""
+    return DescribeTopicPartitionsResponseTopic(error_code=UnknownTopicOrPartitionError.code, name=name)
+
+
+def page(
+    topics: list[DescribeTopicPartitionsResponseTopic], next_cursor: CursorResponse | None
+) -> DescribeTopicPartitionsResponse:
+    """The answer; ``next_cursor`` is None when it is the last page."""
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
+
+
+def error_response(request: DescribeTopicPartitionsRequest, error: KafkaError) -> DescribeTopicPartitionsResponse:
+    """Every topic asked for with the error."""
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(error_code=error.code, name=topic.name) for topic in request.topics
+        ]
+    )

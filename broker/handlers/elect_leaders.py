@@ -1,0 +1,54 @@
+"""ElectLeaders: with one replica each, the preferred leader leads already: ELECTION_NOT_NEEDED.
+
+Versions: 0 preferred leaders only; 1+ the kind of election; 2 flexible. Null topics mean all partitions; as Kafka's, the
+answer then leaves out those that need no election, so it is empty.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import ElectionNotNeededError, KafkaError, UnknownTopicOrPartitionError
+from protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+API_KEY = ApiKey.ELECT_LEADERS
+MIN_VERSION = 0
+MAX_VERSION = 2
+Request = ElectLeadersRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    """Nothing is elected; each partition is told why."""
+    results = []
+    for asked in request.topic_partitions or ():
+        image = broker.metadata.topics.get(asked.topic)
+        count = 0 if image is None else image.partition_count
+        partitions = [
+            result(index, ElectionNotNeededError() if 0 <= index < count else UnknownTopicOrPartitionError())
+            for index in asked.partitions
+        ]
+        results.append(ReplicaElectionResult(topic=asked.topic, partition_result=partitions))
+    return ElectLeadersResponse(replica_election_results=results)
+
+
+def result(index: int, error: KafkaError) -> PartitionResult:
+    """One partition's answer."""
+    return PartitionResult(partition_id=index, error_code=error.code, error_message=error.message)
+
+
+def error_response(request: ElectLeadersRequest, error: KafkaError) -> ElectLeadersResponse:
+    """Every partition asked for with the error, and the whole answer from version 1 on."""
+    return ElectLeadersResponse(
+        error_code=error.code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=asked.topic, partition_result=[result(index, error) for index in asked.partitions]
+            )
+            for asked in request.topic_partitions or ()
+        ],
+    )

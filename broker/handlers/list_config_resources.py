@@ -1,0 +1,39 @@
+"""ListConfigResources: what has configs, by kind (KIP-1142). Version 0 lists client metrics only; 1 any kinds.
+
+Brokers and their loggers are listed by node id, topics all, groups and client metrics those with configs of their own.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.config_manager import ResourceType
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError, UnsupportedVersionError
+from protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+API_KEY = ApiKey.LIST_CONFIG_RESOURCES
+MIN_VERSION = 0
+MAX_VERSION = 1
+Request = ListConfigResourcesRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    """All resources of the kinds asked for. Raises UnsupportedVersionError for a kind that does not exist."""
+    known = {int(kind) for kind in ResourceType}
+    kinds = request.resource_types if context.api_version > 0 else [ResourceType.CLIENT_METRICS]
+    resources = []
+    for kind in dict.fromkeys(kinds) if kinds else sorted(known):
+        if kind not in known:
+            raise UnsupportedVersionError(f"There is no config resource type {kind}.")
+        names = broker.configs.resource_names(ResourceType(kind))
+        resources += [ConfigResource(resource_name=name, resource_type=kind) for name in names]
+    return ListConfigResourcesResponse(config_resources=resources)
+
+
+def error_response(request: ListConfigResourcesRequest, error: KafkaError) -> ListConfigResourcesResponse:
+    """The error for the whole answer."""
+    return ListConfigResourcesResponse(error_code=error.code)

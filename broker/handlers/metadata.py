@@ -1,0 +1,140 @@
+"""Metadata: who the brokers are and where each partition's leader is.
+
+Versions
+  0      an empty list of topics asks for all
+  1+     null asks for all, an empty list for none; controller and internal flag
+  2+     cluster id          4+  the client says whether a topic may be created      7+  leader epochs
+  8+     authorized operations (KIP-430); those of the cluster only up to 10
+  10+    topic ids in answers    12+  topics may be asked for by id (KIP-516)    13  an error code for the whole answer
+
+A topic that does not exist is created when both ``auto.create.topics.enable`` and the client say so; unlike Kafka's
+broker, which answers LEADER_NOT_AVAILABLE at first, this one answers when the topic is there.
+"""
+
+from __future__ import annotations
+
+from broker.addresses import address_for_client
+from broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from broker.broker import Broker, RequestContext
+from broker.metadata import TopicImage
+from protocol.api_keys import ApiKey
+from protocol.errors import (
+    InvalidRequestError,
+    KafkaError,
+    TopicAlreadyExistsError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.types import ZERO_UUID
+
+API_KEY = ApiKey.METADATA
+MIN_VERSION = 0
+MAX_VERSION = 13
+Request = MetadataRequest
+
+FIRST_VERSION_BY_ID = 12
+
+
+def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    """Answer from the cache; topics to be created are created first."""
+    topics = request.topics
+    if topics is None or (context.api_version == 0 and not topics):
+        answers = [describe(broker, request, image) for image in broker.metadata.topics.values()]
+    else:
+        check_topic_ids(topics, context.api_version)
+        answers = [answer(broker, context, request, topic) for topic in topics]
+    host, port = address_for_client(broker, context)
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=broker.node_id, host=host, port=port, rack=broker.config.get("broker.rack"))
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=answers,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+        ),
+    )
+
+
+def check_topic_ids(topics: list[MetadataRequestTopic], version: int) -> None:
+    """Raises InvalidRequestError for topics without a name, or with an id, where the version has no ids to ask by."""
+    if version < FIRST_VERSION_BY_ID:
+        for topic in topics:
+            if topic.name is None:
+                raise InvalidRequestError(f"Metadata version {version} has no topics without a name")
+            if topic.topic_id != ZERO_UUID:
+                raise InvalidRequestError(f"Metadata version {version} has no topics by id")
+
+
+def answer(
+    broker: Broker, context: RequestContext, request: MetadataRequest, topic: MetadataRequestTopic
+) -> MetadataResponseTopic:
+    """One topic that was asked for, by id if it has one, else by name; errors become the topic's code."""
+    try:
+        if topic.topic_id != ZERO_UUID:
+            image = broker.metadata.topic_by_id(topic.topic_id)
+            if image is None:
+                raise UnknownTopicIdError
+        else:
+            image = find_or_create(broker, context, request, topic.name or "")
+    except KafkaError as error:
+        name = topic.name
+        if name is None and context.api_version < FIRST_VERSION_BY_ID:
+            name = ""
+        return MetadataResponseTopic(error_code=error.code, name=name, topic_id=topic.topic_id)
+    return describe(broker, request, image)
+
+
+def find_or_create(broker: Broker, context: RequestContext, request: MetadataRequest, name: str) -> TopicImage:
+    """The topic of this name. Raises KafkaErrors when there is none and it may not be created."""
+    image = broker.metadata.topics.get(name)
+    if image is not None:
+        return image
+    allowed = request.allow_auto_topic_creation or context.api_version < 4
+    if not (allowed and broker.config.get_bool("auto.create.topics.enable")):
+        raise UnknownTopicOrPartitionError
+    try:
+        return broker.topics.auto_create(name)
+    except TopicAlreadyExistsError:  # another process of this cluster was faster, and its change is not seen here yet
+        raise UnknownTopicOrPartitionError from None
+
+
+def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> MetadataResponseTopic:
+    """A topic that exists, all its partitions led by this node."""
+    node_ids = [broker.node_id]
+    return MetadataResponseTopic(
+        name=image.name,
+        topic_id=image.topic_id,
+        is_internal=image.is_internal,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=index,
+                leader_id=broker.node_id,
+                leader_epoch=0,
+                replica_nodes=node_ids,
+                isr_nodes=node_ids,
+            )
+            for index in range(image.partition_count)
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED,
+    )
+
+
+def error_response(request: MetadataRequest, error: KafkaError) -> MetadataResponse:
+    """Every topic of the request with the error's code; version 13 has the code for the whole answer too."""
+    return MetadataResponse(
+        topics=[
+            MetadataResponseTopic(error_code=error.code, name=topic.name or "", topic_id=topic.topic_id)
+            for topic in request.topics or ()
+        ],
+        error_code=error.code,
+    )

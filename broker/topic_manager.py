@@ -1,0 +1,305 @@
+"""Creates, widens and deletes topics: store first, then the picture in memory, then the logs.
+
+Order, and why a crash between two steps is harmless
+  create   store commits -> MetadataCache shows it -> logs are made. Without its logs after a crash, a topic gets them at
+           the next start, empty as they were.
+  delete   store commits -> MetadataCache forgets it -> logs are renamed away. Logs left behind by a crash carry the id
+           of a topic that no longer exists; the start finds them and removes them.
+When a call returns, all three steps are done: a deleted topic's name can be used again at once.
+
+A topic is one key of the store, ``/topics/<name>``: JSON with its id, partition count and own configs, written as a
+whole. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from broker.config import BrokerConfig
+from broker.metadata import (
+    GROUP_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+    MetadataCache,
+    TopicImage,
+)
+from broker.metadata_store import Compare, KeyValue, MetadataStore, Put
+from protocol.errors import (
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+    TopicDeletionDisabledError,
+    UnknownTopicOrPartitionError,
+)
+from protocol.types import uuid_from_str, uuid_to_str
+
+TOPICS_PREFIX = "/topics/"
+MAX_TOPIC_NAME_LENGTH = (
+    249  # a directory is called <name>-<partition>, or longer when it is being deleted; 255 is the most
+)
+MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka's bound for what one request may create
+USE_DEFAULT = -1  # the wire's "as the broker is configured" for partitions and replicas
+_LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+class TopicListener(Protocol):
+    """Who makes and removes the logs; called on the loop thread after the store has committed."""
+
+    def topic_created(self, image: TopicImage, first_partition: int) -> None:
+        """Partitions ``first_partition`` and above of this topic exist from now on."""
+        ...
+
+    def topic_deleted(self, image: TopicImage) -> None:
+        """The topic is gone; its logs go before this returns."""
+        ...
+
+    def topic_configs_changed(self, image: TopicImage) -> None:
+        """The topic's own configs, or defaults below them, are others now."""
+        ...
+
+
+class TopicManager:
+    """The one that changes which topics there are. Loop thread only."""
+
+    __slots__ = ("_collision_keys", "_config", "_listener", "_metadata", "_new_topic_id", "_store", "_validate_configs")
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        metadata: MetadataCache,
+        *,
+        validate_configs: Callable[[Mapping[str, str]], None],
+        new_topic_id: Callable[[], bytes],
+    ) -> None:
+        """``validate_configs`` raises InvalidConfigError; ``new_topic_id`` draws ids (``protocol.types.random_uuid``)."""
+        self._config = config
+        self._store = store
+        self._metadata = metadata
+        self._validate_configs = validate_configs
+        self._new_topic_id = new_topic_id
+        self._listener: TopicListener | None = None
+        self._collision_keys: dict[str, str] = {}
+
+    def load(self) -> None:
+        """Read all topics from the store into the cache; called once, before the first request."""
+        for entry in self._store.list(TOPICS_PREFIX):
+            self._show(decode_topic(entry))
+
+    def set_listener(self, listener: TopicListener) -> None:
+        """Who is told of changes from now on. There is one: the replica manager."""
+        self._listener = listener
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = USE_DEFAULT,
+        replication_factor: int = USE_DEFAULT,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> TopicImage:
+        """Create a topic, or with ``validate_only`` only say what it would be (its id is zero then).
+
+        Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidReplicationFactorError,
+        InvalidConfigError, PolicyViolationError. Source: CreateTopics.
+        """
+        validate_topic_name(name)
+        self._check_is_new(name)
+        count = self._partition_count(partitions)
+        check_replication_factor(self._replication_factor(replication_factor))
+        configs = dict(configs or {})
+        self._validate_configs(configs)
+        is_internal = name in INTERNAL_TOPICS
+        if validate_only:
+            return TopicImage(name, bytes(16), count, configs, is_internal)
+        image = TopicImage(name, self._new_topic_id(), count, configs, is_internal)
+        put = Put(TOPICS_PREFIX + name, encode_topic(image))
+        if self._store.txn([Compare(put.key, 0)], [put], []) is None:
+            raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
+        self._show(image)
+        if self._listener is not None:
+            self._listener.topic_created(image, 0)
+        return image
+
+    def auto_create(self, name: str) -> TopicImage:
+        """Create a topic that a client named, with default counts; internal topics with theirs.
+
+        Raises as ``create_topic``. The caller has seen that ``auto.create.topics.enable`` holds where it must.
+        """
+        if name in INTERNAL_TOPICS:
+            return self.ensure_internal_topic(name)
+        return self.create_topic(name)
+
+    def ensure_internal_topic(self, name: str) -> TopicImage:
+        """The internal topic of this name, created if it does not exist yet."""
+        existing = self._metadata.topics.get(name)
+        if existing is not None:
+            return existing
+        partitions, replication_factor, configs = internal_topic_settings(self._config, name)
+        return self.create_topic(name, partitions, replication_factor, configs)
+
+    def delete_topic(self, name: str) -> TopicImage:
+        """Delete a topic and its logs; when this returns the name is free.
+
+        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError. Source: DeleteTopics.
+        """
+        if not self._config.get_bool("delete.topic.enable"):
+            raise TopicDeletionDisabledError
+        image = self._metadata.topics.get(name)
+        if image is None:
+            raise UnknownTopicOrPartitionError
+        self._store.txn([], [], [TOPICS_PREFIX + name])
+        self._metadata.remove(name)
+        self._collision_keys.pop(collision_key(name), None)
+        if self._listener is not None:
+            self._listener.topic_deleted(image)
+        return image
+
+    def create_partitions(self, name: str, count: int, validate_only: bool = False) -> TopicImage:
+        """Widen a topic to ``count`` partitions in all.
+
+        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, PolicyViolationError. Source: CreatePartitions.
+        """
+        image = self._metadata.topics.get(name)
+        if image is None:
+            raise UnknownTopicOrPartitionError
+        if count <= image.partition_count:
+            raise InvalidPartitionsError(
+                f"The topic {name} currently has {image.partition_count} partition(s); {count} would not be an increase."
+            )
+        check_partition_limit(count - image.partition_count)
+        wider = image._replace(partition_count=count)
+        if not validate_only:
+            self._store_image(wider)
+            if self._listener is not None:
+                self._listener.topic_created(wider, image.partition_count)
+        return wider
+
+    def set_configs(self, name: str, configs: Mapping[str, str]) -> TopicImage:
+        """Put these overrides, already validated, in place of a topic's own.
+
+        Raises UnknownTopicOrPartitionError. Source: AlterConfigs, IncrementalAlterConfigs.
+        """
+        image = self._metadata.topics.get(name)
+        if image is None:
+            raise UnknownTopicOrPartitionError
+        changed = image._replace(configs=dict(configs))
+        self._store_image(changed)
+        if self._listener is not None:
+            self._listener.topic_configs_changed(changed)
+        return changed
+
+    def broker_defaults_changed(self) -> None:
+        """A dynamic broker config that topics inherit has changed: every log reads its configs again."""
+        if self._listener is not None:
+            for image in self._metadata.topics.values():
+                self._listener.topic_configs_changed(image)
+
+    def _store_image(self, image: TopicImage) -> None:
+        self._store.txn([], [Put(TOPICS_PREFIX + image.name, encode_topic(image))], [])
+        self._metadata.put(image)
+
+    def _show(self, image: TopicImage) -> None:
+        self._metadata.put(image)
+        self._collision_keys[collision_key(image.name)] = image.name
+
+    def _check_is_new(self, name: str) -> None:
+        if name in self._metadata.topics:
+            raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
+        other = self._collision_keys.get(collision_key(name))
+        if other is not None:
+            raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
+
+    def _partition_count(self, partitions: int) -> int:
+        if partitions == USE_DEFAULT:
+            return self._config.get_int("num.partitions")
+        if partitions < 1:
+            raise InvalidPartitionsError("Number of partitions was set to an invalid non-positive value.")
+        check_partition_limit(partitions)
+        return partitions
+
+    def _replication_factor(self, replication_factor: int) -> int:
+        if replication_factor == USE_DEFAULT:
+            return self._config.get_int("default.replication.factor")
+        return replication_factor
+
+
+def validate_topic_name(name: str) -> None:
+    """Raises InvalidTopicError unless ``name`` may be a topic's."""
+    if not name:
+        raise InvalidTopicError("Topic name is invalid: the empty string is not allowed")
+    if name in (".", ".."):
+        raise InvalidTopicError("Topic name is invalid: '.' or '..' is not allowed")
+    if len(name) > MAX_TOPIC_NAME_LENGTH:
+        raise InvalidTopicError(
+            f"Topic name is invalid: the length of '{name[:MAX_TOPIC_NAME_LENGTH]}...' is longer than the max allowed "
+            f"length {MAX_TOPIC_NAME_LENGTH}"
+        )
+    if not _LEGAL.issuperset(name):
+        raise InvalidTopicError(
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
+            "and '-'"
+        )
+
+
+def collision_key(name: str) -> str:
+    """Names with an equal key may not both exist: metrics write ``.`` as ``_``."""
+    return name.replace(".", "_")
+
+
+def check_partition_limit(count: int) -> None:
+    """Raises PolicyViolationError for more new partitions than one request may make."""
+    if count > MAX_PARTITIONS_PER_REQUEST:
+        raise PolicyViolationError(
+            f"Unable to create {count} partitions at once: the most in one request are {MAX_PARTITIONS_PER_REQUEST}."
+        )
+
+
+def check_replication_factor(replication_factor: int) -> None:
+    """Raises InvalidReplicationFactorError unless this one broker can hold so many replicas."""
+    if replication_factor < 1:
+        raise InvalidReplicationFactorError("Replication factor must be larger than 0.")
+    if replication_factor > 1:
+        raise InvalidReplicationFactorError(
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only 1 broker(s) are registered."
+        )
+
+
+def internal_topic_settings(config: BrokerConfig, name: str) -> tuple[int, int, dict[str, str]]:
+    """Partitions, replication factor and configs an internal topic is made with.
+
+    Raises InvalidRequestError for a name that is no internal topic made here.
+    """
+    if name == GROUP_METADATA_TOPIC:
+        count, replicas = "offsets.topic.num.partitions", "offsets.topic.replication.factor"
+        configs = {"segment.bytes": str(config.get_int("offsets.topic.segment.bytes"))}
+    elif name == TRANSACTION_STATE_TOPIC:
+        count, replicas = "transaction.state.log.num.partitions", "transaction.state.log.replication.factor"
+        configs = {
+            "segment.bytes": str(config.get_int("transaction.state.log.segment.bytes")),
+            "min.insync.replicas": str(config.get_int("transaction.state.log.min.isr")),
+            "unclean.leader.election.enable": "false",
+        }
+    else:
+        raise InvalidRequestError(f"{name} is not an internal topic of this broker")
+    configs |= {"cleanup.policy": "compact", "compression.type": "producer"}
+    return config.get_int(count), config.get_int(replicas), configs
+
+
+def encode_topic(image: TopicImage) -> bytes:
+    """The value of a topic's key in the store."""
+    topic = {"id": uuid_to_str(image.topic_id), "partitions": image.partition_count, "configs": dict(image.configs)}
+    return json.dumps(topic, separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode_topic(entry: KeyValue) -> TopicImage:
+    """The topic a key of the store describes."""
+    name = entry.key[len(TOPICS_PREFIX) :]
+    topic = json.loads(entry.value)
+    return TopicImage(name, uuid_from_str(topic["id"]), topic["partitions"], topic["configs"], name in INTERNAL_TOPICS)

@@ -1,0 +1,175 @@
+"""A broker in a process of its own, for tests and scripts: ``with Broker() as broker: ... broker.bootstrap``.
+
+The process runs ``python -I`` (isolated: no PYTHON* variables, no user site, no current directory on the path), so that
+nothing of the caller's surroundings changes the broker. It gets a free port on 127.0.0.1 and, unless one is given, a
+directory of its own that goes when it stops. It dies with its starter on Linux even when the starter is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+READY_PREFIX = "tidelog ready on "
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+# What a test wants: groups form at once. Everything given as ``config`` wins over it.
+TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
+_PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
+
+
+class BrokerProcessError(Exception):
+    """The broker did not start or did not stop; the message holds the end of its log."""
+
+
+class Broker:
+    """One broker process. Not thread-safe; start and stop it from one thread."""
+
+    def __init__(
+        self,
+        config: Mapping[str, object] | None = None,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        port: int = 0,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        """``config`` holds keys as in server.properties; ``data_dir`` is kept when given, else made and removed."""
+        self._texts = {**TEST_DEFAULTS, **{key: as_text(value) for key, value in (config or {}).items()}}
+        self._own_directory = data_dir is None
+        self.data_dir: Path | None = None if data_dir is None else Path(data_dir)
+        self._port = port
+        self._start_timeout_s = start_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._bootstrap: str | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """``HOST:PORT`` for clients; known while the broker runs."""
+        if self._bootstrap is None:
+            raise BrokerProcessError("the broker is not running")
+        return self._bootstrap
+
+    @property
+    def pid(self) -> int:
+        """The process id; known while the broker runs."""
+        if self._process is None:
+            raise BrokerProcessError("the broker is not running")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start and wait until the broker answers. Raises BrokerProcessError."""
+        if self.data_dir is None:
+            self.data_dir = Path(tempfile.mkdtemp(prefix="tidelog-"))
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
+        self._process = subprocess.Popen(
+            self._command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log, preexec_fn=None
+        )
+        try:
+            self._bootstrap = self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> int:
+        """Stop cleanly and wait; the exit code. Does nothing when it does not run. Raises BrokerProcessError."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """Kill without a chance to clean up (SIGKILL), as a crash would; data given by the caller stays."""
+        return self._end(signal.SIGKILL)
+
+    def restart(self) -> Self:
+        """Stop cleanly, then start on the same directory and port."""
+        port = int(self.bootstrap.rpartition(":")[2])
+        keep, self._own_directory = self._own_directory, False
+        self.stop()
+        self._own_directory = keep
+        self._port = port
+        return self.start()
+
+    def log_text(self) -> str:
+        """What the broker wrote to standard error so far."""
+        if self._log is None:
+            return ""
+        position = self._log.tell()
+        self._log.seek(0)
+        text = self._log.read().decode(errors="replace")
+        self._log.seek(position)
+        return text
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _command(self) -> list[str]:
+        assert self.data_dir is not None
+        start = f"import sys; sys.path.insert(0, {_PACKAGE_ROOT!r}); from tidelog.cli import main; sys.exit(main())"
+        command = [sys.executable, "-I", "-c", start, "serve", "--host", "127.0.0.1", "--port", str(self._port)]
+        command += ["--data-dir", str(self.data_dir)]
+        for key, text in self._texts.items():
+            command += ["--override", f"{key}={text}"]
+        return command
+
+    def _wait_until_ready(self) -> str:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        deadline = time.monotonic() + self._start_timeout_s
+        line = b""
+        while not line.endswith(b"\n"):
+            readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise BrokerProcessError(f"the broker was not ready after {self._start_timeout_s} s\n{self.log_text()}")
+            part = os.read(process.stdout.fileno(), 4096)
+            if not part:
+                raise BrokerProcessError(f"the broker ended with code {process.wait()}\n{self.log_text()}")
+            line += part
+        return line.decode().strip().removeprefix(READY_PREFIX)
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self._process, self._bootstrap = self._process, None, None
+        if process is None:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        try:
+            code = process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise BrokerProcessError(f"the broker did not stop in {STOP_TIMEOUT_S} s\n{self.log_text()}") from None
+        finally:
+            self._clean_up(process)
+        return code
+
+    def _clean_up(self, process: subprocess.Popen[bytes]) -> None:
+        if process.stdout is not None:
+            process.stdout.close()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        if self._own_directory and self.data_dir is not None:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+            self.data_dir = None
+
+
+def as_text(value: object) -> str:
+    """A configuration value as it stands in server.properties."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,127 @@
+"""``tidelog serve``: one broker in this process, until SIGTERM or SIGINT.
+
+Standard output carries exactly one line, ``tidelog ready on HOST:PORT``, written once the broker answers; logs go to
+standard error. Signals are caught from the first moment, because process 1 of a container gets no default action for
+SIGTERM: one that comes before the broker runs ends the process, a later one stops it cleanly. Both exit with 0.
+
+Exit codes: 0 stopped as asked; 1 the broker could not start (port taken, directory in use); 2 wrong configuration.
+
+Imports here are few on purpose: the time from exec to the first answer is counted (see docs/configuration.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig, Endpoint
+    from broker.server import Server
+
+HELP = "run a broker"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="where partitions and metadata live; default: log.dirs, or data"
+    )
+    parser.add_argument("--host", metavar="HOST", help="the address to listen on; default: listeners, or 127.0.0.1")
+    parser.add_argument(
+        "--port", type=int, metavar="N", help="the port; 0 takes a free one; default: listeners, or 9092"
+    )
+    parser.add_argument("--config", metavar="FILE", help="a server.properties file")
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one configuration key; may be given many times; wins over --config and KAFKA_* variables",
+    )
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="default: %(default)s")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop_before_start)
+    configure_logging(arguments.log_level)
+    from broker.config import BrokerConfig, ServeOptions
+    from protocol.config_def import ConfigError
+
+    options = ServeOptions(arguments.data_dir, arguments.host, arguments.port)
+    try:
+        config = BrokerConfig.load(arguments.config, os.environ, arguments.override, options)
+    except ConfigError as error:
+        print(f"tidelog serve: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    config.log_unknown_keys()
+    return serve(config)
+
+
+def stop_before_start(number: int, frame: object) -> None:
+    """What a signal does until the event loop listens for it."""
+    raise SystemExit(0)
+
+
+def configure_logging(level: str) -> None:
+    """Logs to standard error, one line each."""
+    import logging
+
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+
+
+def serve(config: BrokerConfig) -> int:
+    """Run the broker until a signal. Returns the exit code."""
+    import asyncio
+
+    import uvloop
+
+    from broker.errors import StartError
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve_until_signal(config))
+    except (StartError, OSError) as error:
+        print(f"tidelog serve: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+async def serve_until_signal(config: BrokerConfig) -> None:
+    """Start, say so, wait for a signal, stop."""
+    import asyncio
+
+    from broker.server import Server
+
+    loop = asyncio.get_running_loop()
+    stop_asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_asked.set)
+    server = Server(config)
+    await server.start()
+    try:
+        announce(server)
+        await stop_asked.wait()
+    finally:
+        await server.stop()
+
+
+def announce(server: Server) -> None:
+    """Print the ready line; a reader that has gone is no reason to stop."""
+    import gc
+
+    endpoint: Endpoint = server.endpoints[0]
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "0.0.0.0"
+    try:
+        print(f"tidelog ready on {host}:{endpoint.port}", flush=True)
+    except OSError:
+        sys.stdout = sys.stderr
+    gc.collect()
+    gc.freeze()  # what is here now lives as long as the process: later collections need not look at it

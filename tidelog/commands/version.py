@@ -1,0 +1,22 @@
+"""``tidelog version``."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "print the version of Tidelog, Python and what it stands on"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No options."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one line per component."""
+    import platform
+    from importlib.metadata import version
+
+    for name in ("tidelog", "uvloop", "numpy"):
+        print(f"{name} {version(name)}")
+    print(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    return 0
