@@ -13,7 +13,7 @@ from benchmarks.procfs import rss_bytes
 from benchmarks.rivals.process import API_VERSIONS_V0, BrokerProcess
 from benchmarks.rows import GB, MB, TIDELOG, Contender, Metric, Row, Run
 from benchmarks.serving_rows import LARGE_VALUE_BYTES, LIBRDKAFKA_BATCH_BYTES, load_batches
-from benchmarks.topics import create_topic
+from benchmarks.topics import Topics
 
 PARTITIONS_PER_TOPIC = 1000
 SETTLE_S = 2.0
@@ -37,7 +37,7 @@ def measure_memory(run: Run, contender: Contender) -> dict[str, float]:
     with _fresh(run, contender, "memory") as broker:
         time.sleep(SETTLE_S)
         idle = rss_bytes(broker.pid)
-        create_topic(broker, "memory")
+        Topics(broker.bootstrap).create("memory")
         load_batches(broker, "memory", run.scale.memory_bytes, LARGE_VALUE_BYTES, LIBRDKAFKA_BATCH_BYTES)
         run_load("fetch", broker.host, broker.port, topic="memory", total_bytes=run.scale.memory_bytes)
         return {"idle": idle / MB, "used": rss_bytes(broker.pid) / MB}
@@ -77,7 +77,7 @@ def measure_partitions(run: Run, contender: Contender) -> dict[str, float]:
     topics = [f"many-{i}" for i in range(run.scale.partitions // per_topic)]
     with _fresh(run, contender, "partitions") as broker:
         for topic in topics:
-            create_topic(broker, topic, per_topic)
+            Topics(broker.bootstrap).create(topic, per_topic)
             _produce_to_all(broker, topic, per_topic)
         broker.terminate()
         broker.start()
@@ -125,7 +125,7 @@ def _allow_descriptors(wanted: int) -> None:
 def measure_unclean_start(run: Run, contender: Contender) -> dict[str, float]:
     """kill -9, then start and take a record; what recovery adds to a plain start is scaled to 10 GB of log."""
     with _fresh(run, contender, "unclean") as broker:
-        create_topic(broker, "unclean")
+        Topics(broker.bootstrap).create("unclean")
         load_batches(broker, "unclean", run.scale.recovery_bytes, LARGE_VALUE_BYTES, LIBRDKAFKA_BATCH_BYTES)
         plain_start = broker.start_seconds
         broker.kill()

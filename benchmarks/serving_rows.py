@@ -16,7 +16,7 @@ from benchmarks.native import LoadResult, run_load
 from benchmarks.procfs import CpuTime, cpu_time
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rows import FLOOR, GB, KAFKA, TIDELOG, Contender, Metric, Row, Run
-from benchmarks.topics import create_topic, delete_topic
+from benchmarks.topics import Topics
 
 LIBRDKAFKA_BATCH_BYTES = 1_000_000
 JAVA_BATCH_BYTES = 16_384
@@ -61,11 +61,13 @@ def measured(broker: BrokerProcess) -> Iterator[Spent]:
 @contextmanager
 def topic_for(contender: Contender, name: str, partitions: int = 1) -> Iterator[str]:
     """A topic that exists inside the ``with`` block."""
-    if contender.has_topics:
-        create_topic(serving(contender), name, partitions)
+    if not contender.has_topics:
+        yield name
+        return
+    topics = Topics(serving(contender).bootstrap)
+    topics.create(name, partitions)
     yield name
-    if contender.has_topics:
-        delete_topic(serving(contender), name)
+    topics.delete(name)
 
 
 def load_batches(
@@ -150,7 +152,7 @@ def measure_fetch(run: Run, contender: Contender) -> dict[str, float]:
     broker, topic = serving(contender), "fetch-1000"
     if topic not in contender.prepared:
         if contender.has_topics:
-            create_topic(broker, topic)
+            Topics(broker.bootstrap).create(topic)
         else:
             broker.restart()
         load_batches(broker, topic, run.scale.payload_bytes, LARGE_VALUE_BYTES, LIBRDKAFKA_BATCH_BYTES)

@@ -1,0 +1,34 @@
+"""Reading /proc."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from benchmarks.procfs import CpuTime, cpu_time, parse_rss_bytes, parse_stat, rss_bytes
+
+STAT = "42 (a (b) c) S 1 42 42 0 -1 4194304 9 0 0 0 250 75 3 4 20 0 1 0 100 1 1 1"
+
+
+def test_stat_is_read_after_the_last_bracket_of_the_name() -> None:
+    assert parse_stat(STAT, 100) == CpuTime(2.5, 0.75)
+
+
+def test_cpu_times_subtract_and_add_up() -> None:
+    spent = CpuTime(3.0, 2.0) - CpuTime(1.0, 0.5)
+    assert (spent, spent.total_s) == (CpuTime(2.0, 1.5), 3.5)
+
+
+def test_rss_is_in_bytes() -> None:
+    assert parse_rss_bytes("Name:\tx\nVmHWM:\t   9 kB\nVmRSS:\t   12 kB\n") == 12 * 1024
+
+
+def test_status_without_rss_is_an_error() -> None:
+    with pytest.raises(ValueError, match="VmRSS"):
+        parse_rss_bytes("Name:\tkthreadd\n")
+
+
+def test_own_process_can_be_read() -> None:
+    assert cpu_time(os.getpid()).total_s >= 0
+    assert rss_bytes(os.getpid()) > 1_000_000

@@ -1,0 +1,82 @@
+"""The table and the aims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.report import Results, append_section, markdown_table, missed, ratio
+from benchmarks.rows import FLOOR, KAFKA, TIDELOG, Contender, Metric, Row, Run
+
+CPU = Metric("cpu", "CPU", "s", limit=2.0)
+TOTAL = Metric("total", "all CPU", "s", floor_ratio=1.5)
+RATE = Metric("rate", "rate", "1/s", limit=100, more_is_better=True, digits=0)
+
+
+def nothing(_run: Run, _contender: Contender) -> dict[str, float]:
+    return {}
+
+
+def row(*metrics: Metric) -> Row:
+    return Row("work", "some work", metrics, nothing)
+
+
+def results(**found: dict[str, float]) -> Results:
+    made = Results()
+    for contender, values in found.items():
+        made.add("work", contender, values)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "floor", "met"),
+    [
+        (CPU, 2.0, None, True),
+        (CPU, 2.1, None, False),
+        (RATE, 100, None, True),
+        (RATE, 99, None, False),
+        (TOTAL, 1.5, 1.0, True),
+        (TOTAL, 1.6, 1.0, False),
+        (TOTAL, 1.6, None, None),
+        (Metric("x", "x", "s"), 1.0, 1.0, None),
+    ],
+)
+def test_aim_is_met(metric: Metric, value: float, floor: float | None, met: bool | None) -> None:
+    assert metric.is_met(value, floor) is met
+
+
+def test_ratio_says_how_many_times_better() -> None:
+    assert ratio(CPU, 1.0, 5.0) == 5.0
+    assert ratio(RATE, 10.0, 5.0) == 2.0
+    assert ratio(CPU, None, 5.0) is None
+
+
+def test_results_take_the_median_of_the_rounds() -> None:
+    made = Results()
+    for value in (1.0, 9.0, 2.0):
+        made.add("work", TIDELOG, {"cpu": value})
+    assert made.median("work", "cpu", TIDELOG) == 2.0
+
+
+def test_table_shows_who_took_part() -> None:
+    made = results(**{TIDELOG: {"cpu": 1.0}, KAFKA: {"cpu": 3.0}})
+    assert markdown_table([row(CPU)], made).splitlines()[2:] == [
+        "| some work | CPU, s | 1.00 | 3.00 | 3.0x | - | <= 2 | yes |"
+    ]
+
+
+def test_table_leaves_out_what_nobody_measured() -> None:
+    assert len(markdown_table([row(CPU)], Results()).splitlines()) == 2
+
+
+def test_missed_aims_are_named() -> None:
+    made = results(**{TIDELOG: {"cpu": 3.0, "total": 1.0}, FLOOR: {"total": 1.0}})
+    assert missed([row(CPU, TOTAL)], made) == ["work CPU: 3.00 s, aim <= 2"]
+
+
+def test_newest_section_stands_first(tmp_path: Path) -> None:
+    page = tmp_path / "RESULTS.md"
+    append_section(page, "one", "first")
+    append_section(page, "two", "second")
+    assert page.read_text() == "# Results\n\n## two\n\nsecond\n\n## one\n\nfirst\n"
