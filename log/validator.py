@@ -9,7 +9,7 @@ uncompressed set of the topic's magic; a magic 1 wrapper whose inner offsets are
 Otherwise the records are decoded and one batch (or set) of the topic's format and codec is built from them.
 
 The usual request, one magic 2 batch with nothing to change, takes a path of its own: one header unpack, one CRC, one
-walk over the records, one ``pack_into``. That path refuses nothing by itself: whatever it does not like goes the general way,
+walk over the records, one ``pack_into``. That path refuses nothing by itself: what it dislikes goes the general way,
 which finds the same fault again and names it.
 
 What is refused is what Kafka's LogValidator and UnifiedLog refuse, with the same error codes; faults of single records
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,8 +86,7 @@ class AppendOrigin(Enum):
     REPLICATION = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ValidationParams:
+class ValidationParams(NamedTuple):
     """The topic's side of validation; the log keeps one per configuration. Sizes in bytes, times in ms.
 
     ``magic`` is the topic's message format. ``compression`` None means "producer": keep the codec that came.

@@ -7,10 +7,10 @@ where the package is laid out differently, the package is imported the ordinary 
 
 from __future__ import annotations
 
+import os.path
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, PathFinder
 from importlib.util import module_from_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -27,9 +27,9 @@ def _extension_path() -> str | None:
     spec = PathFinder.find_spec("crc32c")
     for location in (spec.submodule_search_locations if spec else None) or ():
         for suffix in EXTENSION_SUFFIXES:
-            path = Path(location, f"_crc32c{suffix}")
-            if path.exists():
-                return str(path)
+            path = os.path.join(location, f"_crc32c{suffix}")
+            if os.path.exists(path):
+                return path
     return None
 
 

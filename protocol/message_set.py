@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.compression import CompressionType, decompress
 from protocol.crc import crc32
@@ -283,8 +283,7 @@ class ByteBufferMessageSet:
         return self.deep()
 
 
-@dataclass(frozen=True, slots=True)
-class MessageSetOptions:
+class MessageSetOptions(NamedTuple):
     """Magic (0 or 1), codec, level and append time (ms; sets the timestamp type) of a set to be built."""
 
     magic: int

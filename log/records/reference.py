@@ -15,6 +15,7 @@ last byte, header names are not null and every varint ends within its 5 or 10 by
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from protocol.errors import InvalidRecordError
@@ -195,9 +196,8 @@ def first_with_max_timestamp(section: Buffer, count: int) -> TimestampPosition |
     return max(_deltas(section, count), key=lambda found: found.timestamp_delta, default=None)
 
 
-def _deltas(section: Buffer, count: int) -> list[TimestampPosition]:
+def _deltas(section: Buffer, count: int) -> Iterator[TimestampPosition]:
     ensure_plausible_count(count, len(section))
-    found = []
     position = 0
     try:
         for _ in range(count):
@@ -206,8 +206,7 @@ def _deltas(section: Buffer, count: int) -> list[TimestampPosition]:
                 raise InvalidRecordError(f"Invalid record size {length} at byte {position} of {len(section)}")
             timestamp_delta, after = read_varlong(section, position + 1)
             offset_delta, _ = read_varint(section, after)
-            found.append(TimestampPosition(offset_delta, timestamp_delta))
+            yield TimestampPosition(offset_delta, timestamp_delta)
             position += length
     except IndexError:
         raise InvalidRecordError("Found invalid record structure: it ends early") from None
-    return found

@@ -1,0 +1,118 @@
+"""Down-conversion: stored batches in the older format a fetching client speaks (Fetch v0 and v1: magic 0; v2, v3: magic 1).
+
+    stored range --(one batch at a time)--> not newer than asked: as it is
+                                            control batch:        dropped (old formats have no word for it)
+                                            newer:                decoded, headers (and for magic 0 timestamps) dropped,
+                                                                  built again with the same codec, offsets kept
+                                        --> cut at max_bytes: an old client ignores a cut last message
+
+Lazy: each step holds one stored batch, its records and its converted form, whatever the range's size. An uncompressed
+magic 2 batch becomes single messages, so those below the offset asked for are left out (librdkafka needs that); a
+compressed one becomes one wrapper with all its messages. zstd has no number in the old formats: in the first batch that
+is an error, further on the range ends before it, and the client meets the error at its next fetch (KIP-110).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+
+from protocol.compression import CompressionType
+from protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedCompressionTypeError
+from protocol.message_set import LegacyRecordBatch, MessageSetOptions, build_message_set
+from protocol.record_batch import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    MIN_ENTRY_BYTES,
+    Buffer,
+    RecordBatch,
+    iter_batches,
+)
+from protocol.transferable import TransferableRecords
+
+_SIZE = struct.Struct(">i")
+_SIZE_POSITION = 8
+
+Source = TransferableRecords | Buffer
+
+
+def down_convert(sources: Iterable[Source], to_magic: int, first_offset: int, max_bytes: int) -> Iterator[bytes]:
+    """The batches of ``sources`` (slices of files, or bytes) in format ``to_magic`` (0 or 1), piece by piece.
+
+    ``first_offset`` is the offset the client asked for. At most ``max_bytes`` come in all, but the first message always
+    comes whole; the last may be cut. Nothing comes when the range holds control batches only: the caller reads on behind
+    it. Does not release the sources. Blocks on disk and codecs: run it in a thread when the range is large.
+
+    Raises UnsupportedCompressionTypeError when the first batch to convert is zstd, CorruptMessageError and
+    InvalidRecordError on damage, KafkaStorageError when reading fails.
+    """
+    remaining, is_first = max_bytes, True
+    for batch in _stored_batches(sources):
+        try:
+            piece = convert_batch(batch, to_magic, first_offset)
+        except UnsupportedCompressionTypeError:
+            if is_first:
+                raise
+            return
+        if not piece:
+            continue
+        limit = max(remaining, LOG_OVERHEAD + _SIZE.unpack_from(piece, _SIZE_POSITION)[0]) if is_first else remaining
+        yield piece[:limit]
+        remaining -= len(piece)
+        if remaining <= 0:
+            return
+        is_first = False
+
+
+def convert_batch(batch: RecordBatch | LegacyRecordBatch, to_magic: int, first_offset: int) -> bytes:
+    """One batch in format ``to_magic``; empty when nothing of it remains. Errors as :func:`down_convert`."""
+    if batch.is_control:
+        return b""
+    if batch.compression_type == CompressionType.ZSTD:
+        raise UnsupportedCompressionTypeError("Down-conversion of zstandard-compressed batches is not supported")
+    if batch.magic <= to_magic:
+        return bytes(batch.view())
+    records = list(batch.records(DEFAULT_MAX_DECOMPRESSED_BYTES))
+    if batch.magic == MAGIC_V2 and not batch.is_compressed:
+        records = [record for record in records if record.offset >= first_offset]
+    append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
+    return build_message_set(records, MessageSetOptions(to_magic, batch.compression_type, None, append_time))
+
+
+def _stored_batches(sources: Iterable[Source]) -> Iterator[RecordBatch | LegacyRecordBatch]:
+    """Batches one by one; each slice of a file is read one batch at a time, and ends quietly at a cut batch."""
+    for source in sources:
+        if isinstance(source, TransferableRecords):
+            for stored in _read_batches(source):
+                yield from iter_batches(stored)
+        else:
+            yield from iter_batches(source)
+
+
+def _read_batches(source: TransferableRecords) -> Iterator[bytes]:
+    position, end = source.position, source.position + source.size
+    while end - position >= LOG_OVERHEAD:
+        (length,) = _SIZE.unpack(_pread(source, _SIZE.size, position + _SIZE_POSITION))
+        if length < MIN_ENTRY_BYTES:
+            raise CorruptMessageError(f"Entry at byte {position} has size {length}, below the least, {MIN_ENTRY_BYTES}")
+        size = LOG_OVERHEAD + length
+        if size > end - position:
+            return
+        yield _pread(source, size, position)
+        position += size
+
+
+def _pread(source: TransferableRecords, size: int, position: int) -> bytes:
+    """Exactly ``size`` bytes. Raises KafkaStorageError when the file cannot give them."""
+    try:
+        data = os.pread(source.file.fileno(), size, position)
+        while len(data) < size and (more := os.pread(source.file.fileno(), size - len(data), position + len(data))):
+            data += more
+    except OSError as error:
+        raise KafkaStorageError(f"Reading {size} bytes at {position} failed: {error}") from error
+    if len(data) < size:
+        raise KafkaStorageError(f"The file ends {size - len(data)} bytes before the range that was promised")
+    return data

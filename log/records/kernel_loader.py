@@ -1,0 +1,111 @@
+"""Bring kernels into a serving process without stalling it.
+
+    thread (daemon):  numba installed?  no  -> one log line, the reference stays
+                      child: python -m log.records.compile MODULE        compiles into the cache on disk, at low
+                      priority import MODULE                                      loads from that cache: no compilation
+                      here on_loaded(module)
+
+The child and this process must agree on the cache's directory. ``NUMBA_CACHE_DIR`` wins; else numba uses
+``__pycache__`` beside the module or the user's cache directory; where neither can be written (read-only root, no home)
+a private directory below the system's temporary one is set for both.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+logger = logging.getLogger(__name__)
+
+#: Compilation takes 5 to 20 s on a busy machine; a child that takes this long will not finish.
+COMPILE_TIMEOUT_SECONDS = 300
+_ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def load_in_background(module: str, on_loaded: Callable[[ModuleType], None]) -> threading.Thread:
+    """Compile ``module`` in a child, import it in a thread, call ``on_loaded`` with it there. Returns the thread.
+
+    Where numba is missing or compilation fails one line is logged and ``on_loaded`` is never called.
+    """
+    thread = threading.Thread(target=_load, args=(module, on_loaded), name=f"load {module}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _load(module: str, on_loaded: Callable[[ModuleType], None]) -> None:
+    if importlib.util.find_spec("numba") is None:
+        logger.info("numba is not installed: record-level work stays in plain Python (pip install 'tidelog[kernels]')")
+        return
+    ensure_cache_directory(_ROOT.joinpath(*module.split(".")).parent)
+    if not _compile_in_child(module):
+        return
+    try:
+        loaded = importlib.import_module(module)
+    except (ImportError, RuntimeError, OSError) as error:
+        logger.warning("kernels %s do not load, record-level work stays in plain Python: %s", module, error)
+        return
+    logger.info("kernels %s loaded", module)
+    on_loaded(loaded)
+
+
+def _compile_in_child(module: str) -> bool:
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), environment.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "log.records.compile", module]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=_ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=COMPILE_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        logger.warning("kernels %s do not compile, record-level work stays in plain Python: %s", module, error)
+        return False
+    if done.returncode != 0:
+        last = done.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
+        logger.warning("kernels %s do not compile, record-level work stays in plain Python: %s", module, last)
+    return done.returncode == 0
+
+
+def ensure_cache_directory(module_directory: Path) -> None:
+    """Set ``NUMBA_CACHE_DIR`` when numba would find no directory to write of its own."""
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    if _is_writable(module_directory / "__pycache__") or _is_writable(user_cache / "numba"):
+        return
+    os.environ["NUMBA_CACHE_DIR"] = str(private_temporary_directory())
+
+
+def _is_writable(directory: Path) -> bool:
+    """Whether ``directory``, or the nearest parent there is, lets us write."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    return os.access(directory, os.W_OK)
+
+
+def private_temporary_directory() -> Path:
+    """A directory of ours alone: the cache holds pickles, so nobody else may write there."""
+    directory = Path(tempfile.gettempdir(), f"tidelog-kernels-{os.getuid()}")
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        status = directory.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+            return directory
+    except OSError as error:
+        logger.debug("cannot use %s: %s", directory, error)
+    return Path(tempfile.mkdtemp(prefix="tidelog-kernels-"))
