@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - struct's own spelling
 
@@ -18,6 +19,7 @@ from protocol.types import Buffer, MalformedError, skip_tagged_fields
 _START = Struct(">hhih")  # with the length of the client id
 _START_V0 = Struct(">hhi")
 _unpack_start = _START.unpack_from
+_new: Callable[[type[RequestHeader]], RequestHeader] = object.__new__
 _CORRELATION_ID = Struct(">i")
 _CONTROLLED_SHUTDOWN = int(ApiKey.CONTROLLED_SHUTDOWN)
 
@@ -56,22 +58,27 @@ def decode_request_header(view: Buffer) -> tuple[RequestHeader, int]:
         api_key, api_version, correlation_id, length = _unpack_start(view)
         if api_key == _CONTROLLED_SHUTDOWN and api_version == 0:
             return RequestHeader(api_key, api_version, correlation_id, None), _START_V0.size
-        end = 10
-        client_id = None
+        header = _new(RequestHeader)  # half the cost of a call with arguments
+        header.api_key = api_key
+        header.api_version = api_version
+        header.correlation_id = correlation_id
         if length >= 0:
-            end += length
+            end = 10 + length
             if end > len(view):
                 raise MalformedError("the client id is longer than the request")
-            client_id = str(view[10:end], "utf-8")
-        elif length != -1:
+            header.client_id = str(view[10:end], "utf-8")
+        elif length == -1:
+            header.client_id = None
+            end = 10
+        else:
             raise MalformedError(f"a client id of {length} bytes")
         if api_key < 0 or api_version < 0:
-            raise MalformedError(f"API key {api_key} version {api_version}")
+            raise MalformedError("a number below 0")
         if api_version >= FIRST_FLEXIBLE_VERSION[api_key]:
             end = end + 1 if view[end] == 0 else skip_tagged_fields(view, end)
     except (StructError, IndexError, MalformedError, UnicodeDecodeError) as error:
         raise _invalid(view, error) from None
-    return RequestHeader(api_key, api_version, correlation_id, client_id), end
+    return header, end
 
 
 def _invalid(view: Buffer, error: Exception) -> InvalidRequestError:
