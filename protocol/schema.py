@@ -146,8 +146,11 @@ def binary(versions: str = "0+", *, nullable: str = "none", default: bytes | Non
 
 
 def record_batches(versions: str = "0+", *, nullable: str = "none") -> Any:
-    """Record batches. Decode to a memoryview; encode from a buffer, a TransferableRecords, or a list of both."""
-    return Field("records", versions, nullable, None, None)
+    """Record batches. Decode to a memoryview; encode from a buffer, a TransferableRecords, or a list of both.
+
+    The default is null where that is allowed, else no bytes.
+    """
+    return Field("records", versions, nullable, b"" if nullable == "none" else None, None)
 
 
 @overload

@@ -76,7 +76,7 @@ class PartitionData(Struct):
     acknowledge_error_code: int = int16()
     acknowledge_error_message: str | None = string(nullable="0+", default=None)
     current_leader: LeaderIdAndEpoch = struct_of(LeaderIdAndEpoch)
-    records: RecordsValue | None = record_batches()
+    records: RecordsValue = record_batches()
     acquired_records: list[AcquiredRecords] = array(AcquiredRecords)
 
 
