@@ -1,0 +1,192 @@
+"""What both sparse indices share: fixed-size entries in a file, appended in order, searched through a read-only mapping.
+
+File: ``entry * n``, nothing else. While its segment is active the file is longer than its entries: it is extended by a hole
+that doubles (4 KiB first), so that the mapping need not follow every entry; ``trim`` cuts the hole when the segment rolls
+or closes, and that is the form Kafka leaves and expects. (Kafka extends to ``segment.index.bytes`` at once; ten thousand
+idle partitions would then carry 200 GB of holes and as many mappings.)
+
+Entries are written with ``pwrite``, not through the mapping: a full disk then gives an error instead of SIGBUS. Readers map
+the file read-only and touch only slots below ``entries``, which is published after the entry is in the file; ``truncate_to``
+lowers ``entries`` but leaves the file its length, so a reader with yesterday's count never touches an unmapped page.
+
+Search is Kafka's (KAFKA-6432): the last 8192 bytes are the *warm section*. In-sync readers look there, so the pages a binary
+search touches are always the same few, and never one that was evicted; only a look-up before it searches the rest.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from struct import Struct
+from typing import ClassVar
+
+from log.file_system import FileSystem, OpenFile
+from protocol.errors import KafkaStorageError
+
+WARM_SECTION_BYTES = 8192
+INITIAL_CAPACITY_BYTES = 4096
+
+
+class IndexCorruptError(KafkaStorageError):
+    """An index file contradicts itself or its segment; it is rebuilt from the records."""
+
+
+def floor_slot(buffer: mmap.mmap | bytes, key: Struct, at: int, entry_size: int, entries: int, target: int) -> int:
+    """The last slot whose key (at byte ``at`` of an entry) is <= ``target``; -1 when there is none."""
+    if entries == 0:
+        return -1
+    warm = max(0, entries - WARM_SECTION_BYTES // entry_size)
+    unpack = key.unpack_from
+    if unpack(buffer, warm * entry_size + at)[0] <= target:
+        low, high = warm, entries - 1
+    elif warm == 0:
+        return -1
+    else:
+        low, high = 0, warm - 1
+        if unpack(buffer, at)[0] > target:
+            return -1
+    # Invariant: the key of low is <= target, the key of high + 1 is > target (or there is none).
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if unpack(buffer, middle * entry_size + at)[0] <= target:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class AbstractIndex:
+    """An index file; children know what an entry means. Writes under the log's lock; look-ups by any thread."""
+
+    ENTRY: ClassVar[Struct]
+    #: Slots kept free when the index counts as full (the time index keeps one for the entry made on roll).
+    RESERVED_SLOTS: ClassVar[int] = 0
+
+    __slots__ = ("_capacity", "_entries", "_file", "_file_system", "_load_lock", "_map", "base_offset", "max_entries", "path")
+
+    def __init__(self, file_system: FileSystem, path: str, base_offset: int, max_bytes: int) -> None:
+        self._file_system = file_system
+        self._load_lock = threading.Lock()
+        self._file: OpenFile | None = None
+        self._map: mmap.mmap | None = None
+        self._entries = -1  # not loaded
+        self._capacity = 0
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // self.ENTRY.size
+
+    @property
+    def entries(self) -> int:
+        """How many entries the index holds; opens the file on first use."""
+        return self._entries if self._entries >= 0 else self._load()
+
+    @property
+    def is_full(self) -> bool:
+        """True when the next entry would not fit ``segment.index.bytes``: time to roll."""
+        return self.entries >= self.max_entries - self.RESERVED_SLOTS
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the entries, as the file has them after :meth:`trim`."""
+        return self.entries * self.ENTRY.size
+
+    @property
+    def has_partial_entry(self) -> bool:
+        """True when the file ends within an entry: no finished index does."""
+        self.entries  # noqa: B018 - opens the file
+        return self._file is not None and self._file.size() % self.ENTRY.size != 0
+
+    def _load(self) -> int:
+        with self._load_lock:
+            if self._entries < 0:
+                entries = 0
+                if self._file_system.exists(self.path):
+                    self._file = self._file_system.open_file(self.path)
+                    self._capacity = self._file.size()
+                    entries = self._capacity // self.ENTRY.size
+                    self._remap()
+                self._entries = entries
+            return self._entries
+
+    def _remap(self) -> None:
+        assert self._file is not None
+        self._map = (
+            mmap.mmap(self._file.fileno(), self._capacity, mmap.MAP_SHARED, mmap.PROT_READ) if self._capacity else None
+        )
+
+    def _entry_bytes(self, slot: int) -> tuple[int, ...]:
+        mapped = self._map
+        if not 0 <= slot < self._entries or mapped is None:
+            raise IndexError(f"slot {slot} of {self._entries} in {self.path}")
+        return self.ENTRY.unpack_from(mapped, slot * self.ENTRY.size)
+
+    def _append_entry(self, first: int, second: int) -> None:
+        entries = self.entries
+        position = entries * self.ENTRY.size
+        if position + self.ENTRY.size > self._capacity:
+            self._grow()
+        assert self._file is not None
+        self._file.write_at(self.ENTRY.pack(first, second), position)
+        self._entries = entries + 1
+
+    def _grow(self) -> None:
+        if self._file is None:
+            self._file = self._file_system.open_file(self.path, create=True)
+        limit = max(self.max_entries, self._entries + 1) * self.ENTRY.size
+        wanted = max(INITIAL_CAPACITY_BYTES, self._capacity * 2) // self.ENTRY.size * self.ENTRY.size
+        capacity = max(min(wanted, limit), self._entries * self.ENTRY.size + self.ENTRY.size)
+        self._file.truncate(capacity)
+        self._capacity = capacity
+        self._remap()
+
+    def create(self) -> None:
+        """Make the empty file, as Kafka does with its segment; an old one of that name is emptied."""
+        self._file = self._file_system.open_file(self.path, create=True)
+        self._file.truncate(0)
+        self._capacity = 0
+        self._map = None
+        self._entries = 0
+
+    def _truncate_to_entries(self, entries: int) -> None:
+        # The stale entries behind stay in the file until overwritten or trimmed; a crash before that leaves an index
+        # whose segment is past the recovery point, so it is rebuilt.
+        self._entries = entries
+
+    def reset(self) -> None:
+        """Forget every entry (before a rebuild). Not while readers look."""
+        self.entries  # noqa: B018 - opens the file
+        if self._file is None:
+            self._file = self._file_system.open_file(self.path, create=True)
+        self._map = None
+        self._entries = 0
+        self._capacity = 0
+        self._file.truncate(0)
+
+    def trim(self) -> None:
+        """Cut the file to its entries, when the segment becomes inactive."""
+        if self._entries >= 0 and self._file is not None and self._capacity != self.size_bytes:
+            self._file.truncate(self.size_bytes)
+            self._capacity = self.size_bytes
+            self._remap()
+
+    def flush(self) -> None:
+        """Make the entries durable. Raises KafkaStorageError."""
+        file = self._file
+        if file is not None:
+            file.sync()
+
+    def close(self) -> None:
+        """Trim and close the file; a later look-up opens it again."""
+        with self._load_lock:
+            file = self._file
+            if file is not None:
+                if self._entries >= 0 and self._capacity != self._entries * self.ENTRY.size:
+                    file.truncate(self._entries * self.ENTRY.size)
+                file.close()
+            self._file, self._map, self._entries, self._capacity = None, None, -1, 0
+
+    def rename_to(self, path: str) -> None:
+        """Give the file another name, when it exists."""
+        if self._file_system.exists(self.path):
+            self._file_system.rename(self.path, path)
+        self.path = path

@@ -1,0 +1,224 @@
+"""Topic-level configuration: every key Kafka knows for a topic, declared once, with the server keys that give its default.
+
+``TOPIC_CONFIG_DEF`` is what CreateTopics, AlterConfigs, DescribeConfigs and ``docs/configuration.md`` read; ``SYNONYMS`` says
+which server key stands in for a topic key, in Kafka's order and unit (``log.retention.hours`` is milliseconds here).
+:class:`LogConfig` holds the values of one topic as attributes, parsed once: nothing on the produce path looks up a name.
+
+Source: TopicConfig and ServerTopicConfigSynonyms of Kafka 4.3, and of 3.9 for the keys that 4.0 dropped with the old formats.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from protocol.compression import CompressionType
+from protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType, Importance, between, each_of, one_of
+
+MAX_LONG = 2**63 - 1
+_HOUR_MS = 3_600_000
+_WEEK_MS = 168 * _HOUR_MS
+_MEDIUM, _LOW = Importance.MEDIUM, Importance.LOW
+_VERSION_PATTERN = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(?:-IV\d+)?")
+
+
+def message_format_magic(version: str) -> int:
+    """The record format of a Kafka version: 0 before 0.10, 1 before 0.11, 2 since. Raises ValueError."""
+    match = _VERSION_PATTERN.fullmatch(version)
+    if match is None:
+        raise ValueError(f"not a version: {version!r}")
+    major, minor = int(match[1]), int(match[2])
+    if (major, minor) < (0, 10):
+        return 0
+    return 1 if (major, minor) < (0, 11) else 2
+
+
+def _is_version(value: Any) -> bool:
+    return isinstance(value, str) and _VERSION_PATTERN.fullmatch(value) is not None
+
+
+_VERSION = Check(_is_version, "a Kafka version such as 0.9.0, 0.10.2 or 3.0")
+_GZIP_LEVEL = Check(lambda level: level == -1 or 1 <= level <= 9, "1 to 9 or -1")
+
+
+def _key(name: str, kind: ConfigType, default: Any, check: Check | None, doc: str, importance: Importance = _MEDIUM) -> ConfigKey:
+    return ConfigKey(name, kind, default, check, importance, doc, dynamic=True)
+
+
+_INT, _LONG, _BOOLEAN = ConfigType.INT, ConfigType.LONG, ConfigType.BOOLEAN
+_STRING, _LIST, _DOUBLE = ConfigType.STRING, ConfigType.LIST, ConfigType.DOUBLE
+
+TOPIC_CONFIG_DEF = ConfigDef((
+    _key("cleanup.policy", _LIST, ("delete",), each_of("compact", "delete"), "What happens to old segments: delete them by age and size, compact them by key, or both."),
+    _key("compression.gzip.level", _INT, -1, _GZIP_LEVEL, "Level of gzip when the broker compresses."),
+    _key("compression.lz4.level", _INT, 9, between(1, 17), "Level of lz4 when the broker compresses."),
+    _key("compression.type", _STRING, "producer", one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "Codec of stored batches; producer keeps what came."),
+    _key("compression.zstd.level", _INT, 3, between(-131072, 22), "Level of zstd when the broker compresses."),
+    _key("delete.retention.ms", _LONG, 24 * _HOUR_MS, between(0), "How long tombstones of a compacted topic stay readable, in ms."),
+    _key("file.delete.delay.ms", _LONG, 60_000, between(0), "How long deleted files stay on disk for their readers, in ms."),
+    _key("flush.messages", _LONG, MAX_LONG, between(1), "Records after which the log is synced to disk; 1 makes every acknowledgement wait for the (grouped) sync."),
+    _key("flush.ms", _LONG, MAX_LONG, between(0), "Milliseconds after which the log is synced to disk."),
+    _key("follower.replication.throttled.replicas", _LIST, (), None, "Replicas whose replication is throttled on the follower side."),
+    _key("index.interval.bytes", _INT, 4096, between(0), "Bytes of records between two entries of the offset index."),
+    _key("leader.replication.throttled.replicas", _LIST, (), None, "Replicas whose replication is throttled on the leader side."),
+    _key("local.retention.bytes", _LONG, -2, between(-2), "Local part of retention.bytes with tiered storage; -2 means retention.bytes."),
+    _key("local.retention.ms", _LONG, -2, between(-2), "Local part of retention.ms with tiered storage; -2 means retention.ms."),
+    _key("max.compaction.lag.ms", _LONG, MAX_LONG, between(1), "Longest time a record stays uncompacted, in ms."),
+    _key("max.message.bytes", _INT, 1024 * 1024 + 12, between(0), "Largest record batch accepted, after compression."),
+    _key("message.downconversion.enable", _BOOLEAN, True, None, "Whether old clients get records converted to their format.", _LOW),
+    _key("message.format.version", _STRING, "3.0-IV1", _VERSION, "Kafka version whose record format is stored: before 0.10 magic 0, before 0.11 magic 1, else magic 2."),
+    _key("message.timestamp.after.max.ms", _LONG, _HOUR_MS, between(0), "How far a record's timestamp may lie ahead of the broker's clock, in ms."),
+    _key("message.timestamp.before.max.ms", _LONG, MAX_LONG, between(0), "How far a record's timestamp may lie behind the broker's clock, in ms."),
+    _key("message.timestamp.difference.max.ms", _LONG, MAX_LONG, between(0), "Older form of message.timestamp.before.max.ms and .after.max.ms, used where those are not set."),
+    _key("message.timestamp.type", _STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"), "Whether records keep the producer's time or get the broker's."),
+    _key("min.cleanable.dirty.ratio", _DOUBLE, 0.5, between(0, 1), "Share of uncompacted bytes from which a compacted log is cleaned."),
+    _key("min.compaction.lag.ms", _LONG, 0, between(0), "Shortest time a record stays uncompacted, in ms."),
+    _key("min.insync.replicas", _INT, 1, between(1), "Replicas that must have a record before acks=all is answered."),
+    _key("preallocate", _BOOLEAN, False, None, "Accepted for Kafka's sake; segments grow as they are written."),
+    _key("remote.log.copy.disable", _BOOLEAN, False, None, "Accepted for Kafka's sake; there is no tiered storage."),
+    _key("remote.log.delete.on.disable", _BOOLEAN, False, None, "Accepted for Kafka's sake; there is no tiered storage."),
+    _key("remote.storage.enable", _BOOLEAN, False, Check(lambda value: not value, "false: there is no tiered storage"), "Accepted for Kafka's sake; there is no tiered storage."),
+    _key("retention.bytes", _LONG, -1, None, "Size from which the oldest segments are deleted; -1 for no limit."),
+    _key("retention.ms", _LONG, _WEEK_MS, between(-1), "Age from which segments are deleted, in ms; -1 for no limit."),
+    _key("segment.bytes", _INT, 1 << 30, between(14), "Size at which a segment is closed and a new one begun."),
+    _key("segment.index.bytes", _INT, 10 * 1024 * 1024, between(4), "Largest size of a segment's indices; a full one closes the segment."),
+    _key("segment.jitter.ms", _LONG, 0, between(0), "Largest random part taken off segment.ms, so that not all logs roll at once."),
+    _key("segment.ms", _LONG, _WEEK_MS, between(1), "Age at which a segment is closed even when not full, in ms."),
+    _key("unclean.leader.election.enable", _BOOLEAN, False, None, "Whether a replica out of sync may lead."),
+))  # fmt: skip
+
+
+class Synonym(NamedTuple):
+    """A server key that gives a topic key its default; its value times ``factor`` is the topic key's."""
+
+    server_key: str
+    factor: int = 1
+
+
+#: Topic key -> server keys, most specific first. Keys without an entry have no server default.
+SYNONYMS: dict[str, tuple[Synonym, ...]] = {
+    "cleanup.policy": (Synonym("log.cleanup.policy"),),
+    "compression.gzip.level": (Synonym("compression.gzip.level"),),
+    "compression.lz4.level": (Synonym("compression.lz4.level"),),
+    "compression.type": (Synonym("compression.type"),),
+    "compression.zstd.level": (Synonym("compression.zstd.level"),),
+    "delete.retention.ms": (Synonym("log.cleaner.delete.retention.ms"),),
+    "file.delete.delay.ms": (Synonym("log.segment.delete.delay.ms"),),
+    "flush.messages": (Synonym("log.flush.interval.messages"),),
+    "flush.ms": (Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
+    "index.interval.bytes": (Synonym("log.index.interval.bytes"),),
+    "local.retention.bytes": (Synonym("log.local.retention.bytes"),),
+    "local.retention.ms": (Synonym("log.local.retention.ms"),),
+    "max.compaction.lag.ms": (Synonym("log.cleaner.max.compaction.lag.ms"),),
+    "max.message.bytes": (Synonym("message.max.bytes"),),
+    "message.downconversion.enable": (Synonym("log.message.downconversion.enable"),),
+    "message.format.version": (Synonym("log.message.format.version"),),
+    "message.timestamp.after.max.ms": (Synonym("log.message.timestamp.after.max.ms"),),
+    "message.timestamp.before.max.ms": (Synonym("log.message.timestamp.before.max.ms"),),
+    "message.timestamp.difference.max.ms": (Synonym("log.message.timestamp.difference.max.ms"),),
+    "message.timestamp.type": (Synonym("log.message.timestamp.type"),),
+    "min.cleanable.dirty.ratio": (Synonym("log.cleaner.min.cleanable.ratio"),),
+    "min.compaction.lag.ms": (Synonym("log.cleaner.min.compaction.lag.ms"),),
+    "min.insync.replicas": (Synonym("min.insync.replicas"),),
+    "preallocate": (Synonym("log.preallocate"),),
+    "retention.bytes": (Synonym("log.retention.bytes"),),
+    "retention.ms": (
+        Synonym("log.retention.ms"),
+        Synonym("log.retention.minutes", 60_000),
+        Synonym("log.retention.hours", _HOUR_MS),
+    ),
+    "segment.bytes": (Synonym("log.segment.bytes"),),
+    "segment.index.bytes": (Synonym("log.index.size.max.bytes"),),
+    "segment.jitter.ms": (Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", _HOUR_MS)),
+    "segment.ms": (Synonym("log.roll.ms"), Synonym("log.roll.hours", _HOUR_MS)),
+    "unclean.leader.election.enable": (Synonym("unclean.leader.election.enable"),),
+}
+
+
+class LogConfig:
+    """The values of one topic. Immutable by agreement; a change of configuration makes a new one.
+
+    ``values`` has every key by its Kafka name; the attributes are those the log asks for on its way.
+    """
+
+    __slots__ = (
+        "compact", "compression_level", "compression_type", "delete", "delete_retention_ms", "file_delete_delay_ms",
+        "flush_messages", "flush_ms", "index_interval_bytes", "is_log_append_time", "max_compaction_lag_ms",
+        "max_message_bytes", "message_downconversion_enable", "message_format_magic", "min_cleanable_dirty_ratio",
+        "min_compaction_lag_ms", "min_insync_replicas", "retention_bytes", "retention_ms", "segment_bytes",
+        "segment_index_bytes", "segment_jitter_ms", "segment_ms", "timestamp_after_max_ms", "timestamp_before_max_ms",
+        "values",
+    )  # fmt: skip
+
+    def __init__(self, overrides: Mapping[str, Any] | None = None) -> None:
+        """Values by Kafka name, text or typed; defaults for the rest.
+
+        Raises ConfigError naming key, value and what is allowed.
+        """
+        given = dict(overrides or {})
+        values = TOPIC_CONFIG_DEF.parse(given)
+        self.values: Mapping[str, Any] = values
+        self._set_rolling(values)
+        self._set_retention(values)
+        self._set_records(values, given)
+
+    def _set_rolling(self, values: Mapping[str, Any]) -> None:
+        self.segment_bytes: int = values["segment.bytes"]
+        self.segment_ms: int = values["segment.ms"]
+        self.segment_jitter_ms: int = values["segment.jitter.ms"]
+        self.segment_index_bytes: int = values["segment.index.bytes"]
+        self.index_interval_bytes: int = values["index.interval.bytes"]
+        self.flush_messages: int = values["flush.messages"]
+        self.flush_ms: int = values["flush.ms"]
+
+    def _set_retention(self, values: Mapping[str, Any]) -> None:
+        self.retention_bytes: int = values["retention.bytes"]
+        self.retention_ms: int = values["retention.ms"]
+        self.file_delete_delay_ms: int = values["file.delete.delay.ms"]
+        self.delete_retention_ms: int = values["delete.retention.ms"]
+        self.min_compaction_lag_ms: int = values["min.compaction.lag.ms"]
+        self.max_compaction_lag_ms: int = values["max.compaction.lag.ms"]
+        self.min_cleanable_dirty_ratio: float = values["min.cleanable.dirty.ratio"]
+        self.compact = "compact" in values["cleanup.policy"]
+        self.delete = "delete" in values["cleanup.policy"]
+
+    def _set_records(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        self.max_message_bytes: int = values["max.message.bytes"]
+        self.min_insync_replicas: int = values["min.insync.replicas"]
+        self.message_downconversion_enable: bool = values["message.downconversion.enable"]
+        self.message_format_magic = message_format_magic(values["message.format.version"])
+        self.is_log_append_time = values["message.timestamp.type"] == "LogAppendTime"
+        codec: str = values["compression.type"]
+        self.compression_type = None if codec == "producer" else _codec_number(codec)
+        self.compression_level: int | None = values.get(f"compression.{codec}.level")
+        difference: int | None = values["message.timestamp.difference.max.ms"]
+        if "message.timestamp.difference.max.ms" not in given:
+            difference = None
+        before, after = values["message.timestamp.before.max.ms"], values["message.timestamp.after.max.ms"]
+        use_before = difference is None or "message.timestamp.before.max.ms" in given
+        use_after = difference is None or "message.timestamp.after.max.ms" in given
+        self.timestamp_before_max_ms: int = before if use_before else difference
+        self.timestamp_after_max_ms: int = after if use_after else difference
+
+    def random_segment_jitter(self) -> int:
+        """A random part of ``segment.jitter.ms`` (at most ``segment.ms``) for one segment."""
+        jitter = min(self.segment_jitter_ms, self.segment_ms)
+        return random.randrange(jitter) if jitter else 0
+
+
+def _codec_number(name: str) -> int:
+    return 0 if name == "uncompressed" else int(CompressionType[name.upper()])
+
+
+def topic_defaults(server_values: Mapping[str, Any]) -> dict[str, Any]:
+    """Topic values that server settings ask for. ``server_values`` holds only what someone set, parsed."""
+    defaults = {}
+    for topic_key, synonyms in SYNONYMS.items():
+        for synonym in synonyms:
+            value = server_values.get(synonym.server_key)
+            if value is not None:
+                defaults[topic_key] = value * synonym.factor if synonym.factor != 1 and value >= 0 else value
+                break
+    return defaults

@@ -1,0 +1,104 @@
+"""What every log of a broker shares: the seams, the deletion queue, and whether its directory still works."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from log.file_system import FileSystem, LogStorageError
+from log.producer_state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
+from log.time import Time
+from protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+
+class DeletionQueue:
+    """Files to unlink after ``file.delete.delay.ms``, by the monotonic clock. Any thread.
+
+    A crash before the deadline loses only the queue: the names end in ``.deleted`` or ``-delete`` and go at the next start.
+    """
+
+    __slots__ = ("_heap", "_lock", "_sequence", "_time")
+
+    def __init__(self, time: Time) -> None:
+        self._time = time
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = itertools.count()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def schedule(self, delay_ms: float, delete: Callable[[], None]) -> None:
+        """Call ``delete`` when ``delay_ms`` have passed and somebody runs the queue."""
+        with self._lock:
+            heapq.heappush(self._heap, (self._time.monotonic_ms() + delay_ms, next(self._sequence), delete))
+
+    def run(self, *, everything: bool = False) -> int:
+        """Delete what is due (or everything); returns how many items. A failure is logged: the next start tries again."""
+        count = 0
+        while (delete := self._pop(everything)) is not None:
+            try:
+                delete()
+            except KafkaStorageError as error:
+                logger.warning("deletion left for the next start: %s", error)
+            count += 1
+        return count
+
+    def _pop(self, everything: bool) -> Callable[[], None] | None:
+        with self._lock:
+            if self._heap and (everything or self._heap[0][0] <= self._time.monotonic_ms()):
+                return heapq.heappop(self._heap)[2]
+            return None
+
+
+class DirectoryState:
+    """One entry of ``log.dirs`` and whether it still works. ``failure`` is read without a lock and never cleared."""
+
+    __slots__ = ("_listeners", "failure", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.failure: KafkaStorageError | None = None
+        self._listeners: list[Callable[[DirectoryState], None]] = []
+
+    def add_listener(self, listener: Callable[[DirectoryState], None]) -> None:
+        """Have ``listener`` called once, in the thread that saw the failure."""
+        self._listeners.append(listener)
+
+    def mark_offline(self, error: KafkaStorageError) -> None:
+        """Nothing of this directory is served from now on: what the disk holds is not known any more (F9)."""
+        if self.failure is None:
+            self.failure = error
+            logger.error("log directory %s goes offline: %s", self.path, error)
+            for listener in self._listeners:
+                listener(self)
+
+    def note(self, error: KafkaStorageError) -> None:
+        """Take the directory offline unless the error left everything as it was (a full disk, no permission)."""
+        if isinstance(error, LogStorageError) and not error.recoverable:
+            self.mark_offline(error)
+
+    def ensure_online(self) -> None:
+        """Raises KafkaStorageError when the directory is offline."""
+        if self.failure is not None:
+            raise KafkaStorageError(f"log directory {self.path} is offline: {self.failure}")
+
+
+@dataclass(slots=True)
+class LogEnvironment:
+    """The seams and settings that all logs of one manager share."""
+
+    file_system: FileSystem
+    time: Time
+    deletions: DeletionQueue = field(init=False)
+    producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS
+    max_decompressed_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        self.deletions = DeletionQueue(self.time)

@@ -1,0 +1,300 @@
+"""The file system seam: the only place in this package that opens, renames, unlinks, syncs, makes or lists anything.
+
+Every ``OSError`` becomes a :class:`KafkaStorageError` that names the operation and the path; its ``os_errno`` tells a full
+disk (the append is refused, reads go on) from a failed sync (the directory goes offline). Tests put
+``tests/support/faulty_file_system.py`` in its place, which forgets unsynced bytes, tears writes and fails the N-th call.
+
+Durability rules that callers rely on:
+
+- bytes written are durable after ``OpenFile.sync`` of that file;
+- a created, renamed or unlinked name is durable after ``sync_directory`` of its directory;
+- ``replace_file`` does both in the order that leaves either the old or the new content, never a part.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from protocol.errors import KafkaStorageError
+
+#: Errors that leave everything written before intact: the operation is refused, the directory stays online.
+RECOVERABLE_ERRNOS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EFBIG}
+)
+
+
+class LogStorageError(KafkaStorageError):
+    """A file operation failed. ``os_errno`` is the system's error number, ``path`` the file, ``operation`` what was tried."""
+
+    def __init__(self, operation: str, path: str, os_errno: int) -> None:
+        super().__init__(f"{operation} of {path} failed: {os.strerror(os_errno)}")
+        self.operation = operation
+        self.path = path
+        self.os_errno = os_errno
+
+    @property
+    def recoverable(self) -> bool:
+        """True when the directory may stay online: a full or read-only disk, no permission, no descriptors left."""
+        return self.os_errno in RECOVERABLE_ERRNOS and self.operation != "sync"
+
+
+class FileEntry(NamedTuple):
+    """One name in a directory listing; a symbolic link is neither file nor directory."""
+
+    name: str
+    is_directory: bool
+    is_file: bool
+    size: int
+    modified_ms: int
+
+
+class OpenFile(Protocol):
+    """An open file. Not locked: one writer, any number of positional readers."""
+
+    path: str
+
+    def fileno(self) -> int:
+        """The descriptor, for ``sendfile`` and ``mmap``."""
+        ...
+
+    def size(self) -> int:
+        """The file's length in bytes."""
+        ...
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from byte ``position``; fewer only at the end of the file."""
+        ...
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of ``data`` at byte ``position``. After an error any part of it may be in the file."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend (with a hole) the file to ``size`` bytes."""
+        ...
+
+    def sync(self) -> None:
+        """Make all bytes written so far durable (fdatasync)."""
+        ...
+
+    def close(self) -> None:
+        """Close the descriptor; a second call does nothing."""
+        ...
+
+
+class FileSystem(Protocol):
+    """What the log needs of a file system. Safe for use by any thread."""
+
+    def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile: ...
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str, *, missing_ok: bool = False) -> None: ...
+
+    def list_directory(self, path: str) -> list[FileEntry]: ...
+
+    def list_names(self, path: str) -> list[str]: ...
+
+    def make_directory(self, path: str) -> None: ...
+
+    def remove_directory(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def lock_file(self, path: str) -> OpenFile | None: ...
+
+
+@contextmanager
+def _translated(operation: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LogStorageError(operation, path, error.errno or errno.EIO) from error
+
+
+class OsFile:
+    """:class:`OpenFile` over a descriptor of the operating system."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def size(self) -> int:
+        with _translated("stat", self.path):
+            return os.fstat(self._fd).st_size
+
+    def read_at(self, position: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._fd, size, position)
+            if len(data) == size or not data:
+                return data
+            return data + self._read_rest(position + len(data), size - len(data))
+        except OSError as error:
+            raise LogStorageError("read", self.path, error.errno or errno.EIO) from error
+
+    def _read_rest(self, position: int, size: int) -> bytes:
+        # A signal or the 2 GiB limit of one read leaves a short count; only the end of the file gives none.
+        parts = []
+        while size > 0 and (part := os.pread(self._fd, size, position)):
+            parts.append(part)
+            position += len(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        # No context manager here: this is the append path, and entering one costs as much as the checks around it.
+        try:
+            size = len(data)
+            written = os.pwrite(self._fd, data, position)
+            while written < size:
+                count = os.pwrite(self._fd, memoryview(data)[written:], position + written)
+                if count == 0:
+                    raise OSError(errno.EIO, "nothing written")
+                written += count
+        except OSError as error:
+            raise LogStorageError("write", self.path, error.errno or errno.EIO) from error
+
+    def truncate(self, size: int) -> None:
+        with _translated("truncate", self.path):
+            os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        with _translated("sync", self.path):
+            os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with _translated("close", self.path):
+                os.close(fd)
+
+
+class OsFileSystem:
+    """:class:`FileSystem` over the operating system's calls."""
+
+    __slots__ = ()
+
+    def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
+        """Open ``path``; symbolic links are refused (a stray link must not lead an append out of the directory)."""
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        with _translated("open", path):
+            return OsFile(os.open(path, flags, 0o644), path)
+
+    def read_file(self, path: str) -> bytes:
+        """The whole content of a small file."""
+        file = self.open_file(path, writable=False)
+        try:
+            return file.read_at(0, file.size())
+        finally:
+            file.close()
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        """Put ``data`` in the place of ``path`` by way of ``path.tmp``: a crash leaves the old or the new content.
+
+        With ``sync=False`` only a crash of the process is survived that way, not one of the machine.
+        """
+        temporary = path + ".tmp"
+        file = self.open_file(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(data, 0)
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def rename(self, old: str, new: str) -> None:
+        with _translated("rename", old):
+            os.rename(old, new)
+
+    def unlink(self, path: str, *, missing_ok: bool = False) -> None:
+        with _translated("unlink", path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+    def list_directory(self, path: str) -> list[FileEntry]:
+        """All entries, sorted by name."""
+        with _translated("list", path), os.scandir(path) as entries:
+            listing = []
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                mode, modified_ms = status.st_mode, status.st_mtime_ns // 1_000_000
+                listing.append(
+                    FileEntry(entry.name, stat.S_ISDIR(mode), stat.S_ISREG(mode), status.st_size, modified_ms)
+                )
+        listing.sort()
+        return listing
+
+    def list_names(self, path: str) -> list[str]:
+        """The names of a directory, sorted, without a look at each: ten thousand partitions must list in milliseconds."""
+        with _translated("list", path):
+            return sorted(os.listdir(path))
+
+    def make_directory(self, path: str) -> None:
+        """Make ``path`` and its missing parents; it may exist."""
+        with _translated("mkdir", path):
+            os.makedirs(path, exist_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove ``path`` and everything below it; it may be missing."""
+        with _translated("remove", path):
+            for root, directories, files in os.walk(path, topdown=False):
+                for name in files:
+                    os.unlink(os.path.join(root, name))
+                for name in directories:
+                    self._remove_below(os.path.join(root, name))
+            if os.path.isdir(path):
+                os.rmdir(path)
+
+    @staticmethod
+    def _remove_below(path: str) -> None:
+        if os.path.islink(path):
+            os.unlink(path)
+        else:
+            os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        with _translated("sync", path):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def lock_file(self, path: str) -> OpenFile | None:
+        """Take the exclusive ``flock`` of ``path``; None when another process holds it. Closing the file gives it back."""
+        file = self.open_file(path, create=True)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise LogStorageError("lock", path, error.errno or errno.EIO) from error
+        return file

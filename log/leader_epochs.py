@@ -1,0 +1,121 @@
+"""Leader epochs of a log: at which offset each leader began (KIP-101, KIP-279).
+
+Invariant: epochs strictly grow and start offsets do not shrink. Entries come from appends (the leader's epoch is stamped into
+each batch), so the file ``leader-epoch-checkpoint`` can always be made again from the records: it is written at once but
+synced only with the next flush of the log, and an unreadable one is rebuilt.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+
+from log.checkpoints import LEADER_EPOCH_FILE, EpochEntry, encode_lines, read_leader_epochs
+from log.file_system import FileSystem
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_EPOCH_OFFSET = -1
+
+
+class LeaderEpochCache:
+    """Entries in memory, the file behind them. Changes under the log's lock; look-ups by any thread."""
+
+    __slots__ = ("_dirty", "_entries", "_file_system", "_path", "_write_lock", "latest_epoch")
+
+    def __init__(self, file_system: FileSystem, directory: str) -> None:
+        self._file_system = file_system
+        self._path = os.path.join(directory, LEADER_EPOCH_FILE)
+        self._entries: tuple[EpochEntry, ...] = ()
+        self._write_lock = threading.Lock()
+        self._dirty = False
+        self.latest_epoch = UNDEFINED_EPOCH
+
+    def load(self) -> None:
+        """Read the file. Raises CheckpointCorruptError when it must be rebuilt."""
+        self._publish(_monotone(read_leader_epochs(self._file_system, self._path)))
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """All entries, oldest first."""
+        return self._entries
+
+    def _publish(self, entries: Iterable[EpochEntry]) -> None:
+        self._entries = tuple(entries)
+        self.latest_epoch = self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
+
+    def _change(self, entries: Iterable[EpochEntry], *, write: bool = True) -> None:
+        self._publish(entries)
+        self._dirty = True
+        if write:
+            self._write(sync=False)
+
+    def _write(self, *, sync: bool) -> None:
+        with self._write_lock:
+            lines = encode_lines(f"{entry.epoch} {entry.start_offset}" for entry in self._entries)
+            self._file_system.replace_file(self._path, lines, sync=sync)
+            self._dirty = not sync
+
+    def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
+        """Note that ``epoch`` begins at ``start_offset``, unless it or a later one is known. Raises KafkaStorageError."""
+        if epoch > self.latest_epoch:
+            kept = [entry for entry in self._entries if entry.start_offset < start_offset]
+            self._change([*kept, EpochEntry(epoch, start_offset)], write=write)
+
+    def flush(self) -> None:
+        """Make the file durable if it changed. Raises KafkaStorageError."""
+        if self._dirty:
+            self._write(sync=True)
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drop the epochs that begin at or after ``end_offset``."""
+        if self._entries and self._entries[-1].start_offset >= end_offset:
+            self._change(entry for entry in self._entries if entry.start_offset < end_offset)
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Drop the epochs that end before ``start_offset``; the one that holds it now begins there."""
+        before = [entry for entry in self._entries if entry.start_offset <= start_offset]
+        if before and (before[-1].start_offset < start_offset or len(before) > 1):
+            after = self._entries[len(before) :]
+            self._change([EpochEntry(before[-1].epoch, start_offset), *after])
+
+    def clear(self, *, write: bool = True) -> None:
+        """Forget everything."""
+        if self._entries:
+            self._change((), write=write)
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The epoch ``offset`` was written in; -1 when unknown."""
+        found = UNDEFINED_EPOCH
+        for entry in self._entries:
+            if entry.start_offset > offset:
+                break
+            found = entry.epoch
+        return found
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(epoch, offset): the largest known epoch <= ``epoch`` and where it ended; (-1, -1) when there is none.
+
+        Source: OffsetForLeaderEpoch, KIP-279.
+        """
+        entries = self._entries
+        if epoch == UNDEFINED_EPOCH or not entries:
+            return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
+        if epoch == entries[-1].epoch:
+            return epoch, log_end_offset
+        later = [entry for entry in entries if entry.epoch > epoch]
+        if not later:
+            return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
+        floor = [entry.epoch for entry in entries if entry.epoch <= epoch]
+        # An epoch older than all we know: nothing of it is here, and what is here begins with the first later one.
+        return (floor[-1] if floor else epoch), later[0].start_offset
+
+
+def _monotone(entries: list[EpochEntry]) -> list[EpochEntry]:
+    """Entries with growing epochs and offsets only: an older broker could leave others (KAFKA-7897)."""
+    kept: list[EpochEntry] = []
+    for entry in entries:
+        while kept and (entry.epoch <= kept[-1].epoch or entry.start_offset < kept[-1].start_offset):
+            kept.pop()
+        kept.append(entry)
+    return kept

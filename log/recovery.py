@@ -1,0 +1,260 @@
+"""Making one segment whole again after a crash, and its indices after whatever happened to them.
+
+``recover_segment`` walks every batch: CRC, offsets, then index entries, leader epochs and producer state as an append would
+have made them. Where it stops being a log, the file is cut, if that place can be torn by a crash:
+
+==================================  =====================================================================
+damage at a place that ...          what is done
+==================================  =====================================================================
+was never synced (at or behind      cut there; whatever follows was not synced either
+the recovery point)
+was synced, the header tells the    kept as bytes and reported; readers of that batch see its CRC fail, all others
+length                              read on
+was synced, the header is garbage   the next batch that proves itself (CRC) is looked for, the bytes between kept
+was synced, nothing valid follows   refused: cutting would give old offsets to new records
+==================================  =====================================================================
+
+``index_fault`` says what is wrong with a closed segment's indices, cheaply (both ends) or wholly (every entry);
+``rebuild_indices`` makes them from batch headers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from log.batch_scan import BODY_CHUNK_BYTES, BatchHeader, crc_matches, iter_batches, iter_headers, parse_header
+from log.leader_epochs import LeaderEpochCache
+from log.producer_state import ProducerStateManager
+from log.replay import replay_batch
+from log.segment import LogSegment
+from log.time_index import TimestampOffset
+from protocol.errors import CorruptMessageError, KafkaStorageError
+from protocol.record_batch import RECORD_BATCH_OVERHEAD
+
+logger = logging.getLogger(__name__)
+
+
+class LogLoadError(KafkaStorageError):
+    """A partition directory is not a log that may be served; the message says what and where."""
+
+
+class _IndexBuilder:
+    """Makes the index entries that appends of the same batches would have made."""
+
+    __slots__ = ("_interval", "_largest", "_last_entry_position", "_segment")
+
+    def __init__(self, segment: LogSegment, interval_bytes: int) -> None:
+        self._segment = segment
+        self._interval = interval_bytes
+        self._last_entry_position = 0
+        self._largest = TimestampOffset(-1, segment.base_offset)
+        segment.offset_index.reset()
+        segment.time_index.reset()
+
+    def add(self, header: BatchHeader) -> None:
+        if header.max_timestamp > self._largest.timestamp:
+            self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
+        if header.position - self._last_entry_position > self._interval:
+            self._segment.offset_index.append(header.last_offset, header.position)
+            self._segment.time_index.maybe_append(*self._largest)
+            self._last_entry_position = header.position
+
+    def finish(self) -> None:
+        if self._largest.timestamp >= 0:
+            self._segment.time_index.maybe_append(*self._largest, on_roll=True)
+        self._segment.offset_index.trim()
+        self._segment.time_index.trim()
+        self._segment.forget_state()
+
+
+def recover_segment(
+    segment: LogSegment, state: ProducerStateManager, epochs: LeaderEpochCache, *, synced_below: int, interval_bytes: int
+) -> int:
+    """See the module; returns the bytes cut off. ``synced_below`` is the recovery point.
+
+    Raises LogLoadError, KafkaStorageError.
+    """
+    builder = _IndexBuilder(segment, interval_bytes)
+    segment.transaction_index.reset()
+    size = segment.size
+    valid = 0
+    next_offset = segment.base_offset
+    for header, batch in _provable_batches(segment, synced_below):
+        if header.base_offset < next_offset or header.last_offset - segment.base_offset > 0x7FFFFFFF:
+            if next_offset < synced_below:
+                raise LogLoadError(
+                    f"offset {header.base_offset} follows {next_offset - 1} at byte {header.position} of {segment.records.path}"
+                )
+            break
+        next_offset = header.last_offset + 1
+        valid = header.position + header.size
+        builder.add(header)
+        if header.magic == 2:
+            if header.leader_epoch > epochs.latest_epoch:
+                epochs.assign(header.leader_epoch, header.base_offset, write=False)
+            if header.producer_id >= 0:
+                aborted = replay_batch(state, header, batch)
+                if aborted is not None:
+                    segment.transaction_index.append(aborted)
+    state.end_offset = max(state.end_offset, next_offset)
+    if valid < size:
+        if next_offset < synced_below:
+            raise LogLoadError(
+                f"{segment.records.path} has no valid batch from byte {valid} on, though offsets up to {synced_below} were synced"
+            )
+        logger.warning("%s: cutting %d bytes from byte %d on", segment.records.path, size - valid, valid)
+        segment.records.truncate_to(valid)
+    builder.finish()
+    return size - valid
+
+
+def _provable_batches(segment: LogSegment, synced_below: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Batches with a right CRC, in order; stops at the first wrong one, unless it lies below the recovery point."""
+    position = 0
+    next_offset = segment.base_offset
+    while True:
+        try:
+            for header, batch in iter_batches(segment.records, position, segment.size):
+                if not crc_matches(header, batch):
+                    raise CorruptMessageError(f"wrong CRC at byte {header.position} of {segment.records.path}")
+                yield header, batch
+                position, next_offset = header.position + header.size, header.last_offset + 1
+        except CorruptMessageError as error:
+            if next_offset >= synced_below:
+                logger.warning("recovery stops: %s", error)
+                return
+            logger.error("damaged batch kept, its records cannot be read: %s", error)  # noqa: TRY400 - no traceback wanted
+            found = find_next_batch(segment, position + 1, next_offset)
+            if found is None:
+                return
+            position = found
+            continue
+        return
+
+
+def find_next_batch(segment: LogSegment, start: int, next_offset: int) -> int | None:
+    """The byte at which the next batch that proves itself begins, behind damage; None when there is none.
+
+    Only magic 2 can be found this way: its header is long enough to tell, and its CRC confirms.
+    """
+    size = segment.size
+    position = start
+    while position + RECORD_BATCH_OVERHEAD <= size:
+        chunk = segment.records.read_at(position, min(BODY_CHUNK_BYTES, size - position))
+        at = chunk.find(b"\x02", 16)
+        while at >= 0 and at - 16 + RECORD_BATCH_OVERHEAD <= len(chunk):
+            candidate = position + at - 16
+            if _proves_itself(segment, chunk, at - 16, candidate, next_offset):
+                return candidate
+            at = chunk.find(b"\x02", at + 1)
+        if position + len(chunk) >= size:
+            return None
+        position += len(chunk) - RECORD_BATCH_OVERHEAD + 1
+    return None
+
+
+def _proves_itself(segment: LogSegment, chunk: bytes, at: int, position: int, next_offset: int) -> bool:
+    try:
+        header = parse_header(chunk, at, position, segment.records.path)
+    except CorruptMessageError:
+        return False
+    if header.base_offset < next_offset or header.position + header.size > segment.size:
+        return False
+    if header.last_offset - segment.base_offset > 0x7FFFFFFF:
+        return False
+    return crc_matches(header, memoryview(segment.records.read_at(position, header.size)))
+
+
+def rebuild_indices(segment: LogSegment, interval_bytes: int) -> None:
+    """Offset and time index of a closed segment from its headers; damage ends the useful part. Raises KafkaStorageError."""
+    builder = _IndexBuilder(segment, interval_bytes)
+    position, next_offset = 0, segment.base_offset
+    while True:
+        try:
+            for header in iter_headers(segment.records, position, segment.size):
+                builder.add(header)
+                position, next_offset = header.position + header.size, header.last_offset + 1
+        except CorruptMessageError as error:
+            logger.error("damaged batch left out of the index: %s", error)  # noqa: TRY400 - no traceback wanted
+            found = find_next_batch(segment, position + 1, next_offset)
+            if found is not None:
+                position = found
+                continue
+        break
+    builder.finish()
+
+
+def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) -> None:
+    """The transaction index of a segment; ``state`` is the producer state at its base offset. Raises KafkaStorageError."""
+    segment.transaction_index.reset()
+    for header, batch in segment.batches():
+        if header.producer_id >= 0:
+            aborted = replay_batch(state, header, batch)
+            if aborted is not None:
+                segment.transaction_index.append(aborted)
+
+
+def index_fault(segment: LogSegment, interval_bytes: int, *, every_entry: bool) -> str | None:
+    """What is wrong with the offset or time index; None when nothing is (that was looked at)."""
+    try:
+        return (
+            _offset_index_fault(segment, every_entry=every_entry)
+            or _stale_fault(segment, interval_bytes)
+            or _time_index_fault(segment, every_entry=every_entry)
+        )
+    except CorruptMessageError as error:
+        return str(error)
+
+
+def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
+    index = segment.offset_index
+    if index.has_partial_entry:
+        return f"{index.path} ends within an entry"
+    count = index.entries
+    slots = range(count) if every_entry else sorted({0, count - 1} if count else ())
+    previous = (segment.base_offset - 1, -1)
+    for slot in slots:
+        entry = index.entry(slot)
+        if entry.offset <= previous[0] or entry.position <= previous[1] or entry.position >= segment.size:
+            return f"{index.path} entry {slot} ({entry.offset} at byte {entry.position}) cannot be"
+        previous = entry
+    if count:
+        last = index.entry(count - 1)
+        for header in segment.headers(last.position):
+            if header.last_offset == last.offset:
+                return None
+            break
+        return f"{index.path} entry {count - 1} does not point at the batch of offset {last.offset}"
+    return None
+
+
+def _stale_fault(segment: LogSegment, interval_bytes: int) -> str | None:
+    """Entries are missing at the end: between the last one and the end of the log another would have been made."""
+    index = segment.offset_index
+    start = index.entry(index.entries - 1).position if index.entries else 0
+    for header in segment.headers(start):
+        if header.position - start > interval_bytes:
+            # Multi-batch appends make one entry for the whole append, so a late entry alone proves nothing; two
+            # intervals without any do, for every append is at most one batch since Kafka 0.11.
+            if header.position - start > 2 * interval_bytes + header.size:
+                return f"{index.path} has no entry for the batches behind byte {start}"
+            return None if index.entries else f"{index.path} is empty"
+    return None
+
+
+def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
+    index = segment.time_index
+    if index.has_partial_entry:
+        return f"{index.path} ends within an entry"
+    count = index.entries
+    previous = TimestampOffset(-1, segment.base_offset - 1)
+    for slot in range(count) if every_entry else sorted({0, count - 1} if count else ()):
+        entry = index.entry(slot)
+        if entry.timestamp <= previous.timestamp or entry.offset < previous.offset or entry.offset < segment.base_offset:
+            return f"{index.path} entry {slot} ({entry.timestamp} at {entry.offset}) cannot be"
+        previous = entry
+    if count == 0 and segment.offset_index.entries:
+        for header in segment.headers():
+            return f"{index.path} is empty" if header.max_timestamp >= 0 else None
+    return None

@@ -1,0 +1,140 @@
+"""The transaction index (``.txnindex``): aborted transactions whose marker lies in this segment (KIP-98).
+
+Entry, 34 bytes big-endian::
+
+    version 2 (0) | producer id 8 | first offset 8 | last offset 8 (the marker's) | last stable offset 8 (after the marker)
+
+Last offsets strictly grow. A reader of offsets [from, to) under read_committed needs each transaction with
+``last offset >= from and first offset < to``; it may stop at an entry whose last stable offset is >= ``to``. The file is
+made with the first entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from log.abstract_index import IndexCorruptError
+from log.file_system import FileSystem, OpenFile
+
+ENTRY = Struct(">hqqqq")
+_CHUNK_ENTRIES = 512
+
+
+class AbortedTxn(NamedTuple):
+    """One aborted transaction."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """See the module. Appends under the log's lock; reads by any thread (``pread`` below the published count)."""
+
+    __slots__ = ("_entries", "_file", "_file_system", "_last_offset", "path", "start_offset")
+
+    def __init__(self, file_system: FileSystem, path: str, start_offset: int) -> None:
+        self._file_system = file_system
+        self._file: OpenFile | None = None
+        self._entries = -1
+        self._last_offset: int | None = None
+        self.path = path
+        self.start_offset = start_offset
+
+    @property
+    def entries(self) -> int:
+        """How many entries there are; looks at the file on first use."""
+        if self._entries < 0:
+            self._load()
+        return self._entries
+
+    def _load(self) -> None:
+        count = 0
+        if self._file_system.exists(self.path):
+            self._file = self._file_system.open_file(self.path)
+            count = self._file.size() // ENTRY.size
+        self._entries = count
+        for entry in self._iterate(max(0, count - 1)):
+            self._last_offset = entry.last_offset
+
+    def _iterate(self, slot: int = 0) -> Iterator[AbortedTxn]:
+        entries, file = self.entries, self._file
+        while slot < entries and file is not None:
+            data = file.read_at(slot * ENTRY.size, min(_CHUNK_ENTRIES, entries - slot) * ENTRY.size)
+            data = data[: len(data) // ENTRY.size * ENTRY.size]
+            if not data:
+                return
+            for version, *fields in ENTRY.iter_unpack(data):
+                if version != 0:
+                    raise IndexCorruptError(f"{self.path} has an entry of unknown version {version}")
+                yield AbortedTxn(*fields)
+            slot += len(data) // ENTRY.size
+
+    def __iter__(self) -> Iterator[AbortedTxn]:
+        return self._iterate()
+
+    def append(self, transaction: AbortedTxn) -> None:
+        """Add an aborted transaction. Raises KafkaStorageError."""
+        entries = self.entries
+        assert self._last_offset is None or transaction.last_offset > self._last_offset
+        if self._file is None:
+            self._file = self._file_system.open_file(self.path, create=True)
+        self._file.write_at(ENTRY.pack(0, *transaction), entries * ENTRY.size)
+        self._last_offset = transaction.last_offset
+        self._entries = entries + 1
+
+    def collect(self, fetch_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTxn], bool]:
+        """Transactions that touch [``fetch_offset``, ``upper_bound_offset``), and whether later segments need no look."""
+        found = []
+        for entry in self._iterate():
+            if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:
+                found.append(entry)
+            if entry.last_stable_offset >= upper_bound_offset:
+                return found, True
+        return found, False
+
+    def sanity_check(self) -> None:
+        """Raises IndexCorruptError when an entry cannot be, or ends before the segment begins."""
+        if self._file_system.exists(self.path):
+            for entry in self._iterate():
+                if entry.last_offset < self.start_offset:
+                    raise IndexCorruptError(f"{self.path} has a transaction that ended at {entry.last_offset}")
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the transactions whose marker is at or above ``offset``."""
+        kept = 0
+        last = None
+        for entry in self._iterate():
+            if entry.last_offset >= offset:
+                break
+            kept, last = kept + 1, entry.last_offset
+        if self._file is not None and kept != self._entries:
+            self._entries, self._last_offset = kept, last
+            self._file.truncate(kept * ENTRY.size)
+
+    def reset(self) -> None:
+        """Forget every entry (before a rebuild)."""
+        self.entries  # noqa: B018 - opens the file
+        self._entries, self._last_offset = 0, None
+        if self._file is not None:
+            self._file.truncate(0)
+
+    def flush(self) -> None:
+        """Make the entries durable. Raises KafkaStorageError."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Close the file; a later look opens it again."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._entries, self._last_offset = None, -1, None
+
+    def rename_to(self, path: str) -> None:
+        """Give the file another name, when it exists."""
+        if self._file_system.exists(self.path):
+            self._file_system.rename(self.path, path)
+        self.path = path

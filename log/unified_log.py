@@ -1,0 +1,484 @@
+"""UnifiedLog: one partition's log. Appends, reads by isolation, rolls, truncates, swaps segments.
+
+State and its order of publication::
+
+    append   validate and assign offsets -> producer check -> roll? -> one pwrite -> producer state -> publish ``end``
+    read     copy ``end`` -> segment snapshot -> clip -> slice            (``log.fetch``; no lock)
+
+Invariants:
+
+- ``log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset``, ``recovery_point <= log_end_offset``;
+- ``end`` names bytes that are in the file; ``log_end_offset`` is set last, so what is below it can be read;
+- the active segment is the last of ``segments``; offsets in segment n are below the base offset of segment n + 1;
+- bytes below ``recovery_point`` have been synced.
+
+One lock, held for append, roll, truncate, replace and the moves of the offsets; never across an fsync. Attributes are
+published whole (an int, a tuple, an immutable snapshot) and read without it. Retention and segment swaps live in
+``log.cleanup``, look-up by time in ``log.timestamps``, recovery in ``log.loader``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from log.cleanup import delete_old_segments, remove_segments, replace_segments
+from log.config import LogConfig
+from log.environment import DirectoryState, LogEnvironment
+from log.fetch import FetchDataInfo, FetchIsolation, LogEnd, TailHint, read_log
+from log.file_system import LogStorageError
+from log.leader_epochs import LeaderEpochCache
+from log.producer_state import Marker, ProducerBatch, ProducerStateManager
+from log.replay import marker_of, rebuild_producer_state
+from log.segment import LogSegment
+from log.segments import LogSegments
+from log.timestamps import TimestampAndOffset, find_offset_by_timestamp
+from log.topic_partition import TopicPartition
+from log.transaction_index import AbortedTxn
+from log.validator import AppendOrigin, BatchSummary, LogValidator, ValidationParams, ValidationResult
+from protocol.errors import KafkaStorageError, OffsetOutOfRangeError, RecordListTooLargeError
+
+NO_TIMESTAMP = -1
+
+
+class StartOffsetReason(IntEnum):
+    """Why the log start moves; said in the log line."""
+
+    DELETE_RECORDS = 0
+    RETENTION = 1
+
+
+class LogAppendInfo(NamedTuple):
+    """What an append did. ``log_append_time`` is -1 under create time; with ``duplicate`` nothing was written and the
+    offsets are those of the first time."""
+
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_append_time: int
+    log_start_offset: int
+    duplicate: bool
+    size_bytes: int
+
+
+class LogParts(NamedTuple):
+    """What the loader found, from which a log is made."""
+
+    topic_partition: TopicPartition
+    topic_id: bytes | None
+    directory: str
+    config: LogConfig
+    environment: LogEnvironment
+    directory_state: DirectoryState
+    segments: LogSegments
+    producer_state: ProducerStateManager
+    leader_epochs: LeaderEpochCache
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+
+
+_new_append_info = tuple.__new__
+
+
+class UnifiedLog:
+    """See the module. Made by :func:`log.loader.load_log`."""
+
+    __slots__ = (
+        "_active",
+        "_directory_state",
+        "_time",
+        "_validate",
+        "bound_hint",
+        "config",
+        "directory",
+        "end",
+        "environment",
+        "flush_wanted",
+        "high_watermark",
+        "is_closed",
+        "last_flushed_ms",
+        "last_stable_offset",
+        "leader_epochs",
+        "lock",
+        "log_end_offset",
+        "log_start_offset",
+        "producer_state",
+        "recovery_point",
+        "segments",
+        "tail_hint",
+        "topic_id",
+        "topic_partition",
+        "version",
+    )
+
+    def __init__(self, parts: LogParts) -> None:
+        self.topic_partition = parts.topic_partition
+        self.topic_id = parts.topic_id
+        self.directory = parts.directory
+        self.environment = parts.environment
+        self._time = parts.environment.time
+        self._directory_state = parts.directory_state
+        self.lock = threading.RLock()
+        self.segments = parts.segments
+        self._active: LogSegment = parts.segments.active
+        self.producer_state = parts.producer_state
+        self.leader_epochs = parts.leader_epochs
+        self.log_start_offset = parts.log_start_offset
+        self.recovery_point = parts.recovery_point
+        self.high_watermark = self.last_stable_offset = parts.log_start_offset
+        self.version = 0
+        self.flush_wanted = False
+        self.is_closed = False
+        self.last_flushed_ms = self._time.monotonic_ms()
+        self._publish_end(parts.log_end_offset)
+        self.update_config(parts.config)
+
+    def __repr__(self) -> str:
+        return f"UnifiedLog({self.topic_partition}, {self.log_start_offset} to {self.log_end_offset})"
+
+    # ---- append
+
+    def append_as_leader(
+        self, records: memoryview, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> LogAppendInfo:
+        """Validate ``records`` (one partition's bytes of a produce request, any magic), give them offsets, write them.
+
+        The buffer is changed in place. Raises what the validator raises, OutOfOrderSequenceNumberError and the other
+        producer errors, RecordListTooLargeError, KafkaStorageError; then nothing was written.
+        """
+        with self.lock:
+            if self._directory_state.failure is not None or self.is_closed:
+                raise self._unavailable()
+            next_offset = self.log_end_offset
+            result = self._validate(records, next_offset, leader_epoch, self._time.milliseconds(), origin)
+            producer = marker = None
+            if result.batches and result.batches[0].producer_id >= 0:
+                summary = result.batches[0]
+                if summary.is_control:
+                    marker = self._check_marker(result, summary)
+                else:
+                    producer = producer_batch(summary)
+                    duplicate = self._check_producer(producer, origin)
+                    if duplicate is not None:
+                        return duplicate
+            self._write(result, next_offset, leader_epoch)
+            if producer is not None:
+                self.producer_state.update(producer)
+                self._publish_last_stable_offset()
+            elif marker is not None:
+                self._end_transaction(marker)
+            return _new_append_info(
+                LogAppendInfo,
+                (
+                    result.first_offset,
+                    result.last_offset,
+                    result.max_timestamp,
+                    result.log_append_time_ms,
+                    self.log_start_offset,
+                    False,
+                    len(result.records),
+                ),
+            )
+
+    def _write(self, result: ValidationResult, next_offset: int, leader_epoch: int) -> None:
+        records, last_offset, max_timestamp = result.records, result.last_offset, result.max_timestamp
+        size = len(records)
+        config = self.config
+        if size > config.segment_bytes:
+            raise RecordListTooLargeError(
+                f"{size} bytes for {self.topic_partition} are more than a segment of {config.segment_bytes} bytes"
+            )
+        active = self._active
+        try:
+            if active.should_roll(config, size, max_timestamp, last_offset):
+                active = self.roll()
+            if leader_epoch > self.leader_epochs.latest_epoch:
+                self.leader_epochs.assign(leader_epoch, next_offset)
+            position = active.append(records, last_offset, max_timestamp, result.offset_of_max_timestamp)
+        except LogStorageError as error:
+            self._directory_state.note(error)
+            raise
+        self.end = LogEnd(last_offset + 1, active.base_offset, position + size)
+        self.log_end_offset = last_offset + 1
+
+    def _check_producer(self, batch: ProducerBatch, origin: AppendOrigin) -> LogAppendInfo | None:
+        """Raises the producer errors; the answer of the first time when the batch is a duplicate."""
+        state = self.producer_state
+        if origin is AppendOrigin.CLIENT:
+            first = state.find_duplicate(
+                batch.producer_id, batch.producer_epoch, batch.first_sequence, batch.last_sequence
+            )
+            if first is not None:
+                return LogAppendInfo(first.first_offset, first.last_offset, first.timestamp, NO_TIMESTAMP,
+                                     self.log_start_offset, True, 0)  # fmt: skip
+        state.check(batch, check_sequence=origin is AppendOrigin.CLIENT)
+        return None
+
+    def _check_marker(self, result: ValidationResult, summary: BatchSummary) -> Marker | None:
+        marker = marker_of(result.records, summary.producer_id, summary.producer_epoch, summary.base_offset)
+        if marker is not None:
+            self.producer_state.check_marker(marker)
+        return marker
+
+    def _end_transaction(self, marker: Marker) -> None:
+        aborted = self.producer_state.update_marker(marker)
+        if aborted is not None:
+            try:
+                self._active.transaction_index.append(aborted)
+            except LogStorageError as error:
+                # The marker is in the log and cannot be taken back, and without the entry a reader would take the
+                # aborted records for committed ones: serve nothing until recovery has made the index from the log.
+                self._directory_state.mark_offline(error)
+                raise
+        self._publish_last_stable_offset()
+
+    def _unavailable(self) -> KafkaStorageError:
+        if self.is_closed:
+            return KafkaStorageError(f"the log of {self.topic_partition} is closed")
+        return KafkaStorageError(f"{self.topic_partition} is offline: {self._directory_state.failure}")
+
+    # ---- read
+
+    def read(
+        self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool
+    ) -> FetchDataInfo:
+        """Whole batches from the one that holds ``offset``, about ``max_bytes`` (the last may be cut by the limit).
+
+        Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. Any thread, no lock.
+        """
+        if self._directory_state.failure is not None:
+            raise self._unavailable()
+        return read_log(self, offset, max_bytes, isolation, min_one_message)
+
+    def fetch_offset_by_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
+        """The first record at or after ``timestamp`` (ms), or what -1 to -5 ask for. Any thread, no lock.
+
+        Source: ListOffsets v0 to v10; see ``log.timestamps``.
+        """
+        if self._directory_state.failure is not None:
+            raise self._unavailable()
+        return find_offset_by_timestamp(self, timestamp)
+
+    def collect_aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
+        """The aborted transactions that touch offsets [``start``, ``end``). Any thread, no lock."""
+        aborted: list[AbortedTxn] = []
+        for segment in self.segments.values(start, self.log_end_offset):
+            found, complete = segment.transaction_index.collect(start, end)
+            aborted += found
+            if complete:
+                break
+        return aborted
+
+    # ---- offsets
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of records in all segments."""
+        return self.segments.size_bytes
+
+    def update_high_watermark(self, offset: int) -> None:
+        """Move the high watermark (clipped to start and end of the log) and with it the last stable offset."""
+        with self.lock:
+            self.high_watermark = offset = max(self.log_start_offset, min(offset, self.log_end_offset))
+            state = self.producer_state
+            if state.has_pending:
+                state.on_high_watermark(offset)
+                self._publish_last_stable_offset()
+            else:
+                self.last_stable_offset = offset
+
+    def _publish_last_stable_offset(self) -> None:
+        unstable = self.producer_state.first_unstable_offset
+        watermark = self.high_watermark
+        if unstable is None or unstable >= watermark:
+            self.last_stable_offset = watermark
+        else:
+            self.last_stable_offset = max(unstable, self.log_start_offset)
+
+    def maybe_increment_log_start_offset(
+        self, offset: int, reason: StartOffsetReason = StartOffsetReason.DELETE_RECORDS
+    ) -> bool:
+        """Make ``offset`` the first readable one (DeleteRecords, retention); False when it is not ahead.
+
+        Raises OffsetOutOfRangeError above the high watermark, KafkaStorageError. Kept over restarts by the checkpoint the
+        manager writes.
+        """
+        with self.lock:
+            if offset > self.high_watermark and reason is StartOffsetReason.DELETE_RECORDS:
+                raise OffsetOutOfRangeError(
+                    f"cannot start {self.topic_partition} at {offset}, above the high watermark {self.high_watermark}"
+                )
+            if offset <= self.log_start_offset:
+                return False
+            self.log_start_offset = offset
+            self.high_watermark = max(self.high_watermark, offset)
+            self.last_stable_offset = max(self.last_stable_offset, offset)
+            self.leader_epochs.truncate_from_start(offset)
+            self._publish_last_stable_offset()
+            return True
+
+    def _publish_end(self, offset: int) -> None:
+        """After loading, roll and truncation: the end from the active segment, hints forgotten."""
+        self._active = active = self.segments.active
+        self.version += 1
+        self.end = LogEnd(offset, active.base_offset, active.size)
+        self.log_end_offset = offset
+        self.tail_hint = TailHint(-1, -1, -1, -1)
+        self.bound_hint: tuple[LogEnd, LogSegments | None] = (LogEnd(-1, -1, -1), None)
+
+    # ---- roll, flush, truncate
+
+    def roll(self) -> LogSegment:
+        """Close the active segment and begin a new one at the log end; the active one itself when it is empty.
+
+        Raises KafkaStorageError, leaving the log as it was.
+        """
+        with self.lock:
+            old, offset = self._active, self.log_end_offset
+            if old.size == 0 and old.base_offset == offset:
+                return old
+            environment = (self.environment.file_system, self._time)
+            new = LogSegment.create(self.directory, offset, self.config, environment)
+            try:
+                old.on_become_inactive()
+                self.producer_state.end_offset = offset
+                self.producer_state.take_snapshot()
+            except LogStorageError:
+                new.close()
+                new.delete_files()
+                raise
+            self.segments = self.segments.replaced(added=(new,))
+            self._publish_end(offset)
+            self.flush_wanted = True
+            return new
+
+    def flush(self, up_to_offset: int | None = None) -> None:
+        """Sync all segments from the recovery point to ``up_to_offset`` (the log end by default), then move the point.
+
+        Raises KafkaStorageError and takes the directory offline: after a failed sync nobody knows what the disk holds,
+        and a second one would lie (F9). Holds no lock while syncing. Any thread.
+        """
+        offset = self.log_end_offset if up_to_offset is None else min(up_to_offset, self.log_end_offset)
+        start = self.recovery_point
+        if offset <= start:
+            return
+        self._directory_state.ensure_online()
+        segments = self.segments.values(start, offset)
+        try:
+            self.leader_epochs.flush()
+            for segment in segments:
+                segment.flush()
+            if any(segment.base_offset >= start for segment in segments):
+                # The names of new segments are only in the directory once it is synced as well.
+                self.environment.file_system.sync_directory(self.directory)
+        except KafkaStorageError as error:
+            if self.is_closed or any(segment not in self.segments for segment in segments):
+                return  # deleted or truncated meanwhile: nothing of it is left to promise
+            self._directory_state.mark_offline(error)
+            raise
+        with self.lock:
+            self.last_flushed_ms = self._time.monotonic_ms()
+            self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop all records from ``offset`` on; False when the log ends before it. Raises KafkaStorageError."""
+        with self.lock:
+            if offset >= self.log_end_offset:
+                return False
+            if offset < self.segments.first.base_offset or offset <= self.log_start_offset:
+                self.truncate_fully_and_start_at(offset)
+                return True
+            self._fence_readers(offset)
+            remove_segments(self, [s for s in self.segments if s.base_offset > offset])
+            self.segments.active.truncate_to(offset)
+            end = self.segments.active.read_next_offset()
+            self._publish_end(end)
+            self.leader_epochs.truncate_from_end(end)
+            rebuild_producer_state(self.producer_state, self.segments, self.log_start_offset, end)
+            self._publish_last_stable_offset()
+            return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop every record; the next one gets ``offset``. Raises KafkaStorageError."""
+        with self.lock:
+            self._fence_readers(offset)
+            remove_segments(self, list(self.segments))
+            new = LogSegment.create(self.directory, offset, self.config, (self.environment.file_system, self._time))
+            self.segments = LogSegments((new,))
+            self.leader_epochs.clear()
+            self.producer_state.clear(offset)
+            self.producer_state.remove_snapshots_outside(set())
+            self.log_start_offset = self.high_watermark = self.last_stable_offset = offset
+            self._publish_end(offset)
+
+    def _fence_readers(self, offset: int) -> None:
+        """Lower every published offset before the bytes go, so that no new reader is promised them."""
+        self.recovery_point = min(self.recovery_point, offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        self.last_stable_offset = min(self.last_stable_offset, offset)
+        self.version += 1
+        self.log_end_offset = offset
+        self.end = self.end._replace(offset=offset)
+
+    # ---- housekeeping
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Apply retention; returns how many segments went. See ``log.cleanup``. Raises KafkaStorageError."""
+        with self.lock:
+            return delete_old_segments(self, now_ms)
+
+    def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
+        """Put the flushed ``.cleaned`` segments ``new`` in the place of ``old``. See ``log.cleanup``."""
+        with self.lock:
+            replace_segments(self, new, old)
+            self.version += 1
+
+    def update_config(self, config: LogConfig) -> None:
+        """Take over changed topic settings; the next append sees them."""
+        with self.lock:
+            self.config = config
+            params = ValidationParams(
+                topic_partition=str(self.topic_partition),
+                magic=config.message_format_magic,
+                compression=config.compression_type,
+                compression_level=config.compression_level,
+                timestamp_type=int(config.is_log_append_time),
+                timestamp_before_max_ms=config.timestamp_before_max_ms,
+                timestamp_after_max_ms=config.timestamp_after_max_ms,
+                max_message_bytes=config.max_message_bytes,
+                max_decompressed_bytes=self.environment.max_decompressed_bytes,
+                is_compacted=config.compact,
+            )
+            self._validate = LogValidator(params).validate_and_assign_offsets
+
+    def close(self) -> None:
+        """Finish the indices, keep the producer state, close the files. Readers of promised slices go on.
+
+        Raises KafkaStorageError.
+        """
+        with self.lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            if self._directory_state.failure is None:
+                self.producer_state.end_offset = self.log_end_offset
+                self.producer_state.take_snapshot()
+            for segment in self.segments:
+                segment.close()
+
+
+def producer_batch(summary: BatchSummary) -> ProducerBatch:
+    """The producer's side of a validated batch."""
+    return ProducerBatch(
+        summary.producer_id,
+        summary.producer_epoch,
+        summary.base_sequence,
+        summary.last_sequence,
+        summary.base_offset,
+        summary.last_offset,
+        summary.max_timestamp,
+        summary.is_transactional,
+    )
