@@ -239,6 +239,12 @@ class ClassicRebalance:
             else:
                 group.complete_sync(member, SyncGroupResponse(error_code=error_code))
 
+    def refuse_all(self, group: ClassicGroup, error_code: int) -> None:
+        """Answer everybody who waits with an error; nothing else happens to the group."""
+        for member in list(group.members.values()):
+            group.complete_join(member, JoinGroupResponse(error_code=error_code, member_id=member.member_id))
+            group.complete_sync(member, SyncGroupResponse(error_code=error_code))
+
     # -- clocks -------------------------------------------------------------------------------------------------
 
     def _schedule_initial(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:

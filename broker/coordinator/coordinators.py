@@ -55,6 +55,13 @@ class Coordinators:
         if GROUP_METADATA_TOPIC in self._broker.metadata.topics:
             self.groups.runtime.load_all()
 
+    def close(self) -> None:
+        """The broker stops: whoever waits for a rebalance is told to look for its coordinator again."""
+        if "groups" in self.__dict__:
+            for _, shard in self.groups.runtime.loaded():
+                shard.close()
+            self.groups.runtime.unload()
+
 
 def new_uuid() -> str:
     """What makes a member id unique."""

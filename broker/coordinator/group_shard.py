@@ -34,6 +34,7 @@ from broker.coordinator.runtime import ReplayContext
 from protocol.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
+    NotCoordinatorError,
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
@@ -240,6 +241,11 @@ class GroupShard:
                 if step is not None:
                     results.append(step)
         return results
+
+    def close(self) -> None:
+        """Answer all who wait: this partition is not served any more."""
+        for group in self.groups.values():
+            self._rebalance.refuse_all(group, NotCoordinatorError.code)
 
 
 def classic_group_of(group_id: str, value: GroupMetadataValue) -> ClassicGroup:

@@ -23,7 +23,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
 from broker.coordinator.timer import CoordinatorTimer
 from log.time import Time
-from protocol.errors import CoordinatorLoadInProgressError, InvalidRequestError, KafkaError, NotCoordinatorError
+from protocol.errors import (
+    CoordinatorLoadInProgressError,
+    InvalidRequestError,
+    KafkaError,
+    NotCoordinatorError,
+    UnsupportedVersionError,
+)
 from protocol.record_batch import (
     BatchOptions,
     Record,
@@ -49,7 +55,7 @@ class Serde(Protocol):
     def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]: ...
 
     def decode(self, key: Any, value: Any) -> CoordinatorRecord | None:
-        """None for a record of a newer kind. Raises InvalidRequestError."""
+        """None for a record of a newer kind. Raises InvalidRequestError, UnsupportedVersionError."""
         ...
 
 
@@ -341,13 +347,14 @@ class CoordinatorRuntime(Generic[S]):
     def _replay_chunk(self, shard: S, chunk: bytes | memoryview, from_offset: int) -> int:
         next_offset = from_offset
         for batch in iter_batches(chunk):
-            assert isinstance(batch, RecordBatch)
             next_offset = batch.next_offset
-            if batch.is_control:
-                self._replay_control(shard, batch)
-                continue
-            producer_id = batch.producer_id if batch.is_transactional else -1
-            context = ReplayContext(0, producer_id, batch.producer_epoch)
+            context = ReplayContext(0)
+            if isinstance(batch, RecordBatch):
+                if batch.is_control:
+                    self._replay_control(shard, batch)
+                    continue
+                if batch.is_transactional:
+                    context = ReplayContext(0, batch.producer_id, batch.producer_epoch)
             for record in batch.records():
                 if record.offset < from_offset:
                     continue
@@ -360,7 +367,7 @@ class CoordinatorRuntime(Generic[S]):
             return
         try:
             decoded = self._serde.decode(record.key, record.value)
-        except InvalidRequestError as error:
+        except (InvalidRequestError, UnsupportedVersionError) as error:
             logger.error("%s: record at offset %d is not understood and skipped: %s", self._name, context.offset, error)
             return
         if decoded is not None:
@@ -402,8 +409,10 @@ MAX_REMEMBERED_KEYS = 100_000
 
 
 def java_string_hash(text: str) -> int:
-    """``String.hashCode`` made non-negative the way Kafka does: how keys are spread over an internal topic."""
+    """The absolute value of ``String.hashCode``, 0 where there is none: how keys are spread over an internal topic."""
     value = 0
     for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
         value = (31 * value + unit) & 0xFFFFFFFF
+    if value >= 0x80000000:
+        value = 0x100000000 - value
     return value & 0x7FFFFFFF

@@ -1,0 +1,218 @@
+"""Coordinators without a broker: an internal topic in memory, a manual clock, a loop that runs when it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from broker.broker import RequestContext
+from broker.coordinator.config import GroupConfig
+from broker.coordinator.group_coordinator import GroupCoordinator
+from broker.coordinator.group_records import GroupRecordSerde
+from broker.coordinator.group_shard import GroupShard
+from broker.coordinator.result import CoordinatorRecord
+from broker.coordinator.runtime import CoordinatorRuntime
+from broker.coordinator.timer import CoordinatorTimer
+from broker.deferred import Deferred
+from broker.metadata import MetadataCache, TopicImage
+from log.time import ManualTime
+from protocol.errors import KafkaError
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from protocol.record_batch import RecordBatch, assign_offset_and_epoch, iter_batches
+
+T = TypeVar("T")
+
+
+class MemoryTopicLog:
+    """A ``TopicLog`` of byte strings; ``failure`` makes the next appends fail."""
+
+    def __init__(self, partitions: int = 50) -> None:
+        self.partitions = partitions
+        self.batches: dict[int, list[bytes]] = {}
+        self.ends: dict[int, int] = {}
+        self.failure: KafkaError | None = None
+        self.appends = 0
+
+    def partition_count(self) -> int:
+        return self.partitions
+
+    def exists(self) -> bool:
+        return bool(self.batches)
+
+    def append(self, partition: int, batch: bytearray) -> int:
+        if self.failure is not None:
+            raise self.failure
+        self.appends += 1
+        base_offset = self.ends.get(partition, 0)
+        assign_offset_and_epoch(batch, 0, base_offset, 0)
+        self.ends[partition] = base_offset + RecordBatch(batch).last_offset_delta + 1
+        self.batches.setdefault(partition, []).append(bytes(batch))
+        return base_offset
+
+    def start_offset(self, partition: int) -> int:
+        return 0
+
+    def end_offset(self, partition: int) -> int:
+        return self.ends.get(partition, 0)
+
+    def read(self, partition: int, offset: int, max_bytes: int) -> bytes:
+        wanted = [batch for batch in self.batches.get(partition, []) if RecordBatch(batch).next_offset > offset]
+        data, size = [], 0
+        for batch in wanted:
+            if data and size + len(batch) > max_bytes:
+                break
+            data.append(batch)
+            size += len(batch)
+        return b"".join(data)
+
+    def records(self) -> list[CoordinatorRecord]:
+        """Everything appended so far, decoded as group records; control batches left out."""
+        decoded = []
+        for batches in self.batches.values():
+            for data in batches:
+                for batch in iter_batches(data):
+                    if not batch.is_control:
+                        decoded += [GroupRecordSerde.decode(record.key, record.value) for record in batch.records()]
+        return [record for record in decoded if record is not None]
+
+
+class ManualLoop:
+    """``call_soon`` and ``call_later`` over a manual clock."""
+
+    def __init__(self, time: ManualTime) -> None:
+        self.time = time
+        self.soon: list[Callable[[], None]] = []
+        self.later: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> None:
+        self._sequence += 1
+        self.later.append((self.time.monotonic_ms() + delay_ms, self._sequence, callback))
+
+    def run_soon(self) -> None:
+        """Run what waits for the next turns, until nothing does."""
+        while self.soon:
+            self.soon.pop(0)()
+
+    def advance(self, milliseconds: float) -> None:
+        """Let time pass, deadline by deadline."""
+        end = self.time.monotonic_ms() + milliseconds
+        self.run_soon()
+        while due := [entry for entry in self.later if entry[0] <= end]:
+            entry = min(due, key=lambda item: item[:2])
+            self.later.remove(entry)
+            self.time.advance(max(0.0, entry[0] - self.time.monotonic_ms()))
+            entry[2]()
+            self.run_soon()
+        self.time.advance(max(0.0, end - self.time.monotonic_ms()))
+
+
+class GroupWorld:
+    """A group coordinator over a memory topic, with clients' calls in short form."""
+
+    def __init__(self, log: MemoryTopicLog | None = None, time: ManualTime | None = None, **config: Any) -> None:
+        self.time = time or ManualTime()
+        self.loop = ManualLoop(self.time)
+        self.log = log or MemoryTopicLog()
+        self.config = replace(GroupConfig(), **config)
+        self.metadata = MetadataCache()
+        for index, name in enumerate(("t", "u", "v")):
+            self.metadata.put(TopicImage(name, bytes([index + 1] * 16), 4, {}, False))
+        self._ids = 0
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
+            "__consumer_offsets",
+            log=self.log,
+            serde=GroupRecordSerde(),
+            new_shard=self._new_shard,
+            time=self.time,
+            call_soon=self.loop.call_soon,
+            call_later=self.loop.call_later,
+        )
+        self.coordinator = GroupCoordinator(self.runtime)
+
+    def _new_shard(self, partition: int, timer: CoordinatorTimer) -> GroupShard:
+        return GroupShard(timer, metadata=self.metadata, time=self.time, config=self.config, new_uuid=self._next_id)
+
+    def _next_id(self) -> str:
+        self._ids += 1
+        return str(self._ids)
+
+    def restarted(self) -> GroupWorld:
+        """Another coordinator over the same log: what a restart or kill -9 leaves."""
+        world = GroupWorld(self.log, self.time)
+        world.config = self.config
+        world._ids = self._ids + 1000
+        world.runtime.load_all()
+        world.loop.run_soon()
+        return world
+
+    def context(self, version: int, client_id: str = "c") -> RequestContext:
+        context = RequestContext()
+        context.client_id = client_id
+        context.api_version = version
+        return context
+
+    def advance(self, milliseconds: float) -> None:
+        self.loop.advance(milliseconds)
+
+    def group(self, group_id: str = "g") -> Any:
+        return self.runtime.shard_for(group_id).groups.get(group_id)
+
+    # -- clients ------------------------------------------------------------------------------------------------
+
+    def join(self, member_id: str = "", *, version: int = 9, **fields: Any) -> Deferred[JoinGroupResponse]:
+        values: dict[str, Any] = {
+            "group_id": "g",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "protocol_type": "consumer",
+            "protocols": {"range": b"meta"},
+            **fields,
+        }
+        values["protocols"] = [
+            JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in values["protocols"].items()
+        ]
+        request = JoinGroupRequest(member_id=member_id, **values)
+        return self.coordinator.join_group(self.context(version), request)
+
+    def join_twice(self, **fields: Any) -> tuple[str, Deferred[JoinGroupResponse]]:
+        """What a dynamic member does since KIP-394: ask for an id, then join with it."""
+        member_id = self.join(**fields).result().member_id
+        return member_id, self.join(member_id, **fields)
+
+    def sync(
+        self, member_id: str, generation_id: int, assignments: dict[str, bytes] | None = None, **fields: Any
+    ) -> Deferred[SyncGroupResponse]:
+        request = SyncGroupRequest(
+            group_id="g",
+            member_id=member_id,
+            generation_id=generation_id,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member, assignment=assignment)
+                for member, assignment in (assignments or {}).items()
+            ],
+            **fields,
+        )
+        return self.coordinator.sync_group(request)
+
+    def stable(self, members: int = 2, **fields: Any) -> list[str]:
+        """A stable group of dynamic members, leader first, each with its own name as assignment."""
+        joined = [self.join_twice(**fields) for _ in range(members)]
+        ids = [member_id for member_id, _ in joined]
+        deferreds = dict(joined)
+        for member_id, deferred in joined[:-1]:
+            if deferred.done:  # an earlier generation began without the later members
+                deferreds[member_id] = self.join(member_id, **fields)
+        self.loop.run_soon()
+        response = deferreds[ids[-1]].result()
+        leader, generation_id = response.leader, response.generation_id
+        for member_id in ids:
+            if member_id != leader:
+                self.sync(member_id, generation_id)
+        self.sync(leader, generation_id, {member_id: member_id.encode() for member_id in ids})
+        return sorted(ids, key=lambda member_id: member_id != leader)
