@@ -6,9 +6,9 @@ A value's origins, first that has one wins
   loggers   set through the API -> as the process started (levels are not kept over restarts, as Kafka's are not)
   groups, client metrics    set through the API -> default
 
-Where a topic key goes by another name on the server (``log.retention.hours`` for ``retention.ms``), ``log/config.py`` says so.
-Dynamic values are kept as texts, one key of the store per resource: ``/configs/<kind>/<name>``; a topic's own stand in
-the topic's key. Loop thread only.
+Where a topic key goes by another name on the server (``log.retention.hours`` for ``retention.ms``), ``log/config.py``
+says so. Dynamic values are kept as texts, one key of the store per resource: ``/configs/<kind>/<name>``; a topic's own
+stand in the topic's key. Loop thread only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from protocol.config_def import ConfigDef, ConfigKey
 from protocol.errors import (
     InvalidConfigError,
     InvalidRequestError,
-    KafkaError,
     UnknownTopicOrPartitionError,
 )
 
@@ -430,7 +429,7 @@ def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iter
 
 
 def changed_list(config_def: ConfigDef, text: str | None, change: Change) -> str:
-    """A list value with elements appended or taken out; from the default where none is set. Raises InvalidConfigError."""
+    """A list value with elements appended or taken out, from the default if none is set. Raises InvalidConfigError."""
     from protocol.config_def import ConfigType
 
     key = config_def.keys.get(change.name)
@@ -451,6 +450,3 @@ def operation_of(number: int) -> Operation:
         return Operation(number)
     except ValueError:
         raise InvalidRequestError(f"Unknown operation type {number}") from None
-
-
-__all__ = ["Change", "ConfigEntry", "ConfigManager", "ConfigSource", "ConfigSynonym", "KafkaError", "ResourceType"]

@@ -124,6 +124,15 @@ class MetadataStore(Protocol):
         """Start the lease's time again; False when it has expired already."""
         ...
 
+    @property
+    def revision(self) -> int:
+        """The revision of the newest transaction, 0 in an empty store."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the store; it is not usable afterwards."""
+        ...
+
 
 class SqliteMetadataStore:
     """The embedded store: one SQLite file in the data directory."""

@@ -1,4 +1,4 @@
-"""Checks assignments of replicas to brokers that a client wrote by hand. Pure functions; one broker, one replica each."""
+"""Checks assignments of replicas to brokers that a client wrote by hand. Pure functions."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def check_replicas(replica_lists: Sequence[Sequence[int]], node_ids: Collection[
                 )
         if len(replicas) != len(replica_lists[0]):
             raise InvalidReplicationFactorError(
-                f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
-                f"consistent with previous partitions, which have {len(replica_lists[0])} replica(s)."
+                f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is "
+                f"not consistent with previous partitions, which have {len(replica_lists[0])} replica(s)."
             )

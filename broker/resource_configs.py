@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from broker.config import BROKER_CONFIG_DEF, BrokerConfig
 from broker.config_manager import ResourceType, check_known
@@ -87,12 +88,12 @@ def validate(kind: ResourceType, texts: Mapping[str, str], config: BrokerConfig)
         parse_match(values["match"])
 
 
-def check_bounds(name: str, value: object, config: BrokerConfig) -> None:
+def check_bounds(name: str, value: Any, config: BrokerConfig) -> None:
     """Raises InvalidConfigError when the broker's ``group.*.min.*`` or ``.max.*`` forbids the value."""
     protocol, _, rest = name.partition(".")
-    for bound, is_wrong in (("min", lambda limit: value < limit), ("max", lambda limit: value > limit)):
+    for bound, sign in (("min", 1), ("max", -1)):
         key = f"group.{protocol}.{bound}.{rest}"
-        if key in BROKER_CONFIG_DEF and is_wrong(config.get_int(key)):
+        if key in BROKER_CONFIG_DEF and sign * (value - config.get_int(key)) < 0:
             raise InvalidConfigError(f"{name} is {value}, but {key} is {config.get_int(key)}")
 
 

@@ -1,8 +1,8 @@
 """Creates, widens and deletes topics: store first, then the picture in memory, then the logs.
 
 Order, and why a crash between two steps is harmless
-  create   store commits -> MetadataCache shows it -> logs are made. Without its logs after a crash, a topic gets them at
-           the next start, empty as they were.
+  create   store commits -> MetadataCache shows it -> logs are made. Without its logs after a crash, a topic gets them
+           when they are first asked for, empty as they were.
   delete   store commits -> MetadataCache forgets it -> logs are renamed away. Logs left behind by a crash carry the id
            of a topic that no longer exists; the start finds them and removes them.
 When a call returns, all three steps are done: a deleted topic's name can be used again at once.
@@ -77,7 +77,7 @@ class TopicManager:
         validate_configs: Callable[[Mapping[str, str]], None],
         new_topic_id: Callable[[], bytes],
     ) -> None:
-        """``validate_configs`` raises InvalidConfigError; ``new_topic_id`` draws ids (``protocol.types.random_uuid``)."""
+        """``validate_configs`` raises InvalidConfigError, ``new_topic_id`` draws ids."""
         self._config = config
         self._store = store
         self._metadata = metadata
@@ -170,7 +170,7 @@ class TopicManager:
             raise UnknownTopicOrPartitionError
         if count <= image.partition_count:
             raise InvalidPartitionsError(
-                f"The topic {name} currently has {image.partition_count} partition(s); {count} would not be an increase."
+                f"The topic {name} currently has {image.partition_count} partition(s); {count} would be no increase."
             )
         check_partition_limit(count - image.partition_count)
         wider = image._replace(partition_count=count)

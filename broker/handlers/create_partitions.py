@@ -52,8 +52,8 @@ def widen(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> 
         added = topic.count - image.partition_count
         if added > 0 and len(topic.assignments) != added:
             raise InvalidReplicaAssignmentError(
-                f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} assignment(s) were "
-                "specified."
+                f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} assignment(s) "
+                "were specified."
             )
         check_replicas([entry.broker_ids for entry in topic.assignments], [broker.node_id])
     broker.topics.create_partitions(topic.name, topic.count, validate_only)

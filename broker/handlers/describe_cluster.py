@@ -1,6 +1,7 @@
 """DescribeCluster: the brokers, the controller and the cluster's id, for admin clients (KIP-700).
 
-Versions: 0; 1+ the client says whether it asks for brokers (1) or controllers (2) (KIP-919); 2 fenced brokers (none here).
+Versions: 0; 1+ the client says whether it asks for brokers (1) or controllers (2) (KIP-919); 2 fenced brokers, of
+which there are none here.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def handle(
         raise InvalidRequestError(f"DescribeTopicPartitions cursor partition must be valid: {cursor.partition_index}")
     room = max(1, min(request.response_partition_limit, broker.config.get_int("max.request.partition.size.limit")))
     names = pending_names(broker, request, cursor)
-    topics = []
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         if room == 0:
             return page(topics, CursorResponse(topic_name=name, partition_index=0))

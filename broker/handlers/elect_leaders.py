@@ -1,7 +1,7 @@
 """ElectLeaders: with one replica each, the preferred leader leads already: ELECTION_NOT_NEEDED.
 
-Versions: 0 preferred leaders only; 1+ the kind of election; 2 flexible. Null topics mean all partitions; as Kafka's, the
-answer then leaves out those that need no election, so it is empty.
+Versions: 0 preferred leaders only; 1+ the kind of election; 2 flexible. Null topics mean all partitions; as Kafka's,
+the answer then leaves out those that need no election, so it is empty.
 """
 
 from __future__ import annotations

@@ -1,0 +1,51 @@
+"""AlterClientQuotas: set and remove quotas, entity by entity (KIP-546). Versions 0, 1 (flexible)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.client_quotas import ClientQuotas, QuotaChange, entity_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityDataResponse,
+    EntryData,
+    EntryDataResponse,
+)
+
+API_KEY = ApiKey.ALTER_CLIENT_QUOTAS
+MIN_VERSION = 0
+MAX_VERSION = 1
+Request = AlterClientQuotasRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+    """Change each entity by itself."""
+    quotas = ClientQuotas(broker.store)
+    entries = []
+    for entry in request.entries:
+        try:
+            entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
+            changes = [QuotaChange(op.key, None if op.remove else op.value) for op in entry.ops]
+            quotas.alter(entity, changes, request.validate_only)
+            entries.append(answer(entry))
+        except KafkaError as error:
+            entries.append(answer(entry, error))
+    return AlterClientQuotasResponse(entries=entries)
+
+
+def answer(entry: EntryData, error: KafkaError | None = None) -> EntryDataResponse:
+    """One entity's answer."""
+    return EntryDataResponse(
+        error_code=0 if error is None else error.code,
+        error_message=None if error is None else error.message,
+        entity=[
+            EntityDataResponse(entity_type=part.entity_type, entity_name=part.entity_name) for part in entry.entity
+        ],
+    )
+
+
+def error_response(request: AlterClientQuotasRequest, error: KafkaError) -> AlterClientQuotasResponse:
+    """Every entity with the error."""
+    return AlterClientQuotasResponse(entries=[answer(entry, error) for entry in request.entries])

@@ -1,0 +1,73 @@
+"""AlterUserScramCredentials: set and remove SCRAM credentials (KIP-554). Version 0."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from broker.broker import Broker, RequestContext
+from broker.scram_credentials import ScramCredentials, mechanism_of
+from protocol.api_keys import ApiKey
+from protocol.errors import DuplicateResourceError, KafkaError
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+
+API_KEY = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
+MIN_VERSION = 0
+MAX_VERSION = 0
+Request = AlterUserScramCredentialsRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
+) -> AlterUserScramCredentialsResponse:
+    """Make the changes one by one; a user's answer is its first error. A credential named twice is changed by none."""
+    credentials = ScramCredentials(broker.store)
+    named = Counter((change.name, change.mechanism) for change in changes_of(request))
+    errors: dict[str, KafkaError | None] = {}
+    for change in changes_of(request):
+        try:
+            if named[change.name, change.mechanism] > 1:
+                raise DuplicateResourceError("A user credential cannot be altered twice in the same request")
+            apply_change(credentials, change)
+            errors.setdefault(change.name, None)
+        except KafkaError as error:
+            errors[change.name] = errors.get(change.name) or error
+    return AlterUserScramCredentialsResponse(results=[answer(user, error) for user, error in errors.items()])
+
+
+def changes_of(
+    request: AlterUserScramCredentialsRequest,
+) -> Iterator[ScramCredentialDeletion | ScramCredentialUpsertion]:
+    """Deletions, then upsertions."""
+    yield from request.deletions
+    yield from request.upsertions
+
+
+def apply_change(credentials: ScramCredentials, change: ScramCredentialDeletion | ScramCredentialUpsertion) -> None:
+    """Make one change. Raises KafkaErrors."""
+    mechanism = mechanism_of(change.mechanism)
+    if isinstance(change, ScramCredentialDeletion):
+        credentials.delete(change.name, mechanism)
+    else:
+        credentials.put(change.name, mechanism, change.iterations, bytes(change.salt), bytes(change.salted_password))
+
+
+def answer(user: str, error: KafkaError | None) -> AlterUserScramCredentialsResult:
+    """One user's answer."""
+    return AlterUserScramCredentialsResult(
+        user=user,
+        error_code=0 if error is None else error.code,
+        error_message=None if error is None else error.message,
+    )
+
+
+def error_response(request: AlterUserScramCredentialsRequest, error: KafkaError) -> AlterUserScramCredentialsResponse:
+    """Every user with the error."""
+    users = dict.fromkeys(change.name for change in changes_of(request))
+    return AlterUserScramCredentialsResponse(results=[answer(user, error) for user in users])

@@ -1,0 +1,24 @@
+"""CreateAcls: without an authorizer none can be made: SECURITY_DISABLED, as Kafka answers. Versions 0 to 3."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError, SecurityDisabledError
+from protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+
+API_KEY = ApiKey.CREATE_ACLS
+MIN_VERSION = 0
+MAX_VERSION = 3
+Request = CreateAclsRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+    """Raises SecurityDisabledError."""
+    raise SecurityDisabledError("No Authorizer is configured.")
+
+
+def error_response(request: CreateAclsRequest, error: KafkaError) -> CreateAclsResponse:
+    """Every creation with the error."""
+    result = AclCreationResult(error_code=error.code, error_message=error.message)
+    return CreateAclsResponse(results=[result] * len(request.creations))

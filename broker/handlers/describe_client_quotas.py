@@ -1,0 +1,43 @@
+"""DescribeClientQuotas: the quotas that match a filter (KIP-546). Versions 0, 1 (flexible)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.client_quotas import ClientQuotas, FilterComponent
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+
+API_KEY = ApiKey.DESCRIBE_CLIENT_QUOTAS
+MIN_VERSION = 0
+MAX_VERSION = 1
+Request = DescribeClientQuotasRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeClientQuotasRequest
+) -> DescribeClientQuotasResponse:
+    """Read the store."""
+    components = [FilterComponent(part.entity_type, part.match_type, part.match) for part in request.components]
+    found = ClientQuotas(broker.store).describe(components, request.strict)
+    return DescribeClientQuotasResponse(
+        error_message=None,
+        entries=[
+            EntryData(
+                entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                values=[ValueData(key=key, value=value) for key, value in values.items()],
+            )
+            for entity, values in found.items()
+        ],
+    )
+
+
+def error_response(request: DescribeClientQuotasRequest, error: KafkaError) -> DescribeClientQuotasResponse:
+    """The error for the whole answer."""
+    return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)

@@ -1,0 +1,25 @@
+"""DescribeDelegationToken: no delegation token can be described, as none are enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 3."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import DelegationTokenAuthDisabledError, KafkaError
+from protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest, DescribeDelegationTokenResponse
+
+API_KEY = ApiKey.DESCRIBE_DELEGATION_TOKEN
+MIN_VERSION = 0
+MAX_VERSION = 3
+Request = DescribeDelegationTokenRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeDelegationTokenRequest
+) -> DescribeDelegationTokenResponse:
+    """Raises DelegationTokenAuthDisabledError."""
+    raise DelegationTokenAuthDisabledError
+
+
+def error_response(request: DescribeDelegationTokenRequest, error: KafkaError) -> DescribeDelegationTokenResponse:
+    """The error for the whole answer."""
+    return DescribeDelegationTokenResponse(error_code=error.code)

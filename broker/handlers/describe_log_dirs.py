@@ -1,0 +1,109 @@
+"""DescribeLogDirs: what each data directory holds, and how much room it has.
+
+Versions: 2 flexible; 3+ an error for the whole answer; 4+ total and usable bytes (KIP-827); 5 cordoned directories, of
+which there are none here. Sizes are read from the directories in a thread, so that no log has to be opened for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+
+from broker.broker import Broker, RequestContext
+from broker.deferred import Deferred
+from broker.threads import in_thread
+from log.topic_partition import TopicPartition
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError, KafkaStorageError
+from protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+API_KEY = ApiKey.DESCRIBE_LOG_DIRS
+MIN_VERSION = 0
+MAX_VERSION = 5
+Request = DescribeLogDirsRequest
+
+LOG_SUFFIX = ".log"
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
+) -> Deferred[DescribeLogDirsResponse]:
+    """Look in a thread; null topics mean all."""
+    counts = {name: image.partition_count for name, image in broker.metadata.topics.items()}
+    asked: dict[str, set[int]] | None = None
+    if request.topics is not None:
+        asked = {}
+        for topic in request.topics:
+            asked.setdefault(topic.topic, set()).update(topic.partitions)
+    return in_thread(broker.loop, broker.executor, partial(describe_all, broker.config.log_dirs, counts, asked))
+
+
+def describe_all(
+    directories: list[str], counts: Mapping[str, int], asked: Mapping[str, set[int]] | None
+) -> DescribeLogDirsResponse:
+    """All data directories. Any thread."""
+    return DescribeLogDirsResponse(results=[describe_directory(path, counts, asked) for path in directories])
+
+
+def describe_directory(
+    path: str, counts: Mapping[str, int], asked: Mapping[str, set[int]] | None
+) -> DescribeLogDirsResult:
+    """One data directory; one that cannot be read has the error."""
+    path = os.path.abspath(path)
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                found = partition_of(entry.name, counts)
+                if found is None or (asked is not None and found.partition not in asked.get(found.topic, ())):
+                    continue
+                partition = DescribeLogDirsPartition(
+                    partition_index=found.partition, partition_size=log_bytes(entry.path)
+                )
+                topics.setdefault(found.topic, []).append(partition)
+        room = os.statvfs(path)
+    except OSError:
+        return DescribeLogDirsResult(error_code=KafkaStorageError.code, log_dir=path)
+    return DescribeLogDirsResult(
+        log_dir=path,
+        topics=[
+            DescribeLogDirsTopic(name=name, partitions=sorted(partitions, key=lambda one: one.partition_index))
+            for name, partitions in sorted(topics.items())
+        ],
+        total_bytes=room.f_blocks * room.f_frsize,
+        usable_bytes=room.f_bavail * room.f_frsize,
+    )
+
+
+def partition_of(directory_name: str, counts: Mapping[str, int]) -> TopicPartition | None:
+    """The partition a directory belongs to, None for anything else that lies there."""
+    try:
+        found = TopicPartition.parse(directory_name)
+    except ValueError:
+        return None
+    return found if found.partition < counts.get(found.topic, 0) else None
+
+
+def log_bytes(path: str) -> int:
+    """Bytes in a partition's segments. Raises OSError; a file that went meanwhile counts nothing."""
+    size = 0
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.endswith(LOG_SUFFIX):
+                try:
+                    size += entry.stat().st_size
+                except FileNotFoundError:
+                    continue
+    return size
+
+
+def error_response(request: DescribeLogDirsRequest, error: KafkaError) -> DescribeLogDirsResponse:
+    """The error for the whole answer."""
+    return DescribeLogDirsResponse(error_code=error.code)

@@ -1,0 +1,52 @@
+"""DescribeUserScramCredentials: which users have which mechanisms (KIP-554). Version 0; null users mean all."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from broker.broker import Broker, RequestContext
+from broker.scram_credentials import ScramCredentials
+from protocol.api_keys import ApiKey
+from protocol.errors import DuplicateResourceError, KafkaError, ResourceNotFoundError
+from protocol.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+
+API_KEY = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+MIN_VERSION = 0
+MAX_VERSION = 0
+Request = DescribeUserScramCredentialsRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
+    """Read the store."""
+    found = ScramCredentials(broker.store).users()
+    asked = Counter(user.name for user in request.users) if request.users else Counter(found)
+    results = []
+    for name, times in asked.items():
+        if times > 1:
+            results.append(failed(name, DuplicateResourceError(f"Cannot describe SCRAM credentials of {name} twice")))
+        elif name not in found:
+            text = f"Attempt to describe a user credential that does not exist: {name}"
+            results.append(failed(name, ResourceNotFoundError(text)))
+        else:
+            infos = [CredentialInfo(mechanism=kind, iterations=count) for kind, count in found[name].items()]
+            results.append(DescribeUserScramCredentialsResult(user=name, error_message=None, credential_infos=infos))
+    return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+
+
+def failed(name: str, error: KafkaError) -> DescribeUserScramCredentialsResult:
+    """The answer for one user that cannot be described."""
+    return DescribeUserScramCredentialsResult(user=name, error_code=error.code, error_message=error.message)
+
+
+def error_response(
+    request: DescribeUserScramCredentialsRequest, error: KafkaError
+) -> DescribeUserScramCredentialsResponse:
+    """The error for the whole answer."""
+    return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message)

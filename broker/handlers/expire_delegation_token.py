@@ -1,0 +1,25 @@
+"""ExpireDelegationToken: no delegation token can be ended, as none are enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 2."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import DelegationTokenAuthDisabledError, KafkaError
+from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
+
+API_KEY = ApiKey.EXPIRE_DELEGATION_TOKEN
+MIN_VERSION = 0
+MAX_VERSION = 2
+Request = ExpireDelegationTokenRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ExpireDelegationTokenRequest
+) -> ExpireDelegationTokenResponse:
+    """Raises DelegationTokenAuthDisabledError."""
+    raise DelegationTokenAuthDisabledError
+
+
+def error_response(request: ExpireDelegationTokenRequest, error: KafkaError) -> ExpireDelegationTokenResponse:
+    """The error for the whole answer."""
+    return ExpireDelegationTokenResponse(error_code=error.code)

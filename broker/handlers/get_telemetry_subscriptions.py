@@ -1,0 +1,49 @@
+"""GetTelemetrySubscriptions: which metrics a client should push (KIP-714). Version 0.
+
+A client without an id is given one. With no subscription set the list is empty, and the client asks again later.
+"""
+
+from __future__ import annotations
+
+import random
+
+from broker.broker import Broker, RequestContext
+from broker.client_metrics import subscription_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
+from protocol.types import ZERO_UUID, random_uuid
+
+API_KEY = ApiKey.GET_TELEMETRY_SUBSCRIPTIONS
+MIN_VERSION = 0
+MAX_VERSION = 0
+Request = GetTelemetrySubscriptionsRequest
+
+ZSTD, LZ4, GZIP, SNAPPY = 4, 3, 1, 2
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: GetTelemetrySubscriptionsRequest
+) -> GetTelemetrySubscriptionsResponse:
+    """The subscription that applies to this client."""
+    client_instance_id = request.client_instance_id
+    if client_instance_id == ZERO_UUID:
+        client_instance_id = random_uuid(random.SystemRandom())
+    subscription = subscription_of(broker.configs, context, client_instance_id)
+    return GetTelemetrySubscriptionsResponse(
+        client_instance_id=client_instance_id,
+        subscription_id=subscription.subscription_id,
+        accepted_compression_types=[ZSTD, LZ4, GZIP, SNAPPY],
+        push_interval_ms=subscription.push_interval_ms,
+        telemetry_max_bytes=broker.config.get_int("telemetry.max.bytes"),
+        delta_temporality=True,
+        requested_metrics=subscription.metrics,
+    )
+
+
+def error_response(request: GetTelemetrySubscriptionsRequest, error: KafkaError) -> GetTelemetrySubscriptionsResponse:
+    """The error for the whole answer."""
+    return GetTelemetrySubscriptionsResponse(error_code=error.code)

@@ -1,0 +1,39 @@
+"""PushTelemetry: metrics from a client (KIP-714). Version 0.
+
+They are checked as Kafka checks them and then let go: no receiver for client metrics is part of the broker.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.client_metrics import subscription_of
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidRequestError, KafkaError, TelemetryTooLargeError, UnknownSubscriptionIdError
+from protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from protocol.types import ZERO_UUID
+
+API_KEY = ApiKey.PUSH_TELEMETRY
+MIN_VERSION = 0
+MAX_VERSION = 0
+Request = PushTelemetryRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
+    """Check and accept.
+
+    Raises InvalidRequestError, UnknownSubscriptionIdError (the client asks for its subscription again),
+    TelemetryTooLargeError.
+    """
+    if request.client_instance_id == ZERO_UUID:
+        raise InvalidRequestError("Invalid request: a client pushes metrics under its instance id.")
+    subscription = subscription_of(broker.configs, context, request.client_instance_id)
+    if request.subscription_id != subscription.subscription_id:
+        raise UnknownSubscriptionIdError
+    if len(request.metrics) > broker.config.get_int("telemetry.max.bytes"):
+        raise TelemetryTooLargeError
+    return PushTelemetryResponse()
+
+
+def error_response(request: PushTelemetryRequest, error: KafkaError) -> PushTelemetryResponse:
+    """The error for the whole answer."""
+    return PushTelemetryResponse(error_code=error.code)

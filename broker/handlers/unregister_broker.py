@@ -1,0 +1,25 @@
+"""UnregisterBroker: the only broker of a cluster cannot leave it, and there is no other (KIP-500). Version 0."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import BrokerIdNotRegisteredError, InvalidRequestError, KafkaError
+from protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+API_KEY = ApiKey.UNREGISTER_BROKER
+MIN_VERSION = 0
+MAX_VERSION = 0
+Request = UnregisterBrokerRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+    """Raises BrokerIdNotRegisteredError, InvalidRequestError."""
+    if request.broker_id != broker.node_id:
+        raise BrokerIdNotRegisteredError(f"Broker ID {request.broker_id} is not currently registered")
+    raise InvalidRequestError(f"Broker {request.broker_id} is the only one of this cluster")
+
+
+def error_response(request: UnregisterBrokerRequest, error: KafkaError) -> UnregisterBrokerResponse:
+    """The error for the whole answer."""
+    return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)

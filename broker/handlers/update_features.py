@@ -1,0 +1,66 @@
+"""UpdateFeatures: move feature levels, all of a request or none (KIP-584).
+
+Versions: 0 says whether a downgrade is meant; 1+ what kind of change, and validate_only; 2 answers one error for all.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.features import SAFE_DOWNGRADE, UPGRADE, check_update
+from broker.metadata_store import Put
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+API_KEY = ApiKey.UPDATE_FEATURES
+MIN_VERSION = 0
+MAX_VERSION = 2
+Request = UpdateFeaturesRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+    """Check every update, then apply all. The first error stands for the whole request."""
+    puts: list[Put] = []
+    for update in request.feature_updates:
+        kind = update.upgrade_type
+        if context.api_version == 0:
+            kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+        try:
+            puts.append(check_update(broker.store, update.feature, update.max_version_level, kind))
+        except KafkaError as error:
+            return refused(request, update, error)
+    if puts and not request.validate_only:
+        broker.store.txn([], puts, [])
+    return UpdateFeaturesResponse(
+        error_message=None,
+        results=[
+            UpdatableFeatureResult(feature=update.feature, error_message=None) for update in request.feature_updates
+        ],
+    )
+
+
+def refused(request: UpdateFeaturesRequest, culprit: FeatureUpdateKey, error: KafkaError) -> UpdateFeaturesResponse:
+    """Nothing was changed, because of one update."""
+    text = f"The update failed for all features since the following feature had an error: {culprit.feature}"
+    return UpdateFeaturesResponse(
+        error_code=error.code,
+        error_message=error.message,
+        results=[
+            UpdatableFeatureResult(
+                feature=update.feature,
+                error_code=error.code,
+                error_message=error.message if update is culprit else text,
+            )
+            for update in request.feature_updates
+        ],
+    )
+
+
+def error_response(request: UpdateFeaturesRequest, error: KafkaError) -> UpdateFeaturesResponse:
+    """The error for the whole answer."""
+    return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
