@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from benchmarks.rivals.process import BrokerProcess
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--broker=kafka`` proves the client tests themselves: what fails there too is not Tidelog's fault."""
+    parser.addoption("--broker", choices=["tidelog", "kafka"], default="tidelog", help="who serves the client tests")
+
+
+def _process(request: pytest.FixtureRequest, directory: Path) -> BrokerProcess:
+    if request.config.getoption("--broker") == "kafka":
+        return ApacheKafka(directory)
+    return TidelogProcess(directory)
+
+
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker shared by the tests of one module: use topics of your own, never stop it."""
-    with TidelogProcess(tmp_path_factory.mktemp("broker")) as process:
+    with _process(request, tmp_path_factory.mktemp("broker")) as process:
         yield process
 
 
 @pytest.fixture
-def fresh_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
+def fresh_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker of the test's own, which it may kill and restart."""
-    with TidelogProcess(tmp_path_factory.mktemp("fresh-broker")) as process:
+    with _process(request, tmp_path_factory.mktemp("fresh-broker")) as process:
         yield process
 
 

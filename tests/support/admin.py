@@ -1,0 +1,93 @@
+"""librdkafka's admin client with answers instead of futures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
+
+TIMEOUT_S = 30.0
+READY_POLL_S = 0.02
+
+
+class Admin:
+    """Topics, configs and offsets of one broker. Every method raises KafkaException where the broker says no."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+    def create(self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Create a topic and wait until its last partition's leader answers."""
+        new = NewTopic(topic, partitions, 1, config=dict(configs or {}))
+        self.client.create_topics([new], request_timeout=TIMEOUT_S)[topic].result()
+        self._until_led(topic, partitions - 1)
+
+    def _until_led(self, topic: str, partition: int) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                self.offset(topic, partition, "latest")
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(READY_POLL_S)
+            else:
+                return
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        self.client.delete_topics([topic], request_timeout=TIMEOUT_S)[topic].result()
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """CreatePartitions: to ``partitions`` in all."""
+        self.client.create_partitions([NewPartitions(topic, partitions)], request_timeout=TIMEOUT_S)[topic].result()
+        self._until_led(topic, partitions - 1)
+
+    def topics(self) -> dict[str, int]:
+        """Partition counts by name."""
+        found = self.client.list_topics(timeout=TIMEOUT_S).topics
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+    def configs(self, topic: str) -> dict[str, str]:
+        """All configs of a topic that have a value."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        entries = self.client.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
+        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+
+    def set_config(self, topic: str, name: str, value: str) -> None:
+        """IncrementalAlterConfigs: one value."""
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        self.client.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
+
+    def offset(self, topic: str, partition: int, of: str | int) -> int:
+        """ListOffsets: ``earliest``, ``latest``, ``max-timestamp``, or the first at or after a time in ms."""
+        found: Any = self._list_offset(topic, partition, of)
+        return int(found.offset)
+
+    def _list_offset(self, topic: str, partition: int, of: str | int) -> Any:
+        named = {
+            "earliest": OffsetSpec.earliest,
+            "latest": OffsetSpec.latest,
+            "max-timestamp": OffsetSpec.max_timestamp,
+        }
+        spec = OffsetSpec.for_timestamp(of) if isinstance(of, int) else named[of]()  # type: ignore[no-untyped-call]
+        place = TopicPartition(topic, partition)
+        return self.client.list_offsets({place: spec}, request_timeout=TIMEOUT_S)[place].result()
+
+    def delete_records(self, topic: str, partition: int, before: int) -> int:
+        """DeleteRecords up to an offset (-1: all below the high watermark); the new log start offset."""
+        place = TopicPartition(topic, partition, before)
+        deleted: Any = self.client.delete_records([place], request_timeout=TIMEOUT_S)[place].result()
+        return int(deleted.low_watermark)

@@ -1,0 +1,60 @@
+"""Real input for end-to-end tests: text that nobody wrote for a test, with empty, long and non-ASCII lines.
+
+The first choice is the package index of Debian as ``apt-cache dumpavail`` prints it. Where apt is absent or knows too
+little, the sources of the standard library of Python stand in, file after file by name. Both come without network and
+are equal on each call on one machine.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+
+LINES = 200_000
+PACKAGE = b"Package: "
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line without its newline, and the package or file it belongs to."""
+
+    number: int
+    section: bytes
+    text: bytes
+
+
+@lru_cache(maxsize=1)
+def real_lines(count: int = LINES) -> tuple[Line, ...]:
+    """``count`` lines of real text. Raises LookupError where the machine has too few."""
+    for source in (_debian_index, _standard_library):
+        lines = tuple(Line(number, *line) for number, line in enumerate(islice(source(), count)))
+        if len(lines) == count:
+            return lines
+    raise LookupError(f"no text of {count} lines on this machine")
+
+
+def _debian_index() -> Iterator[tuple[bytes, bytes]]:
+    apt_cache = shutil.which("apt-cache")
+    if apt_cache is None:
+        return
+    done = subprocess.run([apt_cache, "dumpavail"], capture_output=True, timeout=60, check=False)
+    section = b""
+    for text in done.stdout.splitlines():
+        if text.startswith(PACKAGE):
+            section = text.removeprefix(PACKAGE)
+        yield section, text
+
+
+def _standard_library() -> Iterator[tuple[bytes, bytes]]:
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py")):
+        if "site-packages" not in path.parts:
+            section = str(path.relative_to(root)).encode()
+            for text in path.read_bytes().splitlines():
+                yield section, text
