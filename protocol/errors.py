@@ -6,7 +6,7 @@ InvalidTopicError). Each declares its code, whether a client may try again, and 
 nothing (its docstring). A second class for a code is refused at import; a subclass without a code shares its parent's.
 
 Source: ``org.apache.kafka.common.protocol.Errors`` of Kafka 4.3; codes and retriable flags are checked against the
-published jar by ``tests/contract/test_messages_errors.py``.
+published jar by ``tests/contract/test_messages_kafka.py``.
 """
 
 from __future__ import annotations
