@@ -62,7 +62,17 @@ class AbstractIndex:
     #: Slots kept free when the index counts as full (the time index keeps one for the entry made on roll).
     RESERVED_SLOTS: ClassVar[int] = 0
 
-    __slots__ = ("_capacity", "_entries", "_file", "_file_system", "_load_lock", "_map", "base_offset", "max_entries", "path")
+    __slots__ = (
+        "_capacity",
+        "_entries",
+        "_file",
+        "_file_system",
+        "_load_lock",
+        "_map",
+        "base_offset",
+        "max_entries",
+        "path",
+    )
 
     def __init__(self, file_system: FileSystem, path: str, base_offset: int, max_bytes: int) -> None:
         self._file_system = file_system
@@ -183,6 +193,13 @@ class AbstractIndex:
                 if self._entries >= 0 and self._capacity != self._entries * self.ENTRY.size:
                     file.truncate(self._entries * self.ENTRY.size)
                 file.close()
+            self._file, self._map, self._entries, self._capacity = None, None, -1, 0
+
+    def release(self) -> None:
+        """Close the file as it is, for an index that is deleted."""
+        with self._load_lock:
+            if self._file is not None:
+                self._file.close()
             self._file, self._map, self._entries, self._capacity = None, None, -1, 0
 
     def rename_to(self, path: str) -> None:

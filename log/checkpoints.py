@@ -113,7 +113,9 @@ def read_partition_metadata(file_system: FileSystem, directory: str) -> bytes | 
     if not file_system.exists(path):
         return None
     values = dict(
-        line.split(": ", 1) for line in file_system.read_file(path).decode(errors="replace").splitlines() if ": " in line
+        line.split(": ", 1)
+        for line in file_system.read_file(path).decode(errors="replace").splitlines()
+        if ": " in line
     )
     try:
         return uuid_from_str(values["topic_id"])

@@ -35,7 +35,7 @@ def _schedule_deletion(log: UnifiedLog, segment: LogSegment) -> None:
     segment.rename_suffix(DELETED_SUFFIX)
 
     def delete() -> None:
-        segment.close()
+        segment.release()
         segment.delete_files()
 
     log.environment.deletions.schedule(log.config.file_delete_delay_ms, delete)

@@ -43,7 +43,9 @@ _VERSION = Check(_is_version, "a Kafka version such as 0.9.0, 0.10.2 or 3.0")
 _GZIP_LEVEL = Check(lambda level: level == -1 or 1 <= level <= 9, "1 to 9 or -1")
 
 
-def _key(name: str, kind: ConfigType, default: Any, check: Check | None, doc: str, importance: Importance = _MEDIUM) -> ConfigKey:
+def _key(
+    name: str, kind: ConfigType, default: Any, check: Check | None, doc: str, importance: Importance = _MEDIUM
+) -> ConfigKey:
     return ConfigKey(name, kind, default, check, importance, doc, dynamic=True)
 
 

@@ -166,7 +166,9 @@ def _found(
     aborted = None
     if isolation is _TXN_COMMITTED:
         upper = segment.offset_index.upper_bound_offset(end_position)
-        aborted = collect_aborted(log, segment, found.offset, bound.offset if upper is None else min(upper, bound.offset))
+        aborted = collect_aborted(
+            log, segment, found.offset, bound.offset if upper is None else min(upper, bound.offset)
+        )
     return FetchDataInfo(segment.slice(found.position, found.size), found.offset, aborted)
 
 

@@ -118,7 +118,9 @@ class FileRecords:
             self.shared.file.truncate(size)
         except KafkaStorageError:
             self._broken = True
-            logger.exception("%s keeps part of a failed append behind byte %d; refusing further appends", self.path, size)
+            logger.exception(
+                "%s keeps part of a failed append behind byte %d; refusing further appends", self.path, size
+            )
 
     def read_at(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from byte ``position``; fewer only where the file ends."""

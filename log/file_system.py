@@ -113,6 +113,8 @@ class FileSystem(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def disk_space(self, path: str) -> tuple[int, int]: ...
+
     def lock_file(self, path: str) -> OpenFile | None: ...
 
 
@@ -286,6 +288,12 @@ class OsFileSystem:
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
+
+    def disk_space(self, path: str) -> tuple[int, int]:
+        """(total, usable) bytes of the file system that holds ``path``."""
+        with _translated("stat", path):
+            space = os.statvfs(path)
+        return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
 
     def lock_file(self, path: str) -> OpenFile | None:
         """Take the exclusive ``flock`` of ``path``; None when another process holds it. Closing the file gives it back."""

@@ -103,9 +103,7 @@ class LogLoader:
             )
         if not len(segments):
             base = request.log_start_offset
-            segments = LogSegments(
-                (LogSegment.create(self._directory, base, request.config, self._environment),)
-            )
+            segments = LogSegments((LogSegment.create(self._directory, base, request.config, self._environment),))
         self._check_layout(segments)
         return self._assemble(segments, topic_id, epochs_known=epochs_known)
 
@@ -202,7 +200,9 @@ class LogLoader:
             # Retention (here and in Kafka) can leave an index behind at the front; between segments it is the trace of
             # a record file that somebody removed.
             if logs and min(logs) < base < max(logs):
-                raise LogLoadError(f"segment {base:020d}.log is missing in {self._directory}: {entry.name} is still there")
+                raise LogLoadError(
+                    f"segment {base:020d}.log is missing in {self._directory}: {entry.name} is still there"
+                )
             logger.warning("%s: removing %s, which has no record file", self._directory, entry.name)
             self._unlink(entry.name)
         return [
@@ -235,7 +235,8 @@ class LogLoader:
     def _check_indices(self, segments: LogSegments, *, every_entry: bool) -> None:
         for segment in segments:
             missing = segment.size > 0 and not (
-                self._file_system.exists(segment.offset_index.path) and self._file_system.exists(segment.time_index.path)
+                self._file_system.exists(segment.offset_index.path)
+                and self._file_system.exists(segment.time_index.path)
             )
             fault = "missing index" if missing else index_fault(segment, self._interval_bytes, every_entry=every_entry)
             if fault is not None:
@@ -278,7 +279,9 @@ class LogLoader:
                 segment.close()
                 segment.delete_files()
                 continue
-            logger.info("%s: recovering segment %d (%d of %d)", self._directory, segment.base_offset, number, len(unflushed))
+            logger.info(
+                "%s: recovering segment %d (%d of %d)", self._directory, segment.base_offset, number, len(unflushed)
+            )
             state.end_offset = max(state.end_offset, segment.base_offset)
             cut = recover_segment(
                 segment, state, self._epochs, synced_below=recovery_point, interval_bytes=self._interval_bytes

@@ -28,6 +28,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from log.checkpoints import CheckpointCorruptError
@@ -173,7 +174,9 @@ def check_data(entry: ProducerEntry, batch: ProducerBatch, *, check_sequence: bo
     if check_sequence:
         _check_sequence(entry, batch, who)
     if entry.current_txn_first_offset >= 0 and not batch.is_transactional:
-        raise InvalidTxnStateError(f"{who} wrote outside of its transaction, open since {entry.current_txn_first_offset}")
+        raise InvalidTxnStateError(
+            f"{who} wrote outside of its transaction, open since {entry.current_txn_first_offset}"
+        )
 
 
 def _check_sequence(entry: ProducerEntry, batch: ProducerBatch, who: str) -> None:
@@ -220,7 +223,9 @@ class ProducerStateManager:
 
     # ---- checks: raise, change nothing
 
-    def find_duplicate(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
+    def find_duplicate(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
+    ) -> BatchMetadata | None:
         """The retained batch this one repeats, if any."""
         entry = self.producers.get(producer_id)
         return entry.find_duplicate(epoch, first_sequence, last_sequence) if entry is not None else None
@@ -304,19 +309,20 @@ class ProducerStateManager:
         """True while a transaction is open or its marker is not below the high watermark."""
         return bool(self._ongoing or self._unreplicated)
 
-    def remove_expired(self) -> int:
+    def remove_expired(self, lock: AbstractContextManager[object]) -> int:
         """Forget producers idle for ``producer.id.expiration.ms`` by both clocks, so that a jump of the wall clock
-        cannot make a live producer unknown (F11). Returns how many went."""
+        cannot make a live producer unknown (F11). ``lock`` is the log's. Returns how many went."""
         now, monotonic = self._time.milliseconds(), self._time.monotonic_ms()
-        expired = [
-            entry.producer_id
-            for entry in self.producers.values()
-            if entry.current_txn_first_offset < 0
-            and now - entry.last_timestamp >= self._expiration_ms
-            and monotonic - entry.touched_ms >= self._expiration_ms
-        ]
-        for producer_id in expired:
-            del self.producers[producer_id]
+        with lock:
+            expired = [
+                entry.producer_id
+                for entry in self.producers.values()
+                if entry.current_txn_first_offset < 0
+                and now - entry.last_timestamp >= self._expiration_ms
+                and monotonic - entry.touched_ms >= self._expiration_ms
+            ]
+            for producer_id in expired:
+                del self.producers[producer_id]
         return len(expired)
 
     # ---- snapshots

@@ -69,7 +69,12 @@ class _IndexBuilder:
 
 
 def recover_segment(
-    segment: LogSegment, state: ProducerStateManager, epochs: LeaderEpochCache, *, synced_below: int, interval_bytes: int
+    segment: LogSegment,
+    state: ProducerStateManager,
+    epochs: LeaderEpochCache,
+    *,
+    synced_below: int,
+    interval_bytes: int,
 ) -> int:
     """See the module; returns the bytes cut off. ``synced_below`` is the recovery point.
 
@@ -251,7 +256,11 @@ def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
     previous = TimestampOffset(-1, segment.base_offset - 1)
     for slot in range(count) if every_entry else sorted({0, count - 1} if count else ()):
         entry = index.entry(slot)
-        if entry.timestamp <= previous.timestamp or entry.offset < previous.offset or entry.offset < segment.base_offset:
+        if (
+            entry.timestamp <= previous.timestamp
+            or entry.offset < previous.offset
+            or entry.offset < segment.base_offset
+        ):
             return f"{index.path} entry {slot} ({entry.timestamp} at {entry.offset}) cannot be"
         previous = entry
     if count == 0 and segment.offset_index.entries:

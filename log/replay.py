@@ -49,8 +49,12 @@ def replay_batch(state: ProducerStateManager, header: BatchHeader, batch: Buffer
 
 
 def rebuild_producer_state(
-    state: ProducerStateManager, segments: LogSegments, log_start_offset: int, log_end_offset: int,
-    *, keep_later_snapshots: bool = False,
+    state: ProducerStateManager,
+    segments: LogSegments,
+    log_start_offset: int,
+    log_end_offset: int,
+    *,
+    keep_later_snapshots: bool = False,
 ) -> None:
     """Producer state as of ``log_end_offset``: the newest snapshot, and the batches behind it.
 

@@ -142,8 +142,8 @@ class LogSegment:
     # ---- append and roll
 
     def append(self, records: memoryview | bytes, last_offset: int, max_timestamp: int, offset_of_max: int) -> int:
-        """Write batches at the end and return the byte they begin at. ``offset_of_max`` is the last offset of the batch
-        that has ``max_timestamp``.
+        """Write batches at the end and return the byte they begin at. ``last_offset`` is that of the first batch (what an
+        index entry says of the position), ``offset_of_max`` the last offset of the batch that has ``max_timestamp``.
 
         Raises KafkaStorageError, with the records cut back. Under the log's lock.
         """
@@ -327,6 +327,14 @@ class LogSegment:
             self.time_index.maybe_append(*self._largest, on_roll=True)
         self.offset_index.close()
         self.time_index.close()
+        self.transaction_index.close()
+        self.records.close()
+
+    def release(self) -> None:
+        """Close all files as they are, for a segment whose names are gone already."""
+        self._largest = None
+        self.offset_index.release()
+        self.time_index.release()
         self.transaction_index.close()
         self.records.close()
 

@@ -19,6 +19,7 @@ published whole (an int, a tuple, an immutable snapshot) and read without it. Re
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
@@ -197,7 +198,9 @@ class UnifiedLog:
                 active = self.roll()
             if leader_epoch > self.leader_epochs.latest_epoch:
                 self.leader_epochs.assign(leader_epoch, next_offset)
-            position = active.append(records, last_offset, max_timestamp, result.offset_of_max_timestamp)
+            # A message set of several entries is indexed by its first one, which is what lies at the position.
+            indexed = last_offset if result.shallow_count == 1 else result.batches[0].last_offset
+            position = active.append(records, indexed, max_timestamp, result.offset_of_max_timestamp)
         except LogStorageError as error:
             self._directory_state.note(error)
             raise
@@ -242,9 +245,7 @@ class UnifiedLog:
 
     # ---- read
 
-    def read(
-        self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool
-    ) -> FetchDataInfo:
+    def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
         """Whole batches from the one that holds ``offset``, about ``max_bytes`` (the last may be cut by the limit).
 
         Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. Any thread, no lock.
@@ -373,7 +374,9 @@ class UnifiedLog:
                 segment.flush()
             if any(segment.base_offset >= start for segment in segments):
                 # The names of new segments are only in the directory once it is synced as well.
-                self.environment.file_system.sync_directory(self.directory)
+                file_system = self.environment.file_system
+                file_system.sync_directory(self.directory)
+                file_system.sync_directory(os.path.dirname(self.directory))
         except KafkaStorageError as error:
             if self.is_closed or any(segment not in self.segments for segment in segments):
                 return  # deleted or truncated meanwhile: nothing of it is left to promise
@@ -468,6 +471,16 @@ class UnifiedLog:
                 self.producer_state.take_snapshot()
             for segment in self.segments:
                 segment.close()
+
+    def abandon(self) -> None:
+        """The partition is deleted: nothing may be appended any more; files stay open for readers on their way."""
+        with self.lock:
+            self.is_closed = True
+
+    def release_files(self) -> None:
+        """After :meth:`abandon`, when the deletion delay has passed."""
+        for segment in self.segments:
+            segment.release()
 
 
 def producer_batch(summary: BatchSummary) -> ProducerBatch:

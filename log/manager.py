@@ -1,0 +1,488 @@
+"""LogManager: all logs of a broker over its ``log.dirs``.
+
+Start: after a clean stop only names are listed, and a log opens when somebody first asks for it (ten thousand partitions
+start in a fraction of a second and hold no descriptor). Without the clean-shutdown marker all logs of that directory are
+recovered, in threads, before the broker serves.
+
+A partition that cannot be loaded is refused with its reason each time it is asked for; the others serve. A directory that
+fails goes offline for good (until restart); the others serve.
+
+Deleting is done when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the partition
+may be made anew; its files go after ``file.delete.delay.ms``.
+
+The manager's lock guards the tables and the opening of logs; it is never held across an fsync or a recovery. Methods may be
+called by any thread; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``) belong in a worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from log.checkpoints import (
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_OFFSET_FILE,
+    CheckpointCorruptError,
+    read_offset_checkpoint,
+    take_clean_shutdown,
+    write_clean_shutdown,
+    write_offset_checkpoint,
+)
+from log.config import LogConfig
+from log.environment import DirectoryState, LogEnvironment
+from log.file_system import FileSystem
+from log.loader import LoadRequest, load_log
+from log.retention_clock import RetentionClock
+from log.segment import LOG_SUFFIX
+from log.time import Time
+from log.topic_partition import TopicPartition
+from log.unified_log import UnifiedLog
+from protocol.errors import KafkaError, KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+DELETE_DIRECTORY_SUFFIX = "-delete"
+_RESERVED_SUFFIXES = (DELETE_DIRECTORY_SUFFIX, "-stray", "-future")
+_MAX_NAME_BYTES = 255
+_PROGRESS_MS = 2_000
+
+TopicConfigs = Callable[[str], LogConfig | None]
+
+
+class _Entry:
+    """A partition that has a directory: its log once opened, or why it cannot be."""
+
+    __slots__ = ("clean", "directory", "error", "log", "path")
+
+    def __init__(self, directory: LogDirectory, path: str, *, clean: bool) -> None:
+        self.directory = directory
+        self.path = path
+        self.clean = clean
+        self.log: UnifiedLog | None = None
+        self.error: KafkaError | None = None
+
+
+class LogDirectory:
+    """One entry of ``log.dirs``: its state and the offsets its checkpoint files hold."""
+
+    __slots__ = ("_written", "high_watermarks", "path", "recovery_points", "start_offsets", "state", "was_clean")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.state = DirectoryState(path)
+        self.was_clean = False
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.start_offsets: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self._written: dict[str, dict[TopicPartition, int]] = {}
+
+    @property
+    def is_online(self) -> bool:
+        return self.state.failure is None
+
+    def read(self, file_system: FileSystem) -> None:
+        """Read the checkpoints and take the clean-shutdown marker. A damaged checkpoint means recovery from the start.
+
+        Raises KafkaStorageError.
+        """
+        self.was_clean = take_clean_shutdown(file_system, self.path)
+        self.recovery_points = self._read_file(file_system, RECOVERY_POINT_FILE)
+        self.start_offsets = self._read_file(file_system, LOG_START_OFFSET_FILE)
+        self.high_watermarks = self._read_file(file_system, REPLICATION_OFFSET_FILE)
+
+    def _read_file(self, file_system: FileSystem, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offset_checkpoint(file_system, os.path.join(self.path, name))
+        except CheckpointCorruptError as error:
+            logger.error("%s; going on without it", error)  # noqa: TRY400 - the message says it all
+            self.was_clean = False
+            return {}
+
+    def write(self, file_system: FileSystem, name: str, offsets: dict[TopicPartition, int]) -> None:
+        """Replace a checkpoint file, unless it has this content already. Takes the directory offline on failure."""
+        if self._written.get(name) == offsets or not self.is_online:
+            return
+        try:
+            write_offset_checkpoint(file_system, os.path.join(self.path, name), offsets)
+        except KafkaStorageError as error:
+            self.state.note(error)
+            raise
+        self._written[name] = dict(offsets)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """A deleted partition's offsets must not greet the next one of that name."""
+        for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks):
+            offsets.pop(partition, None)
+
+
+class DirectoryDescription(NamedTuple):
+    """What DescribeLogDirs tells of a directory: sizes in bytes by partition, disk space."""
+
+    path: str
+    failure: KafkaStorageError | None
+    sizes: dict[TopicPartition, int]
+    total_bytes: int
+    usable_bytes: int
+
+
+class LogManager:
+    """See the module."""
+
+    def __init__(
+        self, log_dirs: Iterable[str], file_system: FileSystem, time: Time, default_config: LogConfig,
+        *, recovery_threads: int = 2,
+    ) -> None:  # fmt: skip
+        self.environment = LogEnvironment(file_system, time)
+        self.directories = [LogDirectory(os.path.abspath(path)) for path in dict.fromkeys(log_dirs)]
+        self.default_config = default_config
+        self._recovery_threads = recovery_threads
+        self._file_system = file_system
+        self._time = time
+        self._lock = threading.RLock()
+        self._entries: dict[TopicPartition, _Entry] = {}
+        self._configs: TopicConfigs = lambda _: None
+        self._deleted = itertools.count(time.milliseconds())
+        self._retention_clock = RetentionClock(time)
+
+    # ---- start and stop
+
+    def startup(self, topic_configs: TopicConfigs | Mapping[str, LogConfig] | None = None) -> list[TopicPartition]:
+        """Find the logs, recover those of directories without the clean marker; returns those of unknown topics.
+
+        ``topic_configs`` gives a topic's configuration, None for a topic that does not exist (its logs are reported and
+        left alone). Raises KafkaStorageError when no directory works.
+        """
+        if topic_configs is None:
+            self._configs = lambda _: self.default_config
+        elif isinstance(topic_configs, Mapping):
+            self._configs = topic_configs.get
+        else:
+            self._configs = topic_configs
+        strays: list[TopicPartition] = []
+        for directory in self.directories:
+            try:
+                strays += self._find_logs(directory)
+            except KafkaStorageError as error:
+                directory.state.mark_offline(error)
+        if not any(directory.is_online for directory in self.directories):
+            failures = "; ".join(str(directory.state.failure) for directory in self.directories)
+            raise KafkaStorageError(f"no log directory works: {failures}")
+        self._recover_unclean()
+        return strays
+
+    def _find_logs(self, directory: LogDirectory) -> list[TopicPartition]:
+        self._file_system.make_directory(directory.path)
+        directory.read(self._file_system)
+        strays = []
+        for name in self._file_system.list_names(directory.path):
+            path = os.path.join(directory.path, name)
+            if name.endswith(DELETE_DIRECTORY_SUFFIX):
+                self.environment.deletions.schedule(0, lambda path=path: self._file_system.remove_directory(path))
+                continue
+            partition = _partition_of(name)
+            if partition is None:
+                continue
+            if self._configs(partition.topic) is None:
+                logger.warning("%s belongs to no known topic; left alone", path)
+                strays.append(partition)
+            elif partition in self._entries:
+                raise KafkaStorageError(f"{partition} lies in {path} and in {self._entries[partition].path}")
+            else:
+                self._entries[partition] = _Entry(directory, path, clean=directory.was_clean)
+        return strays
+
+    def _recover_unclean(self) -> None:
+        pending = [(p, e) for p, e in self._entries.items() if not e.clean and e.directory.is_online]
+        if not pending:
+            return
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - a clean start does not need it
+
+        logger.info("recovering %d logs after an unclean stop", len(pending))
+        started = reported = self._time.monotonic_ms()
+        workers = self._recovery_threads * len(self.directories)
+        with ThreadPoolExecutor(workers, thread_name_prefix="recovery") as pool:
+            for done, _ in enumerate(pool.map(lambda item: self._load(*item), pending), 1):
+                now = self._time.monotonic_ms()
+                if now - reported >= _PROGRESS_MS:
+                    reported = now
+                    logger.info("recovered %d of %d logs in %.1f s", done, len(pending), (now - started) / 1000)
+        size = sum(entry.log.size_bytes for _, entry in pending if entry.log is not None)
+        seconds = (self._time.monotonic_ms() - started) / 1000
+        logger.info("recovered %d logs of %.1f MB in %.2f s", len(pending), size / 1e6, seconds)
+
+    def shutdown(self, broker_epoch: int = 0) -> None:
+        """Flush and close every log, write the checkpoints, and where all of that went well the clean-shutdown marker."""
+        with self._lock:
+            entries = list(self._entries.values())
+        dirty: set[str] = set()
+        for entry in entries:
+            try:
+                if entry.log is not None:
+                    entry.log.flush()
+                    entry.log.close()
+            except KafkaStorageError as error:
+                logger.error("%s not closed cleanly: %s", entry.path, error)  # noqa: TRY400
+                dirty.add(entry.directory.path)
+            if entry.error is not None:
+                dirty.add(entry.directory.path)
+        for directory in self.directories:
+            if directory.is_online:
+                self._finish(directory, broker_epoch, clean=directory.path not in dirty)
+
+    def _finish(self, directory: LogDirectory, broker_epoch: int, *, clean: bool) -> None:
+        try:
+            self._checkpoint(directory)
+            if clean and directory.is_online:
+                write_clean_shutdown(self._file_system, directory.path, broker_epoch)
+        except KafkaStorageError as error:
+            logger.error("%s: no clean shutdown: %s", directory.path, error)  # noqa: TRY400
+
+    # ---- finding, making, deleting
+
+    def get_log(self, partition: TopicPartition) -> UnifiedLog | None:
+        """The log of a partition, opened now if need be; None when it has no directory.
+
+        Raises KafkaStorageError (also for a log that could not be loaded), InconsistentTopicIdError.
+        """
+        entry = self._entries.get(partition)
+        if entry is None:
+            return None
+        if entry.log is not None:
+            return entry.log
+        with self._lock:
+            return self._load(partition, entry).log or self._refuse(entry)
+
+    def get_or_create_log(
+        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, *, is_new: bool = False
+    ) -> UnifiedLog:
+        """The log of a partition, made in the emptiest online directory when there is none.
+
+        With a directory offline, a log that is not found may lie there: unless ``is_new`` says that the topic was made
+        just now, that is refused. Raises KafkaStorageError, InconsistentTopicIdError.
+        """
+        with self._lock:
+            entry = self._entries.get(partition)
+            if entry is None:
+                entry = self._entries[partition] = self._make_entry(partition, is_new=is_new)
+            if entry.log is None:
+                self._load(partition, entry, topic_id, config)
+            log = entry.log or self._refuse(entry)
+            if log.config is not config:
+                log.update_config(config)
+            return log
+
+    def _make_entry(self, partition: TopicPartition, *, is_new: bool) -> _Entry:
+        online = [directory for directory in self.directories if directory.is_online]
+        offline = [directory.path for directory in self.directories if not directory.is_online]
+        if not online or (offline and not is_new):
+            raise KafkaStorageError(f"{partition} may lie in an offline log directory: {', '.join(offline)}")
+        used = [entry.directory for entry in self._entries.values()] if len(online) > 1 else []
+        directory = min(online, key=used.count)
+        path = os.path.join(directory.path, partition.directory_name)
+        self._file_system.make_directory(path)
+        directory.forget(partition)
+        return _Entry(directory, path, clean=True)
+
+    def _load(
+        self, partition: TopicPartition, entry: _Entry, topic_id: bytes | None = None, config: LogConfig | None = None
+    ) -> _Entry:
+        """Open the log into ``entry``, or note there why not (asking again tells the same without trying)."""
+        directory = entry.directory
+        if entry.log is not None or entry.error is not None or not directory.is_online:
+            return entry
+        request = LoadRequest(
+            partition,
+            entry.path,
+            config or self._configs(partition.topic) or self.default_config,
+            self.environment,
+            directory.state,
+            topic_id=topic_id,
+            log_start_offset=directory.start_offsets.get(partition, 0),
+            recovery_point=directory.recovery_points.get(partition, 0),
+            clean=entry.clean,
+        )
+        try:
+            log = load_log(request)
+        except KafkaError as error:
+            entry.error = error
+            logger.error("%s is refused: %s", entry.path, error)  # noqa: TRY400 - the message says it all
+            return entry
+        log.update_high_watermark(directory.high_watermarks.get(partition, log.log_start_offset))
+        entry.log = log
+        return entry
+
+    @staticmethod
+    def _refuse(entry: _Entry) -> UnifiedLog:
+        if entry.error is not None:
+            raise entry.error
+        entry.directory.state.ensure_online()
+        raise KafkaStorageError(f"{entry.path} is not loaded")
+
+    def delete_log(self, partition: TopicPartition) -> bool:
+        """Remove a partition; False when there is none. Its name is free when this returns. Raises KafkaStorageError."""
+        with self._lock:
+            entry = self._entries.get(partition)
+            if entry is None:
+                return False
+            config = entry.log.config if entry.log is not None else self.default_config
+            if entry.log is not None:
+                entry.log.abandon()
+            gone = _deleted_name(partition, next(self._deleted))
+            path = os.path.join(entry.directory.path, gone)
+            if entry.directory.is_online:
+                self._file_system.rename(entry.path, path)
+            del self._entries[partition]
+            entry.directory.forget(partition)
+
+        def delete() -> None:
+            if entry.log is not None:
+                entry.log.release_files()
+            self._file_system.remove_directory(path)
+
+        self.environment.deletions.schedule(config.file_delete_delay_ms, delete)
+        return True
+
+    def open_logs(self) -> Iterator[UnifiedLog]:
+        """The logs that somebody has asked for so far, in online directories."""
+        for entry in list(self._entries.values()):
+            if entry.log is not None and entry.directory.is_online:
+                yield entry.log
+
+    def partitions(self) -> list[TopicPartition]:
+        """Every partition that has a directory."""
+        return list(self._entries)
+
+    def refused(self) -> dict[TopicPartition, KafkaError]:
+        """The partitions that could not be loaded, with the reason."""
+        return {partition: entry.error for partition, entry in list(self._entries.items()) if entry.error is not None}
+
+    # ---- housekeeping
+
+    def run_retention(self, now_ms: int) -> int:
+        """Delete what retention allows in every log, forget idle producers, unlink what is due. Returns deleted segments.
+
+        Logs nobody has opened are opened for this and closed again. Call every ``log.retention.check.interval.ms``.
+        """
+        now_ms = self._retention_clock.believed(now_ms)
+        count = 0
+        for partition, entry in list(self._entries.items()):
+            if entry.directory.is_online:
+                try:
+                    count += self._retain(partition, entry, now_ms)
+                except KafkaError as error:
+                    logger.warning("retention of %s: %s", partition, error)
+        self.environment.deletions.run()
+        return count
+
+    def _retain(self, partition: TopicPartition, entry: _Entry, now_ms: int) -> int:
+        if entry.log is not None:
+            entry.log.producer_state.remove_expired(entry.log.lock)
+            return entry.log.delete_old_segments(now_ms)
+        with self._lock:
+            if entry.log is not None or self._load(partition, entry).log is None:
+                return 0
+            log, entry.log = entry.log, None
+            assert log is not None
+            log.update_high_watermark(log.log_end_offset)
+            count = log.delete_old_segments(now_ms)
+            entry.directory.recovery_points[partition] = log.recovery_point
+            if count:
+                entry.log = log  # what changed must be flushed before the next clean marker
+            else:
+                log.close()
+            return count
+
+    def flush_dirty_logs(self) -> None:
+        """Sync rolled segments, and whole logs whose ``flush.ms`` has passed. Call every second or so, in a worker."""
+        now = self._time.monotonic_ms()
+        for log in self.open_logs():
+            try:
+                if log.flush_wanted:
+                    log.flush_wanted = False
+                    log.flush(log.segments.active.base_offset)
+                if now - log.last_flushed_ms >= log.config.flush_ms:
+                    log.flush()
+            except KafkaStorageError as error:
+                logger.error("flush of %s: %s", log.topic_partition, error)  # noqa: TRY400
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write ``recovery-point-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
+        for directory in self._online():
+            self._collect(directory)
+            directory.write(self._file_system, RECOVERY_POINT_FILE, directory.recovery_points)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write ``log-start-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
+        for directory in self._online():
+            self._collect(directory)
+            directory.write(self._file_system, LOG_START_OFFSET_FILE, directory.start_offsets)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write ``replication-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
+        for directory in self._online():
+            self._collect(directory)
+            directory.write(self._file_system, REPLICATION_OFFSET_FILE, directory.high_watermarks)
+
+    def _online(self) -> list[LogDirectory]:
+        return [directory for directory in self.directories if directory.is_online]
+
+    def _checkpoint(self, directory: LogDirectory) -> None:
+        self._collect(directory)
+        directory.write(self._file_system, RECOVERY_POINT_FILE, directory.recovery_points)
+        directory.write(self._file_system, LOG_START_OFFSET_FILE, directory.start_offsets)
+        directory.write(self._file_system, REPLICATION_OFFSET_FILE, directory.high_watermarks)
+
+    def _collect(self, directory: LogDirectory) -> None:
+        """Take the offsets of the open logs over what the files said; closed logs have not moved."""
+        with self._lock:
+            entries = [(p, e.log) for p, e in self._entries.items() if e.directory is directory and e.log is not None]
+            for partition, log in entries:
+                directory.recovery_points[partition] = log.recovery_point
+                directory.high_watermarks[partition] = log.high_watermark
+                if log.log_start_offset > log.segments.first.base_offset:
+                    directory.start_offsets[partition] = log.log_start_offset
+                else:
+                    directory.start_offsets.pop(partition, None)
+
+    def describe(self) -> list[DirectoryDescription]:
+        """Sizes and space per directory, without opening logs (DescribeLogDirs)."""
+        described = []
+        for directory in self.directories:
+            sizes: dict[TopicPartition, int] = {}
+            total = usable = -1
+            if directory.is_online:
+                try:
+                    total, usable = self._file_system.disk_space(directory.path)
+                    for partition, entry in list(self._entries.items()):
+                        if entry.directory is directory:
+                            sizes[partition] = self._size_of(entry)
+                except KafkaStorageError as error:
+                    logger.warning("describing %s: %s", directory.path, error)
+            described.append(DirectoryDescription(directory.path, directory.state.failure, sizes, total, usable))
+        return described
+
+    def _size_of(self, entry: _Entry) -> int:
+        if entry.log is not None:
+            return entry.log.size_bytes
+        return sum(file.size for file in self._file_system.list_directory(entry.path) if file.name.endswith(LOG_SUFFIX))
+
+
+def _partition_of(name: str) -> TopicPartition | None:
+    """The partition of a directory name; None for files and directories that are no partition's."""
+    if name.endswith(_RESERVED_SUFFIXES):
+        return None
+    try:
+        return TopicPartition.parse(name)
+    except ValueError:
+        return None
+
+
+def _deleted_name(partition: TopicPartition, number: int) -> str:
+    """``<topic>-<n>.<id>-delete``, the topic cut so that the name fits a file system."""
+    ending = f"-{partition.partition}.{number:032x}{DELETE_DIRECTORY_SUFFIX}"
+    return partition.topic[: _MAX_NAME_BYTES - len(ending)] + ending
