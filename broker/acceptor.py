@@ -1,7 +1,7 @@
 """Accepts connections of one listener, as many as there is room for.
 
-    accepting --no descriptor left (EMFILE, ENFILE), or the reserve is reached--> paused --a second, or one closed--> accepting
-    accepting --max.connections reached-----------------------------------------> paused --a connection closed--> accepting
+    accepting --no descriptor left (EMFILE), or the reserve reached--> paused --a second, or one closed--> accepting
+    accepting --max.connections reached-----------------------------> paused --a connection closed-------> accepting
 
 A paused acceptor leaves clients in the kernel's backlog and takes its listener off the loop, so there is no spin (F12).
 Descriptors are given out lowest first, so an accepted descriptor above ``limit - reserve`` means that so many are

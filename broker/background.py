@@ -1,7 +1,7 @@
-"""Jobs that come round: retention, flushing, checkpoints, producer expiry. Each runs in a thread, never twice at a time.
+"""Jobs that come round: retention, flushing, checkpoints, producer expiry. Each in a thread, never twice at a time.
 
-A job's next round is timed from the end of the last, on the monotonic clock, so a slow disk makes rounds rarer instead of
-piling them up. A job that fails is logged and tried again at its next round: the partition at fault has gone offline by
+A job's next round is timed from the end of the last, on the monotonic clock, so a slow disk makes rounds rarer
+instead of piling them up. A job that fails is logged and tried again at its next round: the partition at fault has gone offline by
 itself. Loop thread only; the jobs' functions run in the executor.
 """
 

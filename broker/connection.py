@@ -1,7 +1,7 @@
 """One client's connection: a raw non-blocking socket between the frame reader and the dispatcher.
 
-A turn: one ``recv`` into the scratch buffer that all connections share -> every complete frame in it is answered straight
-out of it -> the answers leave in one ``send``. Only what is left over (half a frame) is copied into a reader of the
+A turn: one ``recv`` into the scratch buffer that all connections share -> every complete frame in it is answered
+straight out of it -> the answers leave in one ``send``. Only what is left over (half a frame) is copied into a reader of the
 connection's own; the rest of a large frame is then received there directly, into a buffer that grows with
 arriving bytes. So an idle connection owns no buffer.
 
@@ -166,10 +166,7 @@ class Connection:
         shell = self._shell
         reader = self._reader
         try:
-            if reader is None:
-                count = self.sock.recv_into(shell.scratch)
-            else:
-                count = self.sock.recv_into(reader.get_buffer())
+            count = self.sock.recv_into(shell.scratch if reader is None else reader.get_buffer())
         except (BlockingIOError, InterruptedError):
             return
         except OSError:

@@ -100,10 +100,14 @@ class Route:
         for part in parts:
             size += len(part)
         head = prefix.pack(size, correlation_id)
-        if parts and parts[0].__class__ is bytes:
-            parts[0] = head + parts[0]  # type: ignore[operator]
-            return parts[0] if len(parts) == 1 else parts  # type: ignore[return-value]
-        parts.insert(0, head)
+        first = parts[0]
+        if isinstance(first, bytes):
+            head += first
+            if len(parts) == 1:
+                return head
+            parts[0] = head
+        else:
+            parts.insert(0, head)
         return parts
 
 
@@ -177,7 +181,9 @@ class Dispatcher:
         if raw_client_id != context.raw_client_id:
             _note_client_id(context, raw_client_id, client_id_length)
         if route.flexible_header:
-            position = position + 1 if frame[position : position + 1] == b"\0" else decode_request_header(frame)[1]
+            position = (
+                position + 1 if position < len(frame) and frame[position] == 0 else decode_request_header(frame)[1]
+            )
         return route.answer(self._broker, context, route.decode(frame[position:], route.api_version))
 
     def _make_route(self, word: int) -> Route | None:

@@ -3,7 +3,7 @@
     session id, epoch of the request          what it is
     any, -1 (FINAL_EPOCH)                      full fetch without a session; closes the session it names
     any,  0 (INITIAL_EPOCH)                    full fetch that asks for a session; closes the session it names
-    id,   n > 0                                incremental: partitions added, changed and forgotten; epoch must be the next
+    id,   n > 0                                incremental: partitions added, changed and forgotten
     id,   n > 0, not known                     FETCH_SESSION_ID_NOT_FOUND
     id,   n > 0, another epoch                 INVALID_FETCH_SESSION_EPOCH
     id by topic ids, request by names          FETCH_SESSION_TOPIC_ID_ERROR (and the other way round)
@@ -11,8 +11,8 @@
 An incremental response leaves out partitions with no records, no error and nothing moved. Partitions that returned
 records go to the end of the session's order, so that a small response limit starves none (KIP-74).
 
-The cache is bounded. A full cache makes room for a new session by dropping one unused for EVICTION_MS, else one with fewer
-partitions that is older than EVICTION_MS; otherwise the new client goes without a session, which costs it only bytes.
+The cache is bounded. A full cache makes room for a new session by dropping one unused for EVICTION_MS, else one
+with fewer partitions that is older than EVICTION_MS; otherwise the new client goes without a session, which costs it only bytes.
 Loop thread only; deadlines on the monotonic clock. Source: KIP-227, Kafka's FetchSession.
 """
 

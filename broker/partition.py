@@ -90,7 +90,7 @@ class Partition:
         if log is None:
             log = self.log
         info = log.append_as_leader(records, leader_epoch=self.leader_epoch, origin=origin)
-        log.update_high_watermark(info.last_offset + 1)
+        log.update_high_watermark(log.log_end_offset)
         self._purgatory.touch(self)
         return info
 

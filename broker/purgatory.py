@@ -1,4 +1,4 @@
-"""Where requests wait: an operation is watched under keys, looked at again when one of them moves, expired by the clock.
+"""Where requests wait: watched under keys, looked at again when one of them moves, expired by the clock.
 
 Whoever changes something (an append, the high watermark, the last stable offset) calls ``touch(key)``. That only notes
 the key, one set insertion, and asks the loop for one later call; all touches of a turn are then answered

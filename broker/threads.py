@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def in_thread(loop: AbstractEventLoop, executor: Executor, work: Callable[[], T]) -> Deferred[T]:
-    """Run ``work``, which touches nothing that the loop owns, and settle with what it returns or raises. Loop thread."""
+    """Run ``work``, which touches nothing of the loop's, and settle with what it returns or raises. Loop thread."""
     deferred: Deferred[T] = Deferred()
 
     def settle(future: Future[T]) -> None:

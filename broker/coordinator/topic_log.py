@@ -50,7 +50,7 @@ class InternalTopicLog:
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
         """Whole batches from ``offset`` on, at least one while there is one. Raises KafkaError."""
-        from log.unified_log import FetchIsolation  # loaded with the first log, not with the coordinators
+        from log.fetch import FetchIsolation  # loaded with the first log, not with the coordinators
 
         found = self._log(partition).read(offset, max_bytes, isolation=FetchIsolation.LOG_END, min_one_message=True)
         records = found.records

@@ -1,4 +1,4 @@
-"""CreateDelegationToken: no delegation token can be made, as none are enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 3."""
+"""CreateDelegationToken: tokens are not enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 3."""
 
 from __future__ import annotations
 

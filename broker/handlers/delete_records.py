@@ -1,7 +1,7 @@
 """DeleteRecords: move a partition's log start offset forward; what lies before is not served any more.
 
-v0-1 equal, v2 flexible. Offset -1 means the high watermark. Internal topics are refused, and so are topics that are only
-compacted, as Kafka refuses them. The new start is written to log-start-offset-checkpoint before the answer.
+v0-1 equal, v2 flexible. Offset -1 means the high watermark. Internal topics are refused, and so are topics that are
+only compacted, as Kafka refuses them. The new start is written to log-start-offset-checkpoint before the answer.
 """
 
 from __future__ import annotations

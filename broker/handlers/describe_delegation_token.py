@@ -1,4 +1,4 @@
-"""DescribeDelegationToken: no delegation token can be described, as none are enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 3."""
+"""DescribeDelegationToken: tokens are not enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ExpireDelegationToken: no delegation token can be ended, as none are enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 2."""
+"""ExpireDelegationToken: tokens are not enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 2."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fetch: read partitions up to the limits, or wait until there is enough to read.
 
-v0-3 get message sets of magic 0 or 1 (down-converted); v3+ a response limit; v4+ isolation levels; v7+ sessions (KIP-227);
-v9+ leader epochs (KIP-320); v11+ a rack (KIP-392: with one replica there is no nearer one); v12+ the
+v0-3 get message sets of magic 0 or 1 (down-converted); v3+ a response limit; v4+ isolation levels; v7+ sessions
+(KIP-227); v9+ leader epochs (KIP-320); v11+ a rack (KIP-392: with one replica there is no nearer one); v12+ the
 epoch of the last fetched record; v13+ topic ids.
 
     read all targets -> enough bytes, an error, no time to wait -> answer

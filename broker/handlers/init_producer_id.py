@@ -1,7 +1,7 @@
-"""InitProducerId: an id and epoch for an idempotent producer; for a transactional one its coordinator answers (KIP-98).
+"""InitProducerId: an id and epoch for an idempotent producer; a transactional one's coordinator answers (KIP-98).
 
-v2 flexible, v3+ a producer may name the id and epoch it has (KIP-360), v6 two-phase commit (KIP-939). Without a transactional
-id every call gives a new id with epoch 0, whatever the producer had.
+v2 flexible, v3+ a producer may name the id and epoch it has (KIP-360), v6 two-phase commit (KIP-939). Without a
+transactional id every call gives a new id with epoch 0, whatever the producer had.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, so that a client can tell whether its position still exists (KIP-101,
-KIP-320).
+"""OffsetForLeaderEpoch: where a leader epoch ended, so that a client can tell whether its position still exists
+(KIP-101, KIP-320).
 
 v0 end offset only, v1 its epoch, v2 current epoch checked, v3 replica id, v4 flexible. An epoch we know nothing of is
 answered with epoch and offset -1, which is not an error.

@@ -135,7 +135,8 @@ def check_records(records: memoryview | None, version: int) -> memoryview:
         )
     if _LENGTH.unpack_from(records, _LENGTH_OFFSET)[0] != len(records) - LOG_OVERHEAD:
         raise InvalidRecordError(
-            f"Produce requests with version {version} are only allowed to contain exactly one record batch per partition"
+            f"Produce requests with version {version} are only allowed to contain exactly one record batch per "
+            "partition"
         )
     if version < _FIRST_VERSION_WITH_ZSTD and records[ATTRIBUTES_OFFSET + 1] & COMPRESSION_MASK == _ZSTD:
         raise UnsupportedCompressionTypeError(

@@ -1,4 +1,4 @@
-"""RenewDelegationToken: no delegation token can be renewed, as none are enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 2."""
+"""RenewDelegationToken: tokens are not enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 2."""
 
 from __future__ import annotations
 

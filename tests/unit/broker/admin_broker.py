@@ -1,0 +1,97 @@
+"""A Broker for handlers that need no logs: store, topics, configs over a directory, and a listener that takes notes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from broker.broker import Broker, RequestContext
+from broker.config import BrokerConfig
+from broker.config_manager import ConfigManager
+from broker.metadata import MetadataCache, TopicImage
+from broker.metadata_store import SqliteMetadataStore
+from broker.topic_manager import TopicManager
+from log.time import ManualTime
+from protocol.types import random_uuid
+
+CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
+
+
+class NotingListener:
+    """Remembers what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def topic_created(self, image: TopicImage, first_partition: int) -> None:
+        self.events.append(("created", image.name, first_partition, image.partition_count))
+
+    def topic_deleted(self, image: TopicImage) -> None:
+        self.events.append(("deleted", image.name))
+
+    def topic_configs_changed(self, image: TopicImage) -> None:
+        self.events.append(("configs", image.name, dict(image.configs)))
+
+
+class AdminBroker:
+    """The parts as attributes, and ``broker`` as handlers get it. ``reopen`` is a restart on the same directory."""
+
+    def __init__(self, directory: Path, texts: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self.texts = {"log.dirs": str(directory), **(texts or {})}
+        self.listener = NotingListener()
+        self.time = ManualTime()
+        self.config = BrokerConfig(self.texts)
+        self.store = SqliteMetadataStore(str(directory / "metadata.sqlite"), self.time)
+        self.metadata = MetadataCache()
+        self.configs = ConfigManager(self.config, self.store, self.metadata)
+        generator = random.Random(7)
+        self.topics = TopicManager(
+            self.config,
+            self.store,
+            self.metadata,
+            validate_configs=self.configs.validate_topic_configs,
+            new_topic_id=lambda: random_uuid(generator),
+        )
+        self.configs.topics = self.topics
+        self.topics.load()
+        self.configs.load()
+        self.topics.set_listener(self.listener)
+        nothing = cast(Any, None)
+        self.broker = Broker(
+            config=self.config,
+            time=self.time,
+            loop=cast(asyncio.AbstractEventLoop, None),
+            executor=nothing,
+            timers=nothing,
+            purgatory=nothing,
+            metrics=nothing,
+            store=self.store,
+            metadata=self.metadata,
+            log_manager=nothing,
+            replica_manager=nothing,
+            topics=self.topics,
+            configs=self.configs,
+            fetch_sessions=nothing,
+            producer_ids=nothing,
+            node_id=self.config.node_id,
+            cluster_id=CLUSTER_ID,
+        )
+
+    def reopen(self) -> AdminBroker:
+        """Close the store and start again on the same directory."""
+        self.store.close()
+        return AdminBroker(self.directory, self.texts)
+
+
+def context_of(version: int, *, client_id: str = "test", listener_name: str = "PLAINTEXT") -> RequestContext:
+    """A request's context in this version, from a client that reached us at 10.0.0.5:9092."""
+    context = RequestContext(
+        client_host="10.0.0.9", local_host="10.0.0.5", local_port=9092, listener_name=listener_name
+    )
+    context.api_version = version
+    context.client_id = client_id
+    return context
