@@ -1,16 +1,19 @@
-"""What both sparse indices share: fixed-size entries in a file, appended in order, searched through a read-only mapping.
+"""What both sparse indices share: fixed-size entries in a file, appended in order, searched through a read-only
+mapping.
 
-File: ``entry * n``, nothing else. While its segment is active the file is longer than its entries: it is extended by a hole
-that doubles (4 KiB first), so that the mapping need not follow every entry; ``trim`` cuts the hole when the segment rolls
-or closes, and that is the form Kafka leaves and expects. (Kafka extends to ``segment.index.bytes`` at once; ten thousand
-idle partitions would then carry 200 GB of holes and as many mappings.)
+File: ``entry * n``, nothing else. While its segment is active the file is longer than its entries: it is extended by a
+hole that doubles (4 KiB first), so that the mapping need not follow every entry; ``trim`` cuts the hole when the
+segment rolls or closes, and that is the form Kafka leaves and expects. (Kafka extends to ``segment.index.bytes`` at
+once; ten thousand idle partitions would then carry 200 GB of holes and as many mappings.)
 
-Entries are written with ``pwrite``, not through the mapping: a full disk then gives an error instead of SIGBUS. Readers map
-the file read-only and touch only slots below ``entries``, which is published after the entry is in the file; ``truncate_to``
-lowers ``entries`` but leaves the file its length, so a reader with yesterday's count never touches an unmapped page.
+Entries are written with ``pwrite``, not through the mapping: a full disk then gives an error instead of SIGBUS. Readers
+map the file read-only and touch only slots below ``entries``, which is published after the entry is in the file;
+``truncate_to`` lowers ``entries`` but leaves the file its length, so a reader with yesterday's count never touches an
+unmapped page.
 
-Search is Kafka's (KAFKA-6432): the last 8192 bytes are the *warm section*. In-sync readers look there, so the pages a binary
-search touches are always the same few, and never one that was evicted; only a look-up before it searches the rest.
+Search is Kafka's (KAFKA-6432): the last 8192 bytes are the *warm section*. In-sync readers look there, so the pages a
+binary search touches are always the same few, and never one that was evicted; only a look-up before it searches the
+rest.
 """
 
 from __future__ import annotations

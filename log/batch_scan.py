@@ -42,7 +42,8 @@ class PositionalReader(Protocol):
 
 
 class BatchHeader(NamedTuple):
-    """The fixed part of a batch and where it lies. ``base_offset`` of magic 0/1 is the message's own (a wrapper's last)."""
+    """The fixed part of a batch and where it lies. ``base_offset`` of magic 0/1 is the message's own (a wrapper's
+    last)."""
 
     position: int
     size: int
@@ -95,7 +96,8 @@ def _bytes_needed(buffer: bytes | memoryview, at: int) -> int:
 
 
 def iter_headers(file: PositionalReader, start: int, end: int) -> Iterator[BatchHeader]:
-    """Headers of the whole batches between bytes ``start`` and ``end``, bodies not read unless they lie in the same chunk.
+    """Headers of the whole batches between bytes ``start`` and ``end``, bodies not read unless they lie in the same
+    chunk.
 
     Raises CorruptMessageError at an impossible header.
     """
@@ -145,7 +147,8 @@ def iter_batches(file: PositionalReader, start: int, end: int) -> Iterator[tuple
 
 
 def crc_matches(header: BatchHeader, batch: memoryview) -> bool:
-    """True when the stored CRC is that of the bytes: CRC-32C from the attributes on (magic 2), CRC-32 from the magic on."""
+    """True when the stored CRC is that of the bytes: CRC-32C from the attributes on (magic 2), CRC-32 from the magic
+    on."""
     if header.magic == 2:
         return bool(_UINT.unpack_from(batch, 17)[0] == crc32c(batch[21:]))
     return bool(_UINT.unpack_from(batch, 12)[0] == zlib.crc32(batch[16:]))

@@ -1,15 +1,15 @@
 """The small files beside the logs, in Kafka's text forms, each replaced as a whole (old or new content, never a part).
 
-offset checkpoints (``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint``, ``replication-offset-checkpoint``,
-``cleaner-offset-checkpoint``)::
+offset checkpoints (``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint``,
+``replication-offset-checkpoint``, ``cleaner-offset-checkpoint``)::
 
     0                      version
     2                      number of lines
     topic 0 42             topic, partition, offset
 
 ``leader-epoch-checkpoint``: the same with ``epoch start_offset`` per line. ``partition.metadata``: ``version: 0`` and
-``topic_id: <base64url>``. ``meta.properties``: Java properties, version 1. ``.kafka_cleanshutdown``: JSON with the broker
-epoch (KIP-966); its mere existence says that every log was flushed.
+``topic_id: <base64url>``. ``meta.properties``: Java properties, version 1. ``.kafka_cleanshutdown``: JSON with the
+broker epoch (KIP-966); its mere existence says that every log was flushed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def read_leader_epochs(file_system: FileSystem, path: str) -> list[EpochEntry]:
 
 
 def read_partition_metadata(file_system: FileSystem, directory: str) -> bytes | None:
-    """The topic id of a partition directory; None when it has no ``partition.metadata``. Raises CheckpointCorruptError."""
+    """The topic id of a partition directory; None when it has no ``partition.metadata``. Raises
+    CheckpointCorruptError."""
     path = os.path.join(directory, PARTITION_METADATA_FILE)
     if not file_system.exists(path):
         return None

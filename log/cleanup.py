@@ -1,7 +1,7 @@
 """Segments that go: retention, truncation, and the swap at the end of a cleaner's round. Callers hold the log's lock.
 
-Deleting a segment: out of the snapshot, files renamed to ``.deleted``, unlinked after ``file.delete.delay.ms``. Readers with
-the old snapshot, or with a promised slice, read on.
+Deleting a segment: out of the snapshot, files renamed to ``.deleted``, unlinked after ``file.delete.delay.ms``. Readers
+with the old snapshot, or with a promised slice, read on.
 
 Swap (names at rest -> what a crash here leads to at the next start)::
 
@@ -116,7 +116,8 @@ def _delete_while(log: UnifiedLog, reason: str, should_go: Predicate) -> int:
 
 
 def replace_segments(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-    """The swap of the module's table. ``new`` are flushed ``.cleaned`` segments; the active segment is never among ``old``.
+    """The swap of the module's table. ``new`` are flushed ``.cleaned`` segments; the active segment is never among
+    ``old``.
 
     Raises KafkaStorageError; the next start then finishes or undoes the swap.
     """

@@ -1,10 +1,13 @@
-"""Topic-level configuration: every key Kafka knows for a topic, declared once, with the server keys that give its default.
+"""Topic-level configuration: every key Kafka knows for a topic, declared once, with the server keys that give its
+default.
 
-``TOPIC_CONFIG_DEF`` is what CreateTopics, AlterConfigs, DescribeConfigs and ``docs/configuration.md`` read; ``SYNONYMS`` says
-which server key stands in for a topic key, in Kafka's order and unit (``log.retention.hours`` is milliseconds here).
-:class:`LogConfig` holds the values of one topic as attributes, parsed once: nothing on the produce path looks up a name.
+``TOPIC_CONFIG_DEF`` is what CreateTopics, AlterConfigs, DescribeConfigs and ``docs/configuration.md`` read;
+``SYNONYMS`` says which server key stands in for a topic key, in Kafka's order and unit (``log.retention.hours`` is
+milliseconds here). :class:`LogConfig` holds the values of one topic as attributes, parsed once: nothing on the produce
+path looks up a name.
 
-Source: TopicConfig and ServerTopicConfigSynonyms of Kafka 4.3, and of 3.9 for the keys that 4.0 dropped with the old formats.
+Source: TopicConfig and ServerTopicConfigSynonyms of Kafka 4.3, and of 3.9 for the keys that 4.0 dropped with the old
+formats.
 """
 
 from __future__ import annotations
@@ -52,44 +55,177 @@ def _key(
 _INT, _LONG, _BOOLEAN = ConfigType.INT, ConfigType.LONG, ConfigType.BOOLEAN
 _STRING, _LIST, _DOUBLE = ConfigType.STRING, ConfigType.LIST, ConfigType.DOUBLE
 
-TOPIC_CONFIG_DEF = ConfigDef((
-    _key("cleanup.policy", _LIST, ("delete",), each_of("compact", "delete"), "What happens to old segments: delete them by age and size, compact them by key, or both."),
-    _key("compression.gzip.level", _INT, -1, _GZIP_LEVEL, "Level of gzip when the broker compresses."),
-    _key("compression.lz4.level", _INT, 9, between(1, 17), "Level of lz4 when the broker compresses."),
-    _key("compression.type", _STRING, "producer", one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "Codec of stored batches; producer keeps what came."),
-    _key("compression.zstd.level", _INT, 3, between(-131072, 22), "Level of zstd when the broker compresses."),
-    _key("delete.retention.ms", _LONG, 24 * _HOUR_MS, between(0), "How long tombstones of a compacted topic stay readable, in ms."),
-    _key("file.delete.delay.ms", _LONG, 60_000, between(0), "How long deleted files stay on disk for their readers, in ms."),
-    _key("flush.messages", _LONG, MAX_LONG, between(1), "Records after which the log is synced to disk; 1 makes every acknowledgement wait for the (grouped) sync."),
-    _key("flush.ms", _LONG, MAX_LONG, between(0), "Milliseconds after which the log is synced to disk."),
-    _key("follower.replication.throttled.replicas", _LIST, (), None, "Replicas whose replication is throttled on the follower side."),
-    _key("index.interval.bytes", _INT, 4096, between(0), "Bytes of records between two entries of the offset index."),
-    _key("leader.replication.throttled.replicas", _LIST, (), None, "Replicas whose replication is throttled on the leader side."),
-    _key("local.retention.bytes", _LONG, -2, between(-2), "Local part of retention.bytes with tiered storage; -2 means retention.bytes."),
-    _key("local.retention.ms", _LONG, -2, between(-2), "Local part of retention.ms with tiered storage; -2 means retention.ms."),
-    _key("max.compaction.lag.ms", _LONG, MAX_LONG, between(1), "Longest time a record stays uncompacted, in ms."),
-    _key("max.message.bytes", _INT, 1024 * 1024 + 12, between(0), "Largest record batch accepted, after compression."),
-    _key("message.downconversion.enable", _BOOLEAN, True, None, "Whether old clients get records converted to their format.", _LOW),
-    _key("message.format.version", _STRING, "3.0-IV1", _VERSION, "Kafka version whose record format is stored: before 0.10 magic 0, before 0.11 magic 1, else magic 2."),
-    _key("message.timestamp.after.max.ms", _LONG, _HOUR_MS, between(0), "How far a record's timestamp may lie ahead of the broker's clock, in ms."),
-    _key("message.timestamp.before.max.ms", _LONG, MAX_LONG, between(0), "How far a record's timestamp may lie behind the broker's clock, in ms."),
-    _key("message.timestamp.difference.max.ms", _LONG, MAX_LONG, between(0), "Older form of message.timestamp.before.max.ms and .after.max.ms, used where those are not set."),
-    _key("message.timestamp.type", _STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"), "Whether records keep the producer's time or get the broker's."),
-    _key("min.cleanable.dirty.ratio", _DOUBLE, 0.5, between(0, 1), "Share of uncompacted bytes from which a compacted log is cleaned."),
-    _key("min.compaction.lag.ms", _LONG, 0, between(0), "Shortest time a record stays uncompacted, in ms."),
-    _key("min.insync.replicas", _INT, 1, between(1), "Replicas that must have a record before acks=all is answered."),
-    _key("preallocate", _BOOLEAN, False, None, "Accepted for Kafka's sake; segments grow as they are written."),
-    _key("remote.log.copy.disable", _BOOLEAN, False, None, "Accepted for Kafka's sake; there is no tiered storage."),
-    _key("remote.log.delete.on.disable", _BOOLEAN, False, None, "Accepted for Kafka's sake; there is no tiered storage."),
-    _key("remote.storage.enable", _BOOLEAN, False, Check(lambda value: not value, "false: there is no tiered storage"), "Accepted for Kafka's sake; there is no tiered storage."),
-    _key("retention.bytes", _LONG, -1, None, "Size from which the oldest segments are deleted; -1 for no limit."),
-    _key("retention.ms", _LONG, _WEEK_MS, between(-1), "Age from which segments are deleted, in ms; -1 for no limit."),
-    _key("segment.bytes", _INT, 1 << 30, between(14), "Size at which a segment is closed and a new one begun."),
-    _key("segment.index.bytes", _INT, 10 * 1024 * 1024, between(4), "Largest size of a segment's indices; a full one closes the segment."),
-    _key("segment.jitter.ms", _LONG, 0, between(0), "Largest random part taken off segment.ms, so that not all logs roll at once."),
-    _key("segment.ms", _LONG, _WEEK_MS, between(1), "Age at which a segment is closed even when not full, in ms."),
-    _key("unclean.leader.election.enable", _BOOLEAN, False, None, "Whether a replica out of sync may lead."),
-))  # fmt: skip
+TOPIC_CONFIG_DEF = ConfigDef(
+    (
+        _key(
+            "cleanup.policy",
+            _LIST,
+            ("delete",),
+            each_of("compact", "delete"),
+            "What happens to old segments: delete them by age and size, compact them by key, or both.",
+        ),
+        _key("compression.gzip.level", _INT, -1, _GZIP_LEVEL, "Level of gzip when the broker compresses."),
+        _key("compression.lz4.level", _INT, 9, between(1, 17), "Level of lz4 when the broker compresses."),
+        _key(
+            "compression.type",
+            _STRING,
+            "producer",
+            one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+            "Codec of stored batches; producer keeps what came.",
+        ),
+        _key("compression.zstd.level", _INT, 3, between(-131072, 22), "Level of zstd when the broker compresses."),
+        _key(
+            "delete.retention.ms",
+            _LONG,
+            24 * _HOUR_MS,
+            between(0),
+            "How long tombstones of a compacted topic stay readable, in ms.",
+        ),
+        _key(
+            "file.delete.delay.ms",
+            _LONG,
+            60_000,
+            between(0),
+            "How long deleted files stay on disk for their readers, in ms.",
+        ),
+        _key(
+            "flush.messages",
+            _LONG,
+            MAX_LONG,
+            between(1),
+            "Records after which the log is synced to disk; 1 makes every acknowledgement wait for the (grouped) sync.",
+        ),
+        _key("flush.ms", _LONG, MAX_LONG, between(0), "Milliseconds after which the log is synced to disk."),
+        _key(
+            "follower.replication.throttled.replicas",
+            _LIST,
+            (),
+            None,
+            "Replicas whose replication is throttled on the follower side.",
+        ),
+        _key(
+            "index.interval.bytes", _INT, 4096, between(0), "Bytes of records between two entries of the offset index."
+        ),
+        _key(
+            "leader.replication.throttled.replicas",
+            _LIST,
+            (),
+            None,
+            "Replicas whose replication is throttled on the leader side.",
+        ),
+        _key(
+            "local.retention.bytes",
+            _LONG,
+            -2,
+            between(-2),
+            "Local part of retention.bytes with tiered storage; -2 means retention.bytes.",
+        ),
+        _key(
+            "local.retention.ms",
+            _LONG,
+            -2,
+            between(-2),
+            "Local part of retention.ms with tiered storage; -2 means retention.ms.",
+        ),
+        _key("max.compaction.lag.ms", _LONG, MAX_LONG, between(1), "Longest time a record stays uncompacted, in ms."),
+        _key(
+            "max.message.bytes", _INT, 1024 * 1024 + 12, between(0), "Largest record batch accepted, after compression."
+        ),
+        _key(
+            "message.downconversion.enable",
+            _BOOLEAN,
+            True,
+            None,
+            "Whether old clients get records converted to their format.",
+            _LOW,
+        ),
+        _key(
+            "message.format.version",
+            _STRING,
+            "3.0-IV1",
+            _VERSION,
+            "Kafka version whose record format is stored: before 0.10 magic 0, before 0.11 magic 1, else magic 2.",
+        ),
+        _key(
+            "message.timestamp.after.max.ms",
+            _LONG,
+            _HOUR_MS,
+            between(0),
+            "How far a record's timestamp may lie ahead of the broker's clock, in ms.",
+        ),
+        _key(
+            "message.timestamp.before.max.ms",
+            _LONG,
+            MAX_LONG,
+            between(0),
+            "How far a record's timestamp may lie behind the broker's clock, in ms.",
+        ),
+        _key(
+            "message.timestamp.difference.max.ms",
+            _LONG,
+            MAX_LONG,
+            between(0),
+            "Older form of message.timestamp.before.max.ms and .after.max.ms, used where those are not set.",
+        ),
+        _key(
+            "message.timestamp.type",
+            _STRING,
+            "CreateTime",
+            one_of("CreateTime", "LogAppendTime"),
+            "Whether records keep the producer's time or get the broker's.",
+        ),
+        _key(
+            "min.cleanable.dirty.ratio",
+            _DOUBLE,
+            0.5,
+            between(0, 1),
+            "Share of uncompacted bytes from which a compacted log is cleaned.",
+        ),
+        _key("min.compaction.lag.ms", _LONG, 0, between(0), "Shortest time a record stays uncompacted, in ms."),
+        _key(
+            "min.insync.replicas", _INT, 1, between(1), "Replicas that must have a record before acks=all is answered."
+        ),
+        _key("preallocate", _BOOLEAN, False, None, "Accepted for Kafka's sake; segments grow as they are written."),
+        _key(
+            "remote.log.copy.disable", _BOOLEAN, False, None, "Accepted for Kafka's sake; there is no tiered storage."
+        ),
+        _key(
+            "remote.log.delete.on.disable",
+            _BOOLEAN,
+            False,
+            None,
+            "Accepted for Kafka's sake; there is no tiered storage.",
+        ),
+        _key(
+            "remote.storage.enable",
+            _BOOLEAN,
+            False,
+            Check(lambda value: not value, "false: there is no tiered storage"),
+            "Accepted for Kafka's sake; there is no tiered storage.",
+        ),
+        _key("retention.bytes", _LONG, -1, None, "Size from which the oldest segments are deleted; -1 for no limit."),
+        _key(
+            "retention.ms", _LONG, _WEEK_MS, between(-1), "Age from which segments are deleted, in ms; -1 for no limit."
+        ),
+        _key("segment.bytes", _INT, 1 << 30, between(14), "Size at which a segment is closed and a new one begun."),
+        _key(
+            "segment.index.bytes",
+            _INT,
+            10 * 1024 * 1024,
+            between(4),
+            "Largest size of a segment's indices; a full one closes the segment.",
+        ),
+        _key(
+            "segment.jitter.ms",
+            _LONG,
+            0,
+            between(0),
+            "Largest random part taken off segment.ms, so that not all logs roll at once.",
+        ),
+        _key("segment.ms", _LONG, _WEEK_MS, between(1), "Age at which a segment is closed even when not full, in ms."),
+        _key("unclean.leader.election.enable", _BOOLEAN, False, None, "Whether a replica out of sync may lead."),
+    )
+)
 
 
 class Synonym(NamedTuple):
@@ -195,14 +331,12 @@ class LogConfig:
         codec: str = values["compression.type"]
         self.compression_type = None if codec == "producer" else _codec_number(codec)
         self.compression_level: int | None = values.get(f"compression.{codec}.level")
-        difference: int | None = values["message.timestamp.difference.max.ms"]
-        if "message.timestamp.difference.max.ms" not in given:
-            difference = None
-        before, after = values["message.timestamp.before.max.ms"], values["message.timestamp.after.max.ms"]
-        use_before = difference is None or "message.timestamp.before.max.ms" in given
-        use_after = difference is None or "message.timestamp.after.max.ms" in given
-        self.timestamp_before_max_ms: int = before if use_before else difference
-        self.timestamp_after_max_ms: int = after if use_after else difference
+        has_older_key = "message.timestamp.difference.max.ms" in given
+        bounds: list[int] = []
+        for key in ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"):
+            stands_in = has_older_key and key not in given
+            bounds.append(values["message.timestamp.difference.max.ms" if stands_in else key])
+        self.timestamp_before_max_ms, self.timestamp_after_max_ms = bounds
 
     def random_segment_jitter(self) -> int:
         """A random part of ``segment.jitter.ms`` (at most ``segment.ms``) for one segment."""

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 class DeletionQueue:
     """Files to unlink after ``file.delete.delay.ms``, by the monotonic clock. Any thread.
 
-    A crash before the deadline loses only the queue: the names end in ``.deleted`` or ``-delete`` and go at the next start.
+    A crash before the deadline loses only the queue: the names end in ``.deleted`` or ``-delete`` and go at the next
+    start.
     """
 
     __slots__ = ("_heap", "_lock", "_sequence", "_time")
@@ -40,7 +41,8 @@ class DeletionQueue:
             heapq.heappush(self._heap, (self._time.monotonic_ms() + delay_ms, next(self._sequence), delete))
 
     def run(self, *, everything: bool = False) -> int:
-        """Delete what is due (or everything); returns how many items. A failure is logged: the next start tries again."""
+        """Delete what is due (or everything); returns how many items. A failure is logged: the next start tries
+        again."""
         count = 0
         while (delete := self._pop(everything)) is not None:
             try:

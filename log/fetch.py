@@ -6,12 +6,12 @@ A read copies the published end of the log once, takes the segment snapshot, and
     offset >= the isolation's bound      nothing (the caller may wait)
     else                                 from the batch that holds the offset, up to max_bytes, never past the bound
 
-The bound is the log end (replicas), the high watermark (read_uncommitted) or the last stable offset (read_committed, with
-the aborted transactions of the slice). Nearly always it *is* the log end, whose byte position is published with it; else
-its position is looked up once and remembered.
+The bound is the log end (replicas), the high watermark (read_uncommitted) or the last stable offset (read_committed,
+with the aborted transactions of the slice). Nearly always it *is* the log end, whose byte position is published with
+it; else its position is looked up once and remembered.
 
-Most reads are of consumers at the tail, which ask for exactly where the last read ended. That place is remembered too (one
-tuple), so they need neither index nor header: 2 µs in place of 20.
+Most reads are of consumers at the tail, which ask for exactly where the last read ended. That place is remembered too
+(one tuple), so they need neither index nor header: 2 µs in place of 20.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class TailHint(NamedTuple):
 class FetchDataInfo(NamedTuple):
     """What a read found. ``records`` is b"" or a promised slice that the receiver must release.
 
-    ``aborted_transactions`` is None unless read_committed was asked. ``first_entry_incomplete`` says that the first batch
-    is larger than the limit and was cut (never with ``min_one_message``).
+    ``aborted_transactions`` is None unless read_committed was asked. ``first_entry_incomplete`` says that the first
+    batch is larger than the limit and was cut (never with ``min_one_message``).
     """
 
     records: TransferableRecords | bytes
@@ -120,7 +120,8 @@ def _out_of_range(log: UnifiedLog, offset: int) -> OffsetOutOfRangeError:
 
 
 def _bound(log: UnifiedLog, upper: int) -> LogEnd:
-    """Segment and byte of an offset below the log end; the last answer is remembered (an open transaction stays put)."""
+    """Segment and byte of an offset below the log end; the last answer is remembered (an open transaction stays
+    put)."""
     segments = log.segments
     remembered, of_segments = log.bound_hint
     if remembered.offset == upper and of_segments is segments:

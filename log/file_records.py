@@ -2,13 +2,13 @@
 
 Invariants:
 
-- ``size`` is the end of the last whole append. Bytes behind it are a failed append that could not be cut back, or a write
-  in progress; nobody reads them.
-- An append is one ``pwrite`` at ``size``. When it fails, the file is cut back to ``size``; when even that fails, the file
-  refuses further appends (its end is not known any more) until it is opened again and recovered.
+- ``size`` is the end of the last whole append. Bytes behind it are a failed append that could not be cut back, or a
+  write in progress; nobody reads them.
+- An append is one ``pwrite`` at ``size``. When it fails, the file is cut back to ``size``; when even that fails, the
+  file refuses further appends (its end is not known any more) until it is opened again and recovered.
 - The descriptor is reference-counted. The segment holds one reference, each promised slice one more; the last release
-  closes it. So its number cannot be given to another file while a ``sendfile`` still uses it (F22). ``retain`` on a closed
-  file reopens nothing: it raises, and the reader looks for the offset again in a newer segment list.
+  closes it. So its number cannot be given to another file while a ``sendfile`` still uses it (F22). ``retain`` on a
+  closed file reopens nothing: it raises, and the reader looks for the offset again in a newer segment list.
 - Opening is lazy: ten thousand idle partitions hold no descriptor.
 """
 
@@ -97,7 +97,7 @@ class FileRecords:
             raise KafkaStorageError(f"{self.path} exists already and is not empty")
         self._shared = SharedFile(file)
 
-    def append(self, data: memoryview | bytes) -> int:
+    def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write ``data`` behind the last append and return the byte position it begins at.
 
         Raises KafkaStorageError; then the file holds what it held before.

@@ -1,8 +1,9 @@
 """The file system seam: the only place in this package that opens, renames, unlinks, syncs, makes or lists anything.
 
-Every ``OSError`` becomes a :class:`KafkaStorageError` that names the operation and the path; its ``os_errno`` tells a full
-disk (the append is refused, reads go on) from a failed sync (the directory goes offline). Tests put
-``tests/support/faulty_file_system.py`` in its place, which forgets unsynced bytes, tears writes and fails the N-th call.
+Every ``OSError`` becomes a :class:`KafkaStorageError` that names the operation and the path; its ``os_errno`` tells a
+full disk (the append is refused, reads go on) from a failed sync (the directory goes offline). Tests put
+``tests/support/faulty_file_system.py`` in its place, which forgets unsynced bytes, tears writes and fails the N-th
+call.
 
 Durability rules that callers rely on:
 
@@ -30,7 +31,8 @@ RECOVERABLE_ERRNOS = frozenset(
 
 
 class LogStorageError(KafkaStorageError):
-    """A file operation failed. ``os_errno`` is the system's error number, ``path`` the file, ``operation`` what was tried."""
+    """A file operation failed. ``os_errno`` is the system's error number, ``path`` the file, ``operation`` what was
+    tried."""
 
     def __init__(self, operation: str, path: str, os_errno: int) -> None:
         super().__init__(f"{operation} of {path} failed: {os.strerror(os_errno)}")
@@ -251,7 +253,8 @@ class OsFileSystem:
         return listing
 
     def list_names(self, path: str) -> list[str]:
-        """The names of a directory, sorted, without a look at each: ten thousand partitions must list in milliseconds."""
+        """The names of a directory, sorted, without a look at each: ten thousand partitions must list in
+        milliseconds."""
         with _translated("list", path):
             return sorted(os.listdir(path))
 
@@ -296,7 +299,8 @@ class OsFileSystem:
         return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
 
     def lock_file(self, path: str) -> OpenFile | None:
-        """Take the exclusive ``flock`` of ``path``; None when another process holds it. Closing the file gives it back."""
+        """Take the exclusive ``flock`` of ``path``; None when another process holds it. Closing the file gives it
+        back."""
         file = self.open_file(path, create=True)
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

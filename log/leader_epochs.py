@@ -1,8 +1,8 @@
 """Leader epochs of a log: at which offset each leader began (KIP-101, KIP-279).
 
-Invariant: epochs strictly grow and start offsets do not shrink. Entries come from appends (the leader's epoch is stamped into
-each batch), so the file ``leader-epoch-checkpoint`` can always be made again from the records: it is written at once but
-synced only with the next flush of the log, and an unreadable one is rebuilt.
+Invariant: epochs strictly grow and start offsets do not shrink. Entries come from appends (the leader's epoch is
+stamped into each batch), so the file ``leader-epoch-checkpoint`` can always be made again from the records: it is
+written at once but synced only with the next flush of the log, and an unreadable one is rebuilt.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class LeaderEpochCache:
             self._dirty = not sync
 
     def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
-        """Note that ``epoch`` begins at ``start_offset``, unless it or a later one is known. Raises KafkaStorageError."""
+        """Note that ``epoch`` begins at ``start_offset``, unless it or a later one is known. Raises
+        KafkaStorageError."""
         if epoch > self.latest_epoch:
             kept = [entry for entry in self._entries if entry.start_offset < start_offset]
             self._change([*kept, EpochEntry(epoch, start_offset)], write=write)

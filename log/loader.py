@@ -2,9 +2,12 @@
 
 Order of work (each step leaves a directory from which loading begins anew, so a kill at any point converges, F3):
 
-1. leftovers: ``.deleted`` and ``.tmp`` are removed; ``.cleaned`` are removed with every ``.swap`` at or above the lowest of
-   them (an unfinished swap is undone); else the ``.swap`` files take the place of the segments they cover (it is finished);
-2. the layout must be a log: names of 20 digits, regular files, base offsets that fit what is inside, no segment missing;
+1. leftovers: ``.deleted`` and ``.tmp`` are removed; ``.cleaned`` are removed with every ``.swap`` at or above the
+lowest of
+   them (an unfinished swap is undone); else the ``.swap`` files take the place of the segments they cover (it is
+   finished);
+2. the layout must be a log: names of 20 digits, regular files, base offsets that fit what is inside, no segment
+missing;
    otherwise the partition refuses (:class:`LogLoadError`) and the others serve;
 3. after a clean stop: a look at both ends of each index. Otherwise: segments from the recovery point on are recovered
    (``log.recovery``), the others get every index entry checked; what is wrong is rebuilt;
@@ -315,7 +318,7 @@ class LogLoader:
         except CorruptMessageError as error:
             # Damage below the recovery point: sequences behind it are not known, transactions that were open there stay
             # open. Readable records must stay readable, so the log opens.
-            logger.error("%s: producer state is incomplete: %s", self._directory, error)  # noqa: TRY400
+            logger.error("%s: producer state is incomplete: %s", self._directory, error)
         recovery_point = end if request.clean else min(request.recovery_point, end)
         return UnifiedLog(
             LogParts(

@@ -1,17 +1,18 @@
 """LogManager: all logs of a broker over its ``log.dirs``.
 
-Start: after a clean stop only names are listed, and a log opens when somebody first asks for it (ten thousand partitions
-start in a fraction of a second and hold no descriptor). Without the clean-shutdown marker all logs of that directory are
-recovered, in threads, before the broker serves.
+Start: after a clean stop only names are listed, and a log opens when somebody first asks for it (ten thousand
+partitions start in a fraction of a second and hold no descriptor). Without the clean-shutdown marker all logs of that
+directory are recovered, in threads, before the broker serves.
 
-A partition that cannot be loaded is refused with its reason each time it is asked for; the others serve. A directory that
-fails goes offline for good (until restart); the others serve.
+A partition that cannot be loaded is refused with its reason each time it is asked for; the others serve. A directory
+that fails goes offline for good (until restart); the others serve.
 
-Deleting is done when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the partition
-may be made anew; its files go after ``file.delete.delay.ms``.
+Deleting is done when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
+partition may be made anew; its files go after ``file.delete.delay.ms``.
 
-The manager's lock guards the tables and the opening of logs; it is never held across an fsync or a recovery. Methods may be
-called by any thread; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``) belong in a worker.
+The manager's lock guards the tables and the opening of logs; it is never held across an fsync or a recovery. Methods
+may be called by any thread; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``) belong
+in a worker.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from log.checkpoints import (
@@ -99,7 +101,7 @@ class LogDirectory:
         try:
             return read_offset_checkpoint(file_system, os.path.join(self.path, name))
         except CheckpointCorruptError as error:
-            logger.error("%s; going on without it", error)  # noqa: TRY400 - the message says it all
+            logger.error("%s; going on without it", error)
             self.was_clean = False
             return {}
 
@@ -182,7 +184,7 @@ class LogManager:
         for name in self._file_system.list_names(directory.path):
             path = os.path.join(directory.path, name)
             if name.endswith(DELETE_DIRECTORY_SUFFIX):
-                self.environment.deletions.schedule(0, lambda path=path: self._file_system.remove_directory(path))
+                self.environment.deletions.schedule(0, partial(self._file_system.remove_directory, path))
                 continue
             partition = _partition_of(name)
             if partition is None:
@@ -200,7 +202,7 @@ class LogManager:
         pending = [(p, e) for p, e in self._entries.items() if not e.clean and e.directory.is_online]
         if not pending:
             return
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - a clean start does not need it
+        from concurrent.futures import ThreadPoolExecutor
 
         logger.info("recovering %d logs after an unclean stop", len(pending))
         started = reported = self._time.monotonic_ms()
@@ -216,7 +218,8 @@ class LogManager:
         logger.info("recovered %d logs of %.1f MB in %.2f s", len(pending), size / 1e6, seconds)
 
     def shutdown(self, broker_epoch: int = 0) -> None:
-        """Flush and close every log, write the checkpoints, and where all of that went well the clean-shutdown marker."""
+        """Flush and close every log, write the checkpoints, and where all of that went well the clean-shutdown
+        marker."""
         with self._lock:
             entries = list(self._entries.values())
         dirty: set[str] = set()
@@ -226,7 +229,7 @@ class LogManager:
                     entry.log.flush()
                     entry.log.close()
             except KafkaStorageError as error:
-                logger.error("%s not closed cleanly: %s", entry.path, error)  # noqa: TRY400
+                logger.error("%s not closed cleanly: %s", entry.path, error)
                 dirty.add(entry.directory.path)
             if entry.error is not None:
                 dirty.add(entry.directory.path)
@@ -240,7 +243,7 @@ class LogManager:
             if clean and directory.is_online:
                 write_clean_shutdown(self._file_system, directory.path, broker_epoch)
         except KafkaStorageError as error:
-            logger.error("%s: no clean shutdown: %s", directory.path, error)  # noqa: TRY400
+            logger.error("%s: no clean shutdown: %s", directory.path, error)
 
     # ---- finding, making, deleting
 
@@ -292,29 +295,33 @@ class LogManager:
         self, partition: TopicPartition, entry: _Entry, topic_id: bytes | None = None, config: LogConfig | None = None
     ) -> _Entry:
         """Open the log into ``entry``, or note there why not (asking again tells the same without trying)."""
-        directory = entry.directory
-        if entry.log is not None or entry.error is not None or not directory.is_online:
-            return entry
-        request = LoadRequest(
-            partition,
-            entry.path,
-            config or self._configs(partition.topic) or self.default_config,
-            self.environment,
-            directory.state,
-            topic_id=topic_id,
-            log_start_offset=directory.start_offsets.get(partition, 0),
-            recovery_point=directory.recovery_points.get(partition, 0),
-            clean=entry.clean,
-        )
-        try:
-            log = load_log(request)
-        except KafkaError as error:
-            entry.error = error
-            logger.error("%s is refused: %s", entry.path, error)  # noqa: TRY400 - the message says it all
-            return entry
-        log.update_high_watermark(directory.high_watermarks.get(partition, log.log_start_offset))
-        entry.log = log
+        if entry.log is None and entry.error is None and entry.directory.is_online:
+            try:
+                entry.log = self._open(partition, entry, topic_id, config)
+            except KafkaError as error:
+                entry.error = error
+                logger.error("%s is refused: %s", entry.path, error)
         return entry
+
+    def _open(
+        self, partition: TopicPartition, entry: _Entry, topic_id: bytes | None = None, config: LogConfig | None = None
+    ) -> UnifiedLog:
+        directory = entry.directory
+        log = load_log(
+            LoadRequest(
+                partition,
+                entry.path,
+                config or self._configs(partition.topic) or self.default_config,
+                self.environment,
+                directory.state,
+                topic_id=topic_id,
+                log_start_offset=directory.start_offsets.get(partition, 0),
+                recovery_point=directory.recovery_points.get(partition, 0),
+                clean=entry.clean,
+            )
+        )
+        log.update_high_watermark(directory.high_watermarks.get(partition, log.log_start_offset))
+        return log
 
     @staticmethod
     def _refuse(entry: _Entry) -> UnifiedLog:
@@ -324,7 +331,8 @@ class LogManager:
         raise KafkaStorageError(f"{entry.path} is not loaded")
 
     def delete_log(self, partition: TopicPartition) -> bool:
-        """Remove a partition; False when there is none. Its name is free when this returns. Raises KafkaStorageError."""
+        """Remove a partition; False when there is none. Its name is free when this returns. Raises
+        KafkaStorageError."""
         with self._lock:
             entry = self._entries.get(partition)
             if entry is None:
@@ -364,7 +372,8 @@ class LogManager:
     # ---- housekeeping
 
     def run_retention(self, now_ms: int) -> int:
-        """Delete what retention allows in every log, forget idle producers, unlink what is due. Returns deleted segments.
+        """Delete what retention allows in every log, forget idle producers, unlink what is due. Returns deleted
+        segments.
 
         Logs nobody has opened are opened for this and closed again. Call every ``log.retention.check.interval.ms``.
         """
@@ -380,17 +389,16 @@ class LogManager:
         return count
 
     def _retain(self, partition: TopicPartition, entry: _Entry, now_ms: int) -> int:
-        if entry.log is not None:
-            entry.log.producer_state.remove_expired(entry.log.lock)
-            return entry.log.delete_old_segments(now_ms)
+        log = entry.log
+        if log is not None:
+            log.producer_state.remove_expired(log.lock)
+            return log.delete_old_segments(now_ms)
         with self._lock:
-            if entry.log is not None or self._load(partition, entry).log is None:
+            if entry.log is not None or entry.error is not None:
                 return 0
-            log, entry.log = entry.log, None
-            assert log is not None
+            log = self._open(partition, entry)
             log.update_high_watermark(log.log_end_offset)
             count = log.delete_old_segments(now_ms)
-            entry.directory.recovery_points[partition] = log.recovery_point
             if count:
                 entry.log = log  # what changed must be flushed before the next clean marker
             else:
@@ -408,7 +416,7 @@ class LogManager:
                 if now - log.last_flushed_ms >= log.config.flush_ms:
                     log.flush()
             except KafkaStorageError as error:
-                logger.error("flush of %s: %s", log.topic_partition, error)  # noqa: TRY400
+                logger.error("flush of %s: %s", log.topic_partition, error)
 
     def checkpoint_recovery_points(self) -> None:
         """Write ``recovery-point-offset-checkpoint`` where it changed. Raises KafkaStorageError."""

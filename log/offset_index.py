@@ -1,8 +1,9 @@
 """The offset index (``.index``): offset -> byte position, one entry per ``index.interval.bytes`` of records.
 
 Entry, 8 bytes big-endian: ``relative offset 4 | position 4``. The offset is the *last* of the batch that begins at
-``position``, relative to the segment's base offset. Both strictly grow, and the first batch of a segment has no entry, so a
-relative offset of 0 can only be an entry of a log with one-record batches after a cleaner's work; Kafka allows it too.
+``position``, relative to the segment's base offset. Both strictly grow, and the first batch of a segment has no entry,
+so a relative offset of 0 can only be an entry of a log with one-record batches after a cleaner's work; Kafka allows it
+too.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class OffsetIndex(AbstractIndex):
         entries = self.entries
         if entries >= self.max_entries:
             raise KafkaStorageError(f"{self.path} is full with {entries} entries")
-        if entries and offset <= self.last_offset or not self.can_append_offset(offset):
+        if (entries and offset <= self.last_offset) or not self.can_append_offset(offset):
             raise KafkaStorageError(f"offset {offset} does not follow {self.last_offset} in {self.path}")
         self._append_entry(offset - self.base_offset, position)
 

@@ -15,12 +15,12 @@ transaction is open
 marker of an older coordinator  TRANSACTION_COORDINATOR_FENCED
 ==============================  ================================================================================
 
-``check`` raises and changes nothing; ``update`` changes and cannot fail: between the two lies the write. The *first unstable
-offset* is the first offset of the oldest transaction that is open, or whose marker the high watermark has not passed;
-read_committed readers stop there. Everything here belongs to the log's lock, but for the published attributes.
+``check`` raises and changes nothing; ``update`` changes and cannot fail: between the two lies the write. The *first
+unstable offset* is the first offset of the oldest transaction that is open, or whose marker the high watermark has not
+passed; read_committed readers stop there. Everything here belongs to the log's lock, but for the published attributes.
 
-Snapshots are taken on roll, on close and after recovery, named by the next offset; loading takes the newest valid one at or
-below the log end and replays the batches behind it.
+Snapshots are taken on roll, on close and after recovery, named by the next offset; loading takes the newest valid one
+at or below the log end and replays the batches behind it.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ def _check_sequence(entry: ProducerEntry, batch: ProducerBatch, who: str) -> Non
 
 
 class ProducerStateManager:
-    """Producer state and its snapshots in one partition directory. Under the log's lock, or before the log is shared."""
+    """Producer state and its snapshots in one partition directory. Under the log's lock, or before the log is
+    shared."""
 
     __slots__ = (
         "_directory",
@@ -377,8 +378,8 @@ class ProducerStateManager:
             if item.current_txn_first_offset >= 0 or now - item.timestamp < self._expiration_ms:
                 entry = self.producers[item.producer_id] = ProducerEntry.from_snapshot(item)
                 entry.touched_ms = monotonic
-        opened = ((p.current_txn_first_offset, i) for i, p in self.producers.items() if p.current_txn_first_offset >= 0)
-        self._ongoing = dict(sorted(opened))
+        opened = sorted((entry.current_txn_first_offset, number) for number, entry in self.producers.items())
+        self._ongoing = {first: number for first, number in opened if first >= 0}
         return True
 
     def clear(self, end_offset: int) -> None:

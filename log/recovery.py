@@ -1,7 +1,7 @@
 """Making one segment whole again after a crash, and its indices after whatever happened to them.
 
-``recover_segment`` walks every batch: CRC, offsets, then index entries, leader epochs and producer state as an append would
-have made them. Where it stops being a log, the file is cut, if that place can be torn by a crash:
+``recover_segment`` walks every batch: CRC, offsets, then index entries, leader epochs and producer state as an append
+would have made them. Where it stops being a log, the file is cut, if that place can be torn by a crash:
 
 ==================================  =====================================================================
 damage at a place that ...          what is done
@@ -89,7 +89,8 @@ def recover_segment(
         if header.base_offset < next_offset or header.last_offset - segment.base_offset > 0x7FFFFFFF:
             if next_offset < synced_below:
                 raise LogLoadError(
-                    f"offset {header.base_offset} follows {next_offset - 1} at byte {header.position} of {segment.records.path}"
+                    f"offset {header.base_offset} follows {next_offset - 1} at byte {header.position} "
+                    f"of {segment.records.path}"
                 )
             break
         next_offset = header.last_offset + 1
@@ -106,7 +107,8 @@ def recover_segment(
     if valid < size:
         if next_offset < synced_below:
             raise LogLoadError(
-                f"{segment.records.path} has no valid batch from byte {valid} on, though offsets up to {synced_below} were synced"
+                f"{segment.records.path} has no valid batch from byte {valid} on, "
+                f"though offsets up to {synced_below} were synced"
             )
         logger.warning("%s: cutting %d bytes from byte %d on", segment.records.path, size - valid, valid)
         segment.records.truncate_to(valid)
@@ -129,7 +131,7 @@ def _provable_batches(segment: LogSegment, synced_below: int) -> Iterator[tuple[
             if next_offset >= synced_below:
                 logger.warning("recovery stops: %s", error)
                 return
-            logger.error("damaged batch kept, its records cannot be read: %s", error)  # noqa: TRY400 - no traceback wanted
+            logger.error("damaged batch kept, its records cannot be read: %s", error)
             found = find_next_batch(segment, position + 1, next_offset)
             if found is None:
                 return
@@ -172,7 +174,8 @@ def _proves_itself(segment: LogSegment, chunk: bytes, at: int, position: int, ne
 
 
 def rebuild_indices(segment: LogSegment, interval_bytes: int) -> None:
-    """Offset and time index of a closed segment from its headers; damage ends the useful part. Raises KafkaStorageError."""
+    """Offset and time index of a closed segment from its headers; damage ends the useful part. Raises
+    KafkaStorageError."""
     builder = _IndexBuilder(segment, interval_bytes)
     position, next_offset = 0, segment.base_offset
     while True:
@@ -181,7 +184,7 @@ def rebuild_indices(segment: LogSegment, interval_bytes: int) -> None:
                 builder.add(header)
                 position, next_offset = header.position + header.size, header.last_offset + 1
         except CorruptMessageError as error:
-            logger.error("damaged batch left out of the index: %s", error)  # noqa: TRY400 - no traceback wanted
+            logger.error("damaged batch left out of the index: %s", error)
             found = find_next_batch(segment, position + 1, next_offset)
             if found is not None:
                 position = found
@@ -191,7 +194,8 @@ def rebuild_indices(segment: LogSegment, interval_bytes: int) -> None:
 
 
 def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) -> None:
-    """The transaction index of a segment; ``state`` is the producer state at its base offset. Raises KafkaStorageError."""
+    """The transaction index of a segment; ``state`` is the producer state at its base offset. Raises
+    KafkaStorageError."""
     segment.transaction_index.reset()
     for header, batch in segment.batches():
         if header.producer_id >= 0:

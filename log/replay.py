@@ -38,12 +38,19 @@ def replay_batch(state: ProducerStateManager, header: BatchHeader, batch: Buffer
             marker = marker_of(batch, header.producer_id, header.producer_epoch, header.base_offset)
             aborted = state.update_marker(marker) if marker is not None else None
         else:
-            last_sequence = (header.base_sequence + header.last_offset_delta) & MAX_SEQUENCE
-            state.update(
-                ProducerBatch(header.producer_id, header.producer_epoch, header.base_sequence,
-                              last_sequence if header.base_sequence >= 0 else -1, header.base_offset, header.last_offset,
-                              header.max_timestamp, header.is_transactional)
-            )  # fmt: skip
+            first_sequence = header.base_sequence
+            last_sequence = (first_sequence + header.last_offset_delta) & MAX_SEQUENCE if first_sequence >= 0 else -1
+            batch_seen = ProducerBatch(
+                header.producer_id,
+                header.producer_epoch,
+                first_sequence,
+                last_sequence,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp,
+                header.is_transactional,
+            )
+            state.update(batch_seen)
     state.end_offset = header.last_offset + 1
     return aborted
 

@@ -7,7 +7,8 @@ Invariants:
   entry, so a rebuild (which sees only bytes) makes the same entries as the appends did;
 - the time index's last entry of a closed segment is the segment's maximum.
 
-Append belongs to the log's lock. Reads take none: they copy ``records.size`` (or the log's published end) once and clip.
+Append belongs to the log's lock. Reads take none: they copy ``records.size`` (or the log's published end) once and
+clip.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from log.offset_index import OffsetIndex
 from log.time import Time
 from log.time_index import TimeIndex, TimestampOffset
 from log.transaction_index import TransactionIndex
+from protocol.record_batch import Buffer
 from protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
@@ -55,7 +57,8 @@ class SegmentPosition(NamedTuple):
 
 
 class SegmentRead(NamedTuple):
-    """A slice of a segment: ``size`` bytes from ``position``; ``first_size`` is its first batch, or 0 when not looked at."""
+    """A slice of a segment: ``size`` bytes from ``position``; ``first_size`` is its first batch, or 0 when not looked
+    at."""
 
     position: int
     size: int
@@ -141,9 +144,9 @@ class LogSegment:
 
     # ---- append and roll
 
-    def append(self, records: memoryview | bytes, last_offset: int, max_timestamp: int, offset_of_max: int) -> int:
-        """Write batches at the end and return the byte they begin at. ``last_offset`` is that of the first batch (what an
-        index entry says of the position), ``offset_of_max`` the last offset of the batch that has ``max_timestamp``.
+    def append(self, records: Buffer, last_offset: int, max_timestamp: int, offset_of_max: int) -> int:
+        """Write batches at the end and return the byte they begin at. ``last_offset`` is that of the first batch (what
+        an index entry says of the position), ``offset_of_max`` the last offset of the batch that has ``max_timestamp``.
 
         Raises KafkaStorageError, with the records cut back. Under the log's lock.
         """
@@ -163,8 +166,8 @@ class LogSegment:
         return position
 
     def _append_entries(self, last_offset: int, position: int) -> bool:
-        """Make index entries for the batch at ``position``. A full disk here does not undo the append: the records are in
-        place, and an index with an entry less only makes look-ups longer; the next append tries again."""
+        """Make index entries for the batch at ``position``. A full disk here does not undo the append: the records are
+        in place, and an index with an entry less only makes look-ups longer; the next append tries again."""
         try:
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(*self.largest)
@@ -174,12 +177,14 @@ class LogSegment:
         return True
 
     def _bytes_since_last_entry(self) -> int:
-        """After a restart: the bytes since the last index entry, so that the next entry lies where a rebuild puts it."""
+        """After a restart: the bytes since the last index entry, so that the next entry lies where a rebuild puts
+        it."""
         entries = self.offset_index.entries
         return self.records.size - (self.offset_index.entry(entries - 1).position if entries else 0)
 
     def should_roll(self, config: LogConfig, size: int, max_timestamp: int, last_offset: int) -> bool:
-        """True when ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset range."""
+        """True when ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset
+        range."""
         own_size = self.records.size
         if own_size > config.segment_bytes - size:
             return True
@@ -201,7 +206,8 @@ class LogSegment:
 
     @property
     def first_batch_timestamp(self) -> int:
-        """The first batch's timestamp, or 2^63 - 1 when unknown: the age of the segment's oldest record, for the cleaner."""
+        """The first batch's timestamp, or 2^63 - 1 when unknown: the age of the segment's oldest record, for the
+        cleaner."""
         first = self._first_timestamp() if self._rolling_timestamp is None else self._rolling_timestamp
         return first if first >= 0 else 2**63 - 1
 
@@ -275,7 +281,8 @@ class LogSegment:
         return iter_batches(self.records, start, self.records.size if end is None else end)
 
     def read_next_offset(self) -> int:
-        """One past the last offset in the segment; the base offset when it is empty. Scans from the last index entry."""
+        """One past the last offset in the segment; the base offset when it is empty. Scans from the last index
+        entry."""
         next_offset = self.base_offset
         entries = self.offset_index.entries
         start = self.offset_index.entry(entries - 1).position if entries else 0

@@ -1,8 +1,8 @@
 """The segments of a log: an immutable snapshot in offset order.
 
-A change makes a new :class:`LogSegments` and the log publishes it in one assignment; whoever holds the old one goes on with
-it. Segments in an old snapshot may be deleted meanwhile: their files stay readable until the deletion delay has passed,
-and a promised slice holds its descriptor beyond that.
+A change makes a new :class:`LogSegments` and the log publishes it in one assignment; whoever holds the old one goes on
+with it. Segments in an old snapshot may be deleted meanwhile: their files stay readable until the deletion delay has
+passed, and a promised slice holds its descriptor beyond that.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class LogSegments:
         return self._segments[max(0, self.floor_index(start)) : bisect_left(self._bases, end)]
 
     def replaced(self, *, removed: Iterable[LogSegment] = (), added: Iterable[LogSegment] = ()) -> LogSegments:
-        """A new snapshot without ``removed`` and with ``added``; an added segment displaces one of the same base offset."""
+        """A new snapshot without ``removed`` and with ``added``; an added segment displaces one of the same base
+        offset."""
         gone = {segment.base_offset for segment in removed}
         kept = {s.base_offset: s for s in self._segments if s.base_offset not in gone}
         kept.update((segment.base_offset, segment) for segment in added)

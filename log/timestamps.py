@@ -1,8 +1,8 @@
 """Look-up by time: the first record at or after a timestamp (ListOffsets).
 
-Segments are asked oldest first for their largest timestamp; the time index says from which batch on to look, batch headers
-which batch to open, and only that one is read record by record. Timestamps are as producers sent them, in any order: the
-answer is the first *offset* whose timestamp is large enough, as in Kafka.
+Segments are asked oldest first for their largest timestamp; the time index says from which batch on to look, batch
+headers which batch to open, and only that one is read record by record. Timestamps are as producers sent them, in any
+order: the answer is the first *offset* whose timestamp is large enough, as in Kafka.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class TimestampAndOffset(NamedTuple):
 
 
 def find_offset_by_timestamp(log: UnifiedLog, timestamp: int) -> TimestampAndOffset | None:
-    """See :meth:`log.unified_log.UnifiedLog.fetch_offset_by_timestamp`. LATEST is the log end; callers clip by isolation."""
+    """See :meth:`log.unified_log.UnifiedLog.fetch_offset_by_timestamp`. LATEST is the log end; callers clip by
+    isolation."""
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         start = log.log_start_offset
         return TimestampAndOffset(NO_TIMESTAMP, start, log.leader_epochs.epoch_for_offset(start))

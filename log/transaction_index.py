@@ -2,11 +2,12 @@
 
 Entry, 34 bytes big-endian::
 
-    version 2 (0) | producer id 8 | first offset 8 | last offset 8 (the marker's) | last stable offset 8 (after the marker)
+    version 2 (0) | producer id 8 | first offset 8 | last offset 8 (the marker's) | last stable offset 8 (after the
+    marker)
 
 Last offsets strictly grow. A reader of offsets [from, to) under read_committed needs each transaction with
-``last offset >= from and first offset < to``; it may stop at an entry whose last stable offset is >= ``to``. The file is
-made with the first entry.
+``last offset >= from and first offset < to``; it may stop at an entry whose last stable offset is >= ``to``. The file
+is made with the first entry.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class TransactionIndex:
         self._entries = entries + 1
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """Transactions that touch [``fetch_offset``, ``upper_bound_offset``), and whether later segments need no look."""
+        """Transactions that touch [``fetch_offset``, ``upper_bound_offset``), and whether later segments need no
+        look."""
         found = []
         for entry in self._iterate():
             if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:

@@ -304,8 +304,8 @@ class UnifiedLog:
     ) -> bool:
         """Make ``offset`` the first readable one (DeleteRecords, retention); False when it is not ahead.
 
-        Raises OffsetOutOfRangeError above the high watermark, KafkaStorageError. Kept over restarts by the checkpoint the
-        manager writes.
+        Raises OffsetOutOfRangeError above the high watermark, KafkaStorageError. Kept over restarts by the checkpoint
+        the manager writes.
         """
         with self.lock:
             if offset > self.high_watermark and reason is StartOffsetReason.DELETE_RECORDS:
