@@ -214,20 +214,9 @@ class LogValidator:
     ) -> ValidationResult | None:
         """The path of one magic 2 batch that needs nothing but offset and epoch; None: take the general way."""
         (
-            base_offset,
-            length,
-            _,
-            _,
-            checksum,
-            attributes,
-            last_delta,
-            base_timestamp,
-            max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            count,
-        ) = HEADER.unpack_from(records)
+            base_offset, length, _, _, checksum, attributes, last_delta, base_timestamp, max_timestamp,
+            producer_id, producer_epoch, base_sequence, count,
+        ) = HEADER.unpack_from(records)  # fmt: skip
         size = length + LOG_OVERHEAD
         codec = attributes & 0x07
         if (
@@ -264,26 +253,14 @@ class LogValidator:
         last_offset = next_offset + last_delta
         last_sequence = base_sequence if base_sequence < 0 else (base_sequence + last_delta) & 0x7FFFFFFF
         is_transactional = attributes & TRANSACTIONAL_MASK != 0
-        summary = _new_tuple(
-            BatchSummary,
-            (
-                0,
-                size,
-                next_offset,
-                last_offset,
-                max_timestamp,
-                producer_id,
-                producer_epoch,
-                base_sequence,
-                last_sequence,
-                is_transactional,
-                False,
-            ),
-        )
-        return _new_tuple(
-            ValidationResult,
-            (records, next_offset, last_offset, max_timestamp, last_offset, 1, (summary,), False, NO_TIMESTAMP),
-        )
+        summary = _new_tuple(BatchSummary, (
+            0, size, next_offset, last_offset, max_timestamp, producer_id, producer_epoch, base_sequence,
+            last_sequence, is_transactional, False,
+        ))  # fmt: skip
+        shallow = last_offset if max_timestamp >= 0 else -1
+        return _new_tuple(ValidationResult, (
+            records, next_offset, last_offset, max_timestamp, shallow, 1, (summary,), False, NO_TIMESTAMP,
+        ))  # fmt: skip
 
 
 def validate_and_assign_offsets(

@@ -408,7 +408,7 @@ def _read_headers(data: Buffer, position: int, end: int) -> tuple[Sequence[tuple
             raise InvalidRecordError("Invalid negative header key size")
         value, position = _read_bytes(data, position, end)
         headers.append((str(name, "utf-8", "replace"), value))
-    return headers, position
+    return tuple(headers), position
 
 
 def append_varint(out: bytearray, value: int) -> None:

@@ -1,4 +1,4 @@
-"""Down-conversion: stored batches in the older format a fetching client speaks (Fetch v0 and v1: magic 0; v2, v3: magic 1).
+"""Down-conversion: stored batches in the format an old client speaks (Fetch v0, v1: magic 0; v2, v3: magic 1).
 
     stored range --(one batch at a time)--> not newer than asked: as it is
                                             control batch:        dropped (old formats have no word for it)
@@ -43,8 +43,8 @@ def down_convert(sources: Iterable[Source], to_magic: int, first_offset: int, ma
     """The batches of ``sources`` (slices of files, or bytes) in format ``to_magic`` (0 or 1), piece by piece.
 
     ``first_offset`` is the offset the client asked for. At most ``max_bytes`` come in all, but the first message always
-    comes whole; the last may be cut. Nothing comes when the range holds control batches only: the caller reads on behind
-    it. Does not release the sources. Blocks on disk and codecs: run it in a thread when the range is large.
+    comes whole; the last may be cut. Nothing comes when the range holds control batches only: the caller reads on
+    behind it. Does not release the sources. Blocks on disk and codecs: run it in a thread when the range is large.
 
     Raises UnsupportedCompressionTypeError when the first batch to convert is zstd, CorruptMessageError and
     InvalidRecordError on damage, KafkaStorageError when reading fails.

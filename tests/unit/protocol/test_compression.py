@@ -1,0 +1,226 @@
+"""Codecs: round trips, what other writers produce, damage, and bombs that must cost no more than their bound."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import struct
+import tracemalloc
+import zlib
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.compression import (
+    XERIAL_HEADER,
+    XERIAL_MAGIC,
+    CompressionType,
+    compress,
+    compression_type_for_name,
+    decompress,
+)
+from protocol.errors import InvalidRecordError, UnsupportedCompressionTypeError
+
+GZIP, SNAPPY, LZ4, ZSTD = CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4, CompressionType.ZSTD
+CODECS = [GZIP, SNAPPY, LZ4, ZSTD]
+MEBIBYTE = 1 << 20
+TEXT = b"the quick brown fox jumps over the lazy dog; " * 3000
+
+
+@given(data=st.binary(max_size=3000), codec=st.sampled_from(list(CompressionType)), magic=st.sampled_from([0, 1, 2]))
+def test_round_trip(data: bytes, codec: CompressionType, magic: int) -> None:
+    assert decompress(compress(data, codec, magic=magic), codec, len(data), magic=magic) == data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_large_round_trip_from_a_view(codec: CompressionType) -> None:
+    encoded = compress(memoryview(bytearray(TEXT)), codec)
+    assert len(encoded) < len(TEXT) / 5
+    assert decompress(memoryview(encoded), codec, len(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("codec", "low", "high"), [(GZIP, 1, 9), (LZ4, 1, 16), (ZSTD, -5, 19)], ids=["gzip", "lz4", "zstd"]
+)
+def test_levels(codec: CompressionType, low: int, high: int) -> None:
+    data = bytes(zlib.crc32(bytes((i & 0xFF, i >> 8))) % 17 for i in range(20_000))
+    sizes = []
+    for level in (low, high):
+        encoded = compress(data, codec, level)
+        assert decompress(encoded, codec, len(data)) == data
+        sizes.append(len(encoded))
+    assert sizes[1] <= sizes[0]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_one_byte_over_the_bound_is_refused(codec: CompressionType) -> None:
+    encoded = compress(TEXT, codec)
+    with pytest.raises(InvalidRecordError, match="more than"):
+        decompress(encoded, codec, len(TEXT) - 1)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_cut_data_is_refused_or_shorter(codec: CompressionType) -> None:
+    encoded = compress(TEXT, codec)
+    for cut in (1, 3, 9, len(encoded) // 2):
+        try:
+            assert TEXT.startswith(decompress(encoded[:-cut], codec, len(TEXT)))
+        except InvalidRecordError:
+            continue
+
+
+@settings(max_examples=300)
+@given(data=st.binary(max_size=300), codec=st.sampled_from(CODECS), magic=st.sampled_from([0, 2]))
+def test_any_bytes_give_a_value_or_the_documented_error(data: bytes, codec: CompressionType, magic: int) -> None:
+    try:
+        assert len(decompress(data, codec, 1000, magic=magic)) <= 1000
+    except InvalidRecordError:
+        return
+
+
+@settings(max_examples=200)
+@given(codec=st.sampled_from(CODECS), position=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_damaged_streams_give_a_value_or_the_documented_error(
+    codec: CompressionType, position: int, value: int
+) -> None:
+    encoded = bytearray(compress(TEXT[:2000], codec))
+    encoded[position % len(encoded)] = value
+    try:
+        assert len(decompress(encoded, codec, 4000)) <= 4000
+    except InvalidRecordError:
+        return
+
+
+def test_unknown_codecs_and_names_are_refused() -> None:
+    for codec in (5, 6, 7):
+        with pytest.raises(UnsupportedCompressionTypeError):
+            decompress(b"", codec, 10)
+        with pytest.raises(UnsupportedCompressionTypeError):
+            compress(b"", codec)
+    with pytest.raises(UnsupportedCompressionTypeError):
+        compression_type_for_name("brotli")
+    assert compression_type_for_name("lz4") is LZ4
+
+
+# --- streams of several members, other writers -----------------------------------------------------------------------
+
+
+def test_gzip_members_are_chained() -> None:
+    assert decompress(gzip.compress(b"one") + gzip.compress(b"") + gzip.compress(b"two"), GZIP, 6) == b"onetwo"
+
+
+def test_zstd_frames_are_chained() -> None:
+    frame = zstandard.ZstdCompressor().compress
+    streaming = zstandard.ZstdCompressor().compressobj()
+    undeclared = streaming.compress(b"two") + streaming.flush()
+    assert decompress(frame(b"one") + undeclared + frame(b"three"), ZSTD, 20) == b"onetwothree"
+
+
+def test_lz4_frames_are_chained() -> None:
+    assert decompress(lz4.frame.compress(b"one") + lz4.frame.compress(b"two"), LZ4, 6) == b"onetwo"
+
+
+def test_lz4_is_written_as_java_reads_it() -> None:
+    encoded = bytes(compress(TEXT, LZ4))
+    assert encoded[:4] == b"\x04\x22\x4d\x18"
+    assert encoded[4] == 0x60  # version 1, independent blocks, no checksums, no size: all that Kafka's reader knows
+    assert encoded[5] == 0x40  # 64 KiB blocks
+
+
+def test_lz4_of_magic_0_has_the_broken_header_checksum() -> None:
+    right, broken = bytes(compress(TEXT, LZ4, magic=1)), bytes(compress(TEXT, LZ4, magic=0))
+    assert right[6] == 0x82  # of the descriptor 0x60 0x40, as the LZ4 frame format says
+    assert broken[6] != right[6]
+    assert (broken[:6], broken[7:]) == (right[:6], right[7:])
+    assert decompress(broken, LZ4, len(TEXT), magic=0) == TEXT
+    with pytest.raises(InvalidRecordError):
+        decompress(broken, LZ4, len(TEXT), magic=1)
+
+
+@pytest.mark.parametrize("store_size", [False, True])
+def test_lz4_header_checksum_is_mended_with_and_without_content_size(store_size: bool) -> None:
+    encoded = bytearray(lz4.frame.compress(TEXT, store_size=store_size))
+    header_end = 14 if store_size else 6
+    encoded[header_end] ^= 0xFF
+    assert decompress(encoded, LZ4, len(TEXT), magic=0) == TEXT
+
+
+def test_snappy_is_read_raw_and_in_chunks() -> None:
+    raw = bytes(cramjam.snappy.compress_raw(b"raw"))
+    chunk = struct.pack(">i", len(raw)) + raw
+    assert decompress(raw, SNAPPY, 3) == b"raw"
+    assert decompress(XERIAL_HEADER + chunk + chunk, SNAPPY, 6) == b"rawraw"
+    assert decompress(XERIAL_HEADER + chunk + XERIAL_HEADER + chunk, SNAPPY, 6) == b"rawraw"
+    assert decompress(XERIAL_HEADER, SNAPPY, 6) == b""
+
+
+def test_snappy_is_written_in_chunks() -> None:
+    assert bytes(compress(TEXT, SNAPPY)[:8]) == XERIAL_MAGIC
+
+
+@pytest.mark.parametrize("tail", [b"\x00\x00", struct.pack(">i", -1), struct.pack(">i", 100), struct.pack(">i", 0)])
+def test_bad_snappy_chunks_are_refused(tail: bytes) -> None:
+    with pytest.raises(InvalidRecordError):
+        decompress(XERIAL_HEADER + tail, SNAPPY, 100)
+
+
+# --- bombs (F15) -----------------------------------------------------------------------------------------------------
+
+
+def gzip_bomb() -> bytes:
+    return gzip.compress(bytes(64 * MEBIBYTE))
+
+
+def snappy_bomb() -> bytes:
+    block = bytes(cramjam.snappy.compress_raw(bytes(MEBIBYTE)))
+    return XERIAL_HEADER + 64 * (struct.pack(">i", len(block)) + block)
+
+
+def lz4_bomb() -> bytes:
+    return bytes(lz4.frame.compress(bytes(64 * MEBIBYTE), store_size=True))
+
+
+def zstd_bomb() -> bytes:
+    return zstandard.ZstdCompressor(level=1).compress(bytes(64 * MEBIBYTE))
+
+
+def zstd_frame_that_declares(size: int) -> bytes:
+    """A frame header with a content size field of 8 bytes, a window, and one empty last block."""
+    return b"\x28\xb5\x2f\xfd" + bytes((0xC0, 0x58)) + struct.pack("<Q", size) + b"\x01\x00\x00"
+
+
+def zstd_single_segment_that_declares(size: int) -> bytes:
+    """The window is the content: a decoder that believed it would allocate all of it."""
+    return b"\x28\xb5\x2f\xfd" + bytes((0xE0,)) + struct.pack("<Q", size) + b"\x01\x00\x00"
+
+
+@pytest.mark.parametrize(
+    ("codec", "bomb"),
+    [
+        (GZIP, gzip_bomb()),
+        (GZIP, gzip.compress(gzip_bomb()) * 3),
+        (SNAPPY, snappy_bomb()),
+        (SNAPPY, b"\xff\xff\xff\xff\x0f" + b"\x00" * 20),
+        (LZ4, lz4_bomb()),
+        (ZSTD, zstd_bomb()),
+        (ZSTD, zstd_frame_that_declares(4 << 30)),
+        (ZSTD, zstd_single_segment_that_declares(4 << 30)),
+        (ZSTD, zstd_single_segment_that_declares((1 << 64) - 1)),
+    ],
+    ids=["gzip", "gzip-many", "snappy", "snappy-declares", "lz4", "zstd", "zstd-4g", "zstd-window-4g", "zstd-2^64"],
+)
+def test_bombs_cost_their_bound_at_most(codec: CompressionType, bomb: bytes) -> None:
+    bound = 100_000
+    decompress(compress(b"warm", codec), codec, 10)  # so that imports are not counted
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(InvalidRecordError):
+            assert len(decompress(bomb, codec, bound)) <= bound
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * MEBIBYTE
