@@ -11,6 +11,7 @@ from log.time import Time
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from log.file_system import OpenFile
     from log.manager import LogManager
 
     from broker.config import BrokerConfig
@@ -48,6 +49,8 @@ class Broker:
     producer_ids: ProducerIdManager
     node_id: int
     cluster_id: str
+    locks: list[OpenFile]
+    """The data directories' locks, held until the process ends."""
     coordinators: Any = None
     """The group and transaction coordinators, made when the first request for them comes."""
 

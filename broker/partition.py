@@ -63,10 +63,14 @@ class Partition:
 
     @property
     def log(self) -> UnifiedLog:
-        """The log, opened now if it was not yet. Raises KafkaStorageError."""
+        """The log, opened now if it was not yet. Raises KafkaStorageError.
+
+        What recovery left is committed: with one replica in the set there is nobody to wait for.
+        """
         log = self._log
         if log is None:
             log = self._log = self._open_log()
+            log.update_high_watermark(log.log_end_offset)
         return log
 
     @property

@@ -77,7 +77,7 @@ class ReplicaManager:
         """Make the logs of new partitions. Raises KafkaStorageError."""
         for index in range(first_partition, image.partition_count):
             self._log_manager.get_or_create_log(
-                TopicPartition(image.name, index), image.topic_id, self._log_config(image)
+                TopicPartition(image.name, index), image.topic_id, self._log_config(image), is_new=True
             )
 
     def topic_deleted(self, image: TopicImage) -> None:

@@ -1,0 +1,225 @@
+"""A broker as a whole: builds the parts, listens, and stops without losing what it acknowledged.
+
+    start   parts are built (logs that were closed well are only looked at) -> listeners open -> background jobs begin
+    stop    listeners close -> parked requests are answered with what there is -> each connection answers what it has in
+            flight and closes -> logs are flushed, checkpoints and the clean-shutdown marker written -> store closes
+
+Stopping is bounded: a client that does not take its answer within DRAIN_MS is cut off, so that the whole fits in
+the ten seconds an orchestrator gives (F23). The clean marker is written only when all is flushed. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+
+from broker.acceptor import Acceptor, highest_client_descriptor, raise_descriptor_limit
+from broker.background import BackgroundJobs, Job
+from broker.broker import Broker, RequestContext
+from broker.config import BrokerConfig, Endpoint
+from broker.connection import STALL_MS, Connection, Limits, Shell
+from broker.dispatch import Dispatcher
+from broker.metadata import INTERNAL_TOPICS
+from broker.startup import build_broker
+from log.time import SystemTime, Time
+
+logger = logging.getLogger(__name__)
+
+DRAIN_MS = 3_000
+"""How long clients may take to receive the answers in flight when the broker stops."""
+_DRAIN_POLL_S = 0.01
+_NEVER_MS = 2**31
+
+
+class Server:
+    """One broker in this process and loop. ``endpoints`` are the addresses bound, with the ports that were chosen."""
+
+    def __init__(self, config: BrokerConfig, *, time: Time | None = None) -> None:
+        self.config = config
+        self.endpoints: list[Endpoint] = []
+        self.time = time or SystemTime()
+        self._broker: Broker | None = None
+        self._shell: Shell | None = None
+        self._acceptors: list[Acceptor] = []
+        self._jobs: BackgroundJobs | None = None
+        self._per_ip: Counter[str] = Counter()
+        self._descriptor_limit = 0
+
+    @property
+    def broker(self) -> Broker:
+        """The parts; there once started."""
+        assert self._broker is not None, "the server was not started"
+        return self._broker
+
+    async def start(self) -> list[Endpoint]:
+        """Build the parts, open the listeners. Returns the addresses bound.
+
+        Raises StartError when the data directory is in use or another cluster's, OSError when a port is taken.
+        """
+        self._descriptor_limit = raise_descriptor_limit()
+        loop = asyncio.get_running_loop()
+        broker = self._broker = await build_broker(self.config, self.time, loop)
+        idle_ms = self.config.get_int("connections.max.idle.ms")
+        limits = Limits(
+            max_frame_bytes=self.config.get_int("socket.request.max.bytes"),
+            max_idle_ms=idle_ms if idle_ms >= 0 else _NEVER_MS,
+            stall_ms=min(idle_ms, STALL_MS) if idle_ms > 0 else STALL_MS,
+        )
+        self._shell = Shell(loop, Dispatcher(broker), broker.timers, broker.executor, limits)
+        self._shell.on_closed = self._on_closed
+        self._open_listeners(loop)
+        self._jobs = BackgroundJobs(loop, broker.executor, broker.timers)
+        self._jobs.start(self._background_jobs(broker))
+        if not INTERNAL_TOPICS.isdisjoint(broker.metadata.topics):
+            # Sessions and open transactions have clocks that run though no client asks: load them now.
+            from broker.coordinator.coordinators import coordinators_of
+
+            coordinators_of(broker).start()
+        return self.endpoints
+
+    async def stop(self) -> None:
+        """Stop as described at the top of this module. Harmless when not started."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        broker, shell = self._broker, self._shell
+        if broker is None:
+            return
+        if shell is not None:
+            await self._drain(broker, shell)
+        if self._jobs is not None:
+            await self._jobs.stop()
+        await asyncio.get_running_loop().run_in_executor(broker.executor, broker.log_manager.shutdown)
+        broker.timers.close()
+        broker.store.close()
+        broker.executor.shutdown(wait=False)
+        self._broker = None
+
+    async def _drain(self, broker: Broker, shell: Shell) -> None:
+        broker.purgatory.expire_all()
+        if broker.coordinators is not None:
+            broker.coordinators.close()
+        for connection in list(shell.connections):
+            connection.finish()
+        deadline = self.time.monotonic_ms() + DRAIN_MS
+        while shell.connections and self.time.monotonic_ms() < deadline:
+            await asyncio.sleep(_DRAIN_POLL_S)
+        for connection in list(shell.connections):
+            connection.close()
+
+    def _open_listeners(self, loop: asyncio.AbstractEventLoop) -> None:
+        highest = highest_client_descriptor(self._descriptor_limit)
+        for endpoint in self.config.listeners:
+            listener = open_listener(endpoint, self.config)
+            bound = endpoint._replace(port=listener.getsockname()[1])
+            self.endpoints.append(bound)
+            acceptor = Acceptor(
+                loop,
+                self.broker.timers,
+                listener,
+                on_accept=lambda client, host, bound=bound: self._on_accept(client, host, bound),
+                has_room=self._has_room,
+                highest_descriptor=highest,
+            )
+            self._acceptors.append(acceptor)
+        for acceptor in self._acceptors:
+            acceptor.resume()
+
+    def _has_room(self) -> bool:
+        assert self._shell is not None
+        return len(self._shell.connections) < self.config.get_int("max.connections")
+
+    def _on_accept(self, client: socket.socket, host: str, endpoint: Endpoint) -> None:
+        """Take over a new connection, unless its address has too many already."""
+        assert self._shell is not None
+        if self._per_ip[host] >= self._limit_for(host):
+            logger.info("refusing a connection of %s: it has %d", host, self._per_ip[host])
+            client.close()
+            return
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            local = client.getsockname()
+        except OSError:
+            client.close()
+            return
+        set_buffers(client, self.config)
+        self._per_ip[host] += 1
+        context = RequestContext(
+            client_host=host, local_host=local[0], local_port=local[1], listener_name=endpoint.listener_name
+        )
+        Connection(self._shell, client, context)
+
+    def _on_closed(self, connection: Connection) -> None:
+        host = connection.context.client_host
+        self._per_ip[host] -= 1
+        if not self._per_ip[host]:
+            del self._per_ip[host]
+        for acceptor in self._acceptors:
+            acceptor.resume()
+
+    def _limit_for(self, host: str) -> int:
+        overrides = self.config.get_str("max.connections.per.ip.overrides")
+        for entry in filter(None, overrides.split(",")):
+            address, _, count = entry.strip().rpartition(":")
+            if address == host:
+                return int(count)
+        return self.config.get_int("max.connections.per.ip")
+
+    def _background_jobs(self, broker: Broker) -> list[Job]:
+        config, logs = self.config, broker.log_manager
+        return [
+            Job(
+                "retention",
+                config.get_int("log.retention.check.interval.ms"),
+                lambda: logs.run_retention(self.time.milliseconds()),
+            ),
+            Job("flush", config.get_int("log.flush.scheduler.interval.ms"), logs.flush_dirty_logs),
+            Job(
+                "recovery-point-checkpoint",
+                config.get_int("log.flush.offset.checkpoint.interval.ms"),
+                logs.checkpoint_recovery_points,
+            ),
+            Job(
+                "log-start-offset-checkpoint",
+                config.get_int("log.flush.start.offset.checkpoint.interval.ms"),
+                logs.checkpoint_log_start_offsets,
+            ),
+            Job(
+                "high-watermark-checkpoint",
+                config.get_int("replica.high.watermark.checkpoint.interval.ms"),
+                logs.checkpoint_high_watermarks,
+            ),
+        ]
+
+
+def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
+    """A listening, non-blocking socket for an endpoint. Raises OSError."""
+    any_host = not endpoint.host
+    host = endpoint.host or ("::" if socket.has_ipv6 else "0.0.0.0")  # noqa: S104 - what an empty host asks for
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if any_host else 1)
+        set_buffers(listener, config)
+        listener.bind(address)
+        listener.listen(config.get_int("socket.listen.backlog.size"))
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot listen on {endpoint}: {error.strerror}") from error
+    return listener
+
+
+def set_buffers(sock: socket.socket, config: BrokerConfig) -> None:
+    """Socket buffer sizes, where someone set them: the system's own grow with the connection, a fixed 100 KiB does not."""
+    for key, option in (
+        ("socket.send.buffer.bytes", socket.SO_SNDBUF),
+        ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
+    ):
+        if key in config.static_texts and config.get_int(key) > 0:
+            sock.setsockopt(socket.SOL_SOCKET, option, config.get_int(key))

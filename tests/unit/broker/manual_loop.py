@@ -1,0 +1,53 @@
+"""A loop that moves only when told: timers over a manual clock, callbacks run by ``run_soon``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.timers import TimerQueue
+from log.time import ManualTime
+
+
+class _Handle:
+    def __init__(self, loop: ManualLoop, deadline_ms: float, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self.deadline_ms = deadline_ms
+        self.callback = callback
+
+    def cancel(self) -> None:
+        if self in self._loop.later:
+            self._loop.later.remove(self)
+
+
+class ManualLoop:
+    """``call_soon`` and ``call_later`` without a thread or a real clock."""
+
+    def __init__(self) -> None:
+        self.time = ManualTime()
+        self.soon: list[Callable[[], None]] = []
+        self.later: list[_Handle] = []
+        self.timers = TimerQueue(self.time.monotonic_ms, self.call_later)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> _Handle:
+        handle = _Handle(self, self.time.monotonic_ms() + seconds * 1000, callback)
+        self.later.append(handle)
+        return handle
+
+    def run_soon(self) -> None:
+        """One turn: what was asked for so far."""
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+
+    def advance(self, milliseconds: float) -> None:
+        """Move the clock, firing what comes due on the way."""
+        end = self.time.monotonic_ms() + milliseconds
+        while due := [handle for handle in self.later if handle.deadline_ms <= end]:
+            handle = min(due, key=lambda handle: handle.deadline_ms)
+            self.later.remove(handle)
+            self.time.advance(max(0.0, handle.deadline_ms - self.time.monotonic_ms()))
+            handle.callback()
+        self.time.advance(end - self.time.monotonic_ms())

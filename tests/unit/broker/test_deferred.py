@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.deferred import Deferred
+
+
+def test_complete_calls_back_in_order() -> None:
+    seen: list[tuple[str, int]] = []
+    deferred: Deferred[int] = Deferred()
+    deferred.on_done(lambda d: seen.append(("first", d.result())))
+    deferred.on_done(lambda d: seen.append(("second", d.result())))
+    deferred.complete(7)
+    assert seen == [("first", 7), ("second", 7)]
+
+
+def test_callback_of_a_settled_one_runs_at_once() -> None:
+    seen: list[int] = []
+    deferred: Deferred[int] = Deferred()
+    deferred.complete(1)
+    deferred.on_done(lambda d: seen.append(d.result()))
+    assert seen == [1]
+
+
+def test_failure_is_raised_by_result() -> None:
+    deferred: Deferred[int] = Deferred()
+    deferred.fail(KeyError("gone"))
+    assert deferred.done
+    with pytest.raises(KeyError):
+        deferred.result()
+
+
+def test_abandon_tells_the_owner_and_drops_callbacks() -> None:
+    seen: list[str] = []
+    deferred: Deferred[int] = Deferred()
+    deferred.on_done(lambda _: seen.append("done"))
+    deferred.on_abandon(lambda: seen.append("abandoned"))
+    deferred.abandon()
+    deferred.abandon()
+    deferred.complete(1)
+    assert seen == ["abandoned"]
+    assert deferred.abandoned
+
+
+def test_abandoning_a_settled_one_does_nothing() -> None:
+    deferred: Deferred[int] = Deferred()
+    deferred.complete(1)
+    deferred.abandon()
+    assert not deferred.abandoned
+
+
+def test_settling_twice_is_our_mistake() -> None:
+    deferred: Deferred[int] = Deferred()
+    deferred.complete(1)
+    with pytest.raises(AssertionError):
+        deferred.complete(2)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.broker.manual_loop import ManualLoop
+
+
+@pytest.fixture
+def loop() -> ManualLoop:
+    return ManualLoop()
+
+
+def test_timers_fire_in_order_of_their_deadlines(loop: ManualLoop) -> None:
+    fired: list[str] = []
+    loop.timers.schedule(20, lambda: fired.append("late"))
+    loop.timers.schedule(10, lambda: fired.append("early"))
+    loop.advance(30)
+    assert fired == ["early", "late"]
+
+
+def test_a_timer_does_not_fire_before_its_deadline(loop: ManualLoop) -> None:
+    fired: list[float] = []
+    loop.timers.schedule(10, lambda: fired.append(loop.time.monotonic_ms()))
+    loop.advance(9)
+    assert fired == []
+    loop.advance(3)
+    assert fired
+    assert fired[0] >= 10
+
+
+def test_a_cancelled_timer_never_fires(loop: ManualLoop) -> None:
+    fired: list[str] = []
+    timer = loop.timers.schedule(10, lambda: fired.append("no"))
+    timer.cancel()
+    timer.cancel()
+    loop.advance(30)
+    assert fired == []
+    assert len(loop.timers) == 0
+
+
+def test_cancelling_after_firing_is_harmless(loop: ManualLoop) -> None:
+    timer = loop.timers.schedule(1, lambda: None)
+    loop.advance(5)
+    timer.cancel()
+    assert len(loop.timers) == 0
+
+
+def test_one_loop_timer_serves_all(loop: ManualLoop) -> None:
+    for delay in range(1, 100):
+        loop.timers.schedule(delay, lambda: None)
+    assert len(loop.later) == 1
+
+
+def test_an_earlier_timer_moves_the_loop_timer_forward(loop: ManualLoop) -> None:
+    fired: list[str] = []
+    loop.timers.schedule(1000, lambda: fired.append("late"))
+    loop.timers.schedule(5, lambda: fired.append("early"))
+    loop.advance(10)
+    assert fired == ["early"]
+
+
+def test_memory_follows_the_live_timers(loop: ManualLoop) -> None:
+    timers = [loop.timers.schedule(10_000, lambda: None) for _ in range(2000)]
+    for timer in timers[:1990]:
+        timer.cancel()
+    assert len(loop.timers) == 10
+    assert len(loop.timers._heap) < 1000
+
+
+def test_a_callback_that_raises_costs_the_others_nothing(loop: ManualLoop) -> None:
+    fired: list[str] = []
+
+    def fail() -> None:
+        raise RuntimeError("boom")
+
+    loop.timers.schedule(1, fail)
+    loop.timers.schedule(1, lambda: fired.append("still"))
+    with pytest.raises(RuntimeError):
+        loop.advance(5)
+    loop.advance(5)
+    assert fired == ["still"]
+
+
+def test_a_callback_may_schedule_again(loop: ManualLoop) -> None:
+    fired: list[int] = []
+
+    def tick() -> None:
+        fired.append(1)
+        if len(fired) < 3:
+            loop.timers.schedule(10, tick)
+
+    loop.timers.schedule(10, tick)
+    loop.advance(100)
+    assert len(fired) == 3
+
+
+def test_closing_fires_nothing_any_more(loop: ManualLoop) -> None:
+    fired: list[int] = []
+    loop.timers.schedule(10, lambda: fired.append(1))
+    loop.timers.close()
+    loop.advance(100)
+    assert fired == []
