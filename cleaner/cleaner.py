@@ -1,0 +1,324 @@
+"""One cleaning round over one log. No threads, no clock of its own: what it may need is handed in.
+
+    index pass   dirty section -> one "superseded" bit per record                       (``cleaner.key_index``)
+    copy pass    group by group: filter -> .cleaned -> flush -> swap under the log's lock -> progress
+
+The segments of the round are a snapshot; the files are held open by their readers. Truncation, deletion and retention
+may move on meanwhile: the swap happens only when every segment of the group is still in the log, and not at all once
+``check`` has raised. A group in which nothing changes is left alone. A segment that cannot be framed is left alone
+too, and reported. After each group past the first dirty offset the log is clean up to that group's end, which is what
+is saved.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cleaner import layout as at
+from cleaner.engine import Engine, IntegerArray, TransactionRows
+from cleaner.errors import CleaningAbortedError, UnframedSegmentError
+from cleaner.key_index import KeyIndex, Section
+from cleaner.offset_map import SIPHASH_ALGORITHM
+from cleaner.segment_reader import REPORTED_BATCHES, TABLE_ROWS, SegmentReader, UnreadableBatch
+from cleaner.segment_writer import CleanedSegment, group_segments
+from log.segment import LogSegment
+from log.topic_partition import TopicPartition
+from log.transaction_index import AbortedTxn
+from log.unified_log import UnifiedLog
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogToClean:
+    """A log and the offsets of its sections: clean below the first, dirty up to the second, not to be touched after."""
+
+    topic_partition: TopicPartition
+    log: UnifiedLog
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int = 0
+    cleanable_bytes: int = 0
+    compaction_delay_ms: int = 0
+
+    @property
+    def cleanable_ratio(self) -> float:
+        """Share of the cleanable bytes in clean and cleanable bytes."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+
+@dataclass(slots=True)
+class CleanerStats:
+    """What a round did. Bytes and records of the cleaned range, batches that could not be read, use of the map."""
+
+    end_offset: int = -1
+    bytes_indexed: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    records_before: int = 0
+    records_after: int = 0
+    keyless_records: int = 0
+    tombstones_dropped: int = 0
+    groups_rewritten: int = 0
+    groups_left_alone: int = 0
+    map_utilization: float = 0.0
+    collision_rate: float = 0.0
+    spilled_bytes: int = 0
+    unreadable_batches: int = 0
+    unreadable: list[UnreadableBatch] = field(default_factory=list)
+
+    def add_unreadable(self, batches: list[UnreadableBatch]) -> None:
+        """Count and keep the first of them."""
+        self.unreadable_batches += len(batches)
+        self.unreadable += batches[: max(0, REPORTED_BATCHES - len(self.unreadable))]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerOptions:
+    """Memory and limits of one round."""
+
+    map_bytes: int = 128 * 1024 * 1024
+    io_buffer_bytes: int = 512 * 1024
+    load_factor: float = 0.9
+    hash_algorithm: str = SIPHASH_ALGORITHM
+    max_decompressed_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RoundHooks:
+    """How a round talks to its surroundings.
+
+    ``check`` gets the bytes read or about to be written; it may wait (throttle) or raise CleaningAbortedError.
+    ``progress`` gets the offset below which the log is clean now, after each group.
+    """
+
+    check: Callable[[int], None] = lambda _bytes: None
+    progress: Callable[[int], None] = lambda _offset: None
+
+
+class Cleaner:
+    """Cleans one log at a time; keeps no state between rounds. One thread."""
+
+    def __init__(self, engine: Engine, options: CleanerOptions | None = None) -> None:
+        self._engine = engine
+        self._options = options or CleanerOptions()
+
+    def clean(
+        self, cleanable: LogToClean, now_ms: int, hooks: RoundHooks | None = None, *, dry_run: bool = False
+    ) -> CleanerStats:
+        """Clean; ``dry_run`` reads and counts only. Returns what was done.
+
+        Raises CleaningAbortedError, KafkaStorageError; then whole groups are done or untouched, and nothing is left
+        behind that the next start would not remove.
+        """
+        cleaning = CleaningRound(self._engine, self._options, cleanable, now_ms, hooks or RoundHooks())
+        try:
+            return cleaning.run(dry_run=dry_run)
+        finally:
+            cleaning.close()
+
+
+class CleaningRound:
+    """State of one round; see the module."""
+
+    def __init__(
+        self, engine: Engine, options: CleanerOptions, cleanable: LogToClean, now_ms: int, hooks: RoundHooks
+    ) -> None:
+        self._engine = engine
+        self._log = log = cleanable.log
+        self._cleanable = cleanable
+        self._hooks = hooks
+        self._clock = (now_ms, now_ms + log.config.delete_retention_ms)
+        self._reader = SegmentReader(engine, options.io_buffer_bytes, options.max_decompressed_bytes)
+        key_map = engine.new_map(options.map_bytes, options.load_factor, options.hash_algorithm)
+        self._index = KeyIndex(engine, key_map, log.directory, hooks.check)
+        self._out = np.zeros(2 * options.io_buffer_bytes + at.PADDING, np.uint8)
+        self._out_table: IntegerArray = np.zeros((TABLE_ROWS, at.OUT_COLUMNS), np.int64)
+        self._counts: IntegerArray = np.zeros(at.STATS, np.int64)
+        self._aborted: list[AbortedTxn] = []
+        self.stats = CleanerStats()
+
+    def close(self) -> None:
+        """Give the round's memory back."""
+        self._index.close()
+
+    def run(self, *, dry_run: bool) -> CleanerStats:
+        """Both passes."""
+        clean, dirty = self._sections()
+        end = self._cleanable.first_uncleanable_offset
+        start = clean.segments[0].base_offset if clean.segments else self._cleanable.first_dirty_offset
+        self._aborted = self._log.collect_aborted_transactions(start, end) if end > start else []
+        self._aborted.sort()
+        self._index.build(self._reader, clean, dirty, self._transactions)
+        self.stats.bytes_indexed = self._reader.bytes_read
+        self._copy(Section([*clean.segments, *dirty.segments], [*clean.ends, *dirty.ends]), dry_run=dry_run)
+        self._sum_up(end)
+        return self.stats
+
+    def _sections(self) -> tuple[Section, Section]:
+        """The clean and the dirty segments. One that holds the first dirty offset in its middle is dirty as a whole."""
+        cleanable = self._cleanable
+        upper = cleanable.first_uncleanable_offset
+        segments = [s for s in self._log.segments.values(self._log.log_start_offset, upper) if s.base_offset < upper]
+        ends = [segment.base_offset for segment in segments[1:]] + [upper]
+        first = next((i for i, end in enumerate(ends) if end > cleanable.first_dirty_offset), len(segments))
+        return Section(segments[:first], ends[:first]), Section(segments[first:], ends[first:])
+
+    def _transactions(self) -> TransactionRows:
+        """Fresh state of a pass over transactions, with what must stay of the producers."""
+        with self._log.lock:
+            producers = [
+                (p.producer_id, p.producer_epoch, p.last_offset) for p in self._log.producer_state.producers.values()
+            ]
+        return TransactionRows(
+            [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in self._aborted],
+            [(last_offset, producer_id) for producer_id, _, last_offset in producers if last_offset >= 0],
+            [(producer_id, epoch) for producer_id, epoch, last_offset in producers if last_offset < 0],
+            (self._clock[0], self._cleanable.first_uncleanable_offset),
+        )
+
+    # ---- copy pass
+
+    def _copy(self, section: Section, *, dry_run: bool) -> None:
+        ends = dict(zip((s.base_offset for s in section.segments), section.ends, strict=True))
+        transactions = self._transactions()
+        left_alone = dict(self._index.unframed)
+        groups = self._groups(section, left_alone)
+        while groups:
+            group = groups.pop(0)
+            state, counts = transactions.snapshot(), self._counts.copy()
+            unreadable = (self.stats.unreadable_batches, list(self.stats.unreadable))
+            try:
+                self._clean_group(group, ends, transactions, dry_run=dry_run)
+            except UnframedSegmentError as error:
+                left_alone[error.base_offset] = error
+                transactions.restore(state)
+                self._counts = counts
+                self.stats.unreadable_batches, self.stats.unreadable = unreadable
+                done = group[0].base_offset
+                groups = [g for g in self._groups(section, left_alone) if g[0].base_offset >= done]
+                continue
+            if not dry_run and ends[group[-1].base_offset] > self._cleanable.first_dirty_offset:
+                self._hooks.progress(ends[group[-1].base_offset])
+        for unframed in left_alone.values():
+            reason = f"segment left alone: {unframed}"
+            self._report([UnreadableBatch(unframed.base_offset, unframed.position, -1, reason)])
+
+    def _groups(self, section: Section, left_alone: dict[int, UnframedSegmentError]) -> list[list[LogSegment]]:
+        config = self._log.config
+        limits = (config.segment_bytes, config.segment_index_bytes)
+        return group_segments(list(section.segments), list(section.ends), limits, set(left_alone))
+
+    def _clean_group(
+        self, group: list[LogSegment], ends: dict[int, int], transactions: TransactionRows, *, dry_run: bool
+    ) -> None:
+        """Write the group's new segment and swap it in, unless nothing changes or ``dry_run``."""
+        target = CleanedSegment(self._log, self._engine, group[0].base_offset, self._hooks.check)
+        before = sum(segment.size for segment in group)
+        changed_before = int(self._counts[at.STAT_BATCHES_CHANGED])
+        finished = False
+        try:
+            for segment in group:
+                self._clean_segment(segment, ends[segment.base_offset], target, transactions, dry_run=dry_run)
+            changed = int(self._counts[at.STAT_BATCHES_CHANGED]) > changed_before
+            new = target.finish(group[-1])
+            if new is not None:
+                self._swap(new, group)
+            finished = True
+        finally:
+            if not finished:
+                target.discard()
+        self.stats.bytes_before += before
+        self.stats.bytes_after += target.size
+        self.stats.bytes_written += target.bytes_written
+        if changed:
+            self.stats.groups_rewritten += 1
+        else:
+            self.stats.groups_left_alone += 1
+
+    def _swap(self, new: LogSegment, group: list[LogSegment]) -> None:
+        with self._log.lock:
+            # Retention or truncation may have taken a segment meanwhile; the new one must not bring it back.
+            if self._log.is_closed or any(segment not in self._log.segments for segment in group):
+                raise CleaningAbortedError(f"segments of {self._log.topic_partition} were removed during the round")
+            self._hooks.check(0)
+            self._log.replace_segments([new], group)
+
+    def _clean_segment(
+        self, segment: LogSegment, end: int, target: CleanedSegment, transactions: TransactionRows, *, dry_run: bool
+    ) -> None:
+        position, read_before = 0, self._reader.bytes_read
+        for rows in self._reader.chunks(segment, end, self._index.first_ordinal(segment)):
+            self._hooks.check(self._reader.bytes_read - read_before)
+            read_before = self._reader.bytes_read
+            markers = self._engine.decide(self._reader.buffer, self._reader.table, rows, transactions)
+            for number in markers:  # both lists are sorted alike
+                target.add_aborted(self._aborted[number])
+            superseded = self._index.superseded(self._reader, rows)
+            position = self._filter(segment, position, rows, superseded, target, dry_run=dry_run)
+            self._report(self._reader.unreadable(rows))
+
+    def _filter(
+        self,
+        segment: LogSegment,
+        position: int,
+        rows: tuple[int, int],
+        superseded: tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], int],
+        target: CleanedSegment,
+        *,
+        dry_run: bool,
+    ) -> int:
+        """Filter rows that begin at byte ``position`` of the segment's file; returns where the next ones begin."""
+        table = self._reader.table
+        row = rows[0]
+        while row < rows[1]:
+            changed_before = int(self._counts[at.STAT_BATCHES_CHANGED])
+            done, size, written = self._engine.filter(
+                self._reader.buffer,
+                table,
+                (row, rows[1]),
+                superseded,
+                self._clock,
+                (self._out, self._out_table),
+                self._counts,
+            )
+            if done == row:
+                self._out = np.zeros(2 * len(self._out), np.uint8)
+                continue
+            next_position = position + int(table[row:done, at.SIZE].sum())
+            unchanged = int(self._counts[at.STAT_BATCHES_CHANGED]) == changed_before
+            if unchanged and (target.segment is None or dry_run):
+                target.pass_over(segment, (position, next_position))
+            elif dry_run:
+                target.pack(self._out, self._out_table, written, size)
+            else:
+                target.write(self._out, self._out_table, written, size)
+            target.index(self._out_table, written)
+            row, position = done, next_position
+        return position
+
+    # ---- report
+
+    def _report(self, batches: list[UnreadableBatch]) -> None:
+        for batch in batches:
+            logger.warning("cleaning %s keeps unreadable bytes: %s", self._log.topic_partition, batch)
+        self.stats.add_unreadable(batches)
+
+    def _sum_up(self, end: int) -> None:
+        stats, counts = self.stats, self._counts.tolist()
+        stats.end_offset = end
+        stats.bytes_read = self._reader.bytes_read
+        stats.records_before = counts[at.STAT_RECORDS_READ]
+        stats.records_after = counts[at.STAT_RECORDS_KEPT]
+        stats.keyless_records = counts[at.STAT_KEYLESS]
+        stats.tombstones_dropped = counts[at.STAT_TOMBSTONES_DROPPED]
+        stats.map_utilization = self._index.utilization
+        stats.collision_rate = self._index.collision_rate
+        stats.spilled_bytes = self._index.spilled_bytes

@@ -1,0 +1,428 @@
+"""Who does the record-level work of a round: compiled kernels, or plain Python where numba is not installed.
+
+Both engines fill the same tables and write the same bytes (property tests hold them to it), so a round does not know
+which one it has. The kernels are compiled ahead by a child process (``compile_in_child``), because compilation would
+hold the interpreter lock of the serving process for seconds; the machine code is cached on disk, so that happens
+once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import mmap
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from cleaner import layout as at
+from cleaner import reference
+from cleaner.offset_map import MD5_ALGORITHM, PROCESS_SECRET, OffsetMapFullError, SkimpyOffsetMap, digest_of
+
+logger = logging.getLogger(__name__)
+
+IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
+WordArray = np.ndarray[Any, np.dtype[np.uint64]]
+ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
+
+#: Where a growing map begins: 512 KiB stay in the second-level cache, enough for 24,000 keys.
+FIRST_MAP_BYTES = 512 * 1024
+GROWTH = 4
+#: Compiling all kernels takes 12 s of CPU on one core; a machine that needs this long has other troubles.
+COMPILE_TIMEOUT_S = 300.0
+_DRAIN_BUCKETS = 64 * 1024
+
+
+class KeyMap(Protocol):
+    """Digest -> largest ordinal of a key. Of two records with one key, the smaller ordinal's bit gets set."""
+
+    limit: int  # keys it takes
+
+    @property
+    def size(self) -> int:
+        """Keys in it."""
+        ...
+
+    @property
+    def collision_rate(self) -> float:
+        """Probes beyond the first, per look-up."""
+        ...
+
+    def put(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: tuple[ByteArray, ByteArray]) -> int:
+        """Put the first ``count`` keys; returns how many went in before the map was full."""
+        ...
+
+    def put_digests(self, digests: WordArray, bits: tuple[ByteArray, ByteArray]) -> int:
+        """The same for rows of (first word, second word, ordinal)."""
+        ...
+
+    def look_up(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: ByteArray, bias: int) -> None:
+        """Set bit (ordinal - ``bias``) of each of the first ``count`` keys that the map holds."""
+        ...
+
+    def drain(self) -> Iterator[WordArray]:
+        """The entries in pieces of bounded size; each piece is valid until the next. Clears the map."""
+        ...
+
+    def clear(self) -> None: ...
+
+    def close(self) -> None:
+        """Give the memory back."""
+        ...
+
+
+class Engine(Protocol):
+    """Record-level work; ``cleaner.kernels`` describes each call."""
+
+    name: str
+
+    def scan(
+        self, buffer: ByteArray, limits: tuple[int, int], offsets: tuple[int, int], table: IntegerArray
+    ) -> tuple[int, int, int]: ...
+
+    def parse(self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: IntegerArray) -> int: ...
+
+    def decide(
+        self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
+    ) -> list[int]: ...
+
+    def filter(
+        self,
+        buffer: ByteArray,
+        table: IntegerArray,
+        rows: tuple[int, int],
+        superseded: tuple[ByteArray, int],
+        clock: tuple[int, int],
+        out: tuple[ByteArray, IntegerArray],
+        stats: IntegerArray,
+    ) -> tuple[int, int, int]: ...
+
+    def index_entries(
+        self, out_table: IntegerArray, written: int, interval: int, state: IntegerArray, entries: IntegerArray
+    ) -> int: ...
+
+    def partition(self, digests: WordArray, partitions: int) -> tuple[WordArray, IntegerArray]:
+        """Sort by the top bits of the second word: (sorted rows, where each partition begins, and the end)."""
+        ...
+
+    def new_map(self, memory: int, load_factor: float, algorithm: str) -> KeyMap: ...
+
+
+class TransactionRows:
+    """What decides about whole batches, as arrays, and the producers seen so far in this pass.
+
+    ``aborted``: sorted (producer id, first offset, last offset). ``last_batches``: sorted (last offset, producer id)
+    of the batches that carry an active producer's last sequence. ``fences``: sorted (producer id, epoch) of producers
+    known by a marker only. One pass, one thread.
+    """
+
+    def __init__(
+        self,
+        aborted: list[tuple[int, int, int]],
+        last_batches: list[tuple[int, int]],
+        fences: list[tuple[int, int]],
+        clock: tuple[int, int],
+    ) -> None:
+        self.aborted = np.array(sorted(aborted), np.int64).reshape(-1, 3)
+        self.last_batches = np.array(sorted(last_batches), np.int64).reshape(-1, 2)
+        self.fences = np.array(sorted(fences), np.int64).reshape(-1, 2)
+        self.clock = clock
+        self.open_producers: set[int] = set()  # of the reference
+        self.producers = np.full((64, 2), -1, np.int64)  # of the kernels
+        self.producers_used = 0
+
+    def snapshot(self) -> tuple[set[int], IntegerArray, int]:
+        """The state of the pass, to come back to when a group of segments is begun anew."""
+        return set(self.open_producers), self.producers.copy(), self.producers_used
+
+    def restore(self, snapshot: tuple[set[int], IntegerArray, int]) -> None:
+        self.open_producers, self.producers, self.producers_used = set(snapshot[0]), snapshot[1].copy(), snapshot[2]
+
+
+class ReferenceMap:
+    """:class:`KeyMap` over Kafka's map."""
+
+    def __init__(self, memory: int, load_factor: float, algorithm: str) -> None:
+        self._digest = digest_of(algorithm)
+        self._map = SkimpyOffsetMap(memory, algorithm)
+        self.limit = max(1, int(self._map.slots * load_factor))
+
+    @property
+    def size(self) -> int:
+        return self._map.size
+
+    @property
+    def collision_rate(self) -> float:
+        return self._map.collision_rate
+
+    def _put(self, digest: bytes, ordinal: int, bits: tuple[ByteArray, ByteArray]) -> None:
+        if self._map.size >= self.limit and self._map.get_digest(digest) < 0:
+            raise OffsetMapFullError
+        before = self._map.put_digest(digest, ordinal)
+        if before >= 0:
+            _set_bit(bits, min(before, ordinal))
+
+    def put(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: tuple[ByteArray, ByteArray]) -> int:
+        for index, (position, size, ordinal) in enumerate(keys[:count].tolist()):
+            try:
+                self._put(self._digest(buffer[position : position + size].tobytes()), ordinal, bits)
+            except OffsetMapFullError:
+                return index
+        return count
+
+    def put_digests(self, digests: WordArray, bits: tuple[ByteArray, ByteArray]) -> int:
+        for index, (first, second, ordinal) in enumerate(digests.tolist()):
+            try:
+                self._put(first.to_bytes(8, "little") + second.to_bytes(8, "little"), ordinal, bits)
+            except OffsetMapFullError:
+                return index
+        return len(digests)
+
+    def look_up(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: ByteArray, bias: int) -> None:
+        for position, size, ordinal in keys[:count].tolist():
+            if self._map.get_digest(self._digest(buffer[position : position + size].tobytes())) >= 0:
+                bits[(ordinal - bias) >> 3] |= 1 << (ordinal - bias & 7)
+
+    def drain(self) -> Iterator[WordArray]:
+        rows = [
+            (int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little"), ordinal)
+            for digest, ordinal in self._map.entries()
+        ]
+        self.clear()
+        if rows:
+            yield np.array(rows, np.uint64).reshape(-1, 3)
+
+    def clear(self) -> None:
+        self._map.clear()
+
+    def close(self) -> None:
+        self._map.buffer = np.zeros(0, np.uint8)
+
+
+def _set_bit(bits: tuple[ByteArray, ByteArray], ordinal: int) -> None:
+    target, number = (bits[1], ordinal - at.DIRTY_ORDINALS) if ordinal >= at.DIRTY_ORDINALS else (bits[0], ordinal)
+    target[number >> 3] |= 1 << (number & 7)
+
+
+class ReferenceEngine:
+    """:class:`Engine` in plain Python."""
+
+    name = "reference"
+    scan = staticmethod(reference.scan_batches)
+    parse = staticmethod(reference.parse_records)
+    index_entries = staticmethod(reference.index_entries)
+
+    def decide(
+        self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
+    ) -> list[int]:
+        return reference.decide_batches(buffer, table, rows, transactions)
+
+    def filter(
+        self,
+        buffer: ByteArray,
+        table: IntegerArray,
+        rows: tuple[int, int],
+        superseded: tuple[ByteArray, int],
+        clock: tuple[int, int],
+        out: tuple[ByteArray, IntegerArray],
+        stats: IntegerArray,
+    ) -> tuple[int, int, int]:
+        return reference.filter_batches(buffer, table, rows, *superseded, clock, *out, stats)
+
+    def partition(self, digests: WordArray, partitions: int) -> tuple[WordArray, IntegerArray]:
+        number = digests[:, 1] >> np.uint64(64 - partitions.bit_length() + 1)
+        order = np.argsort(number, kind="stable")
+        starts = np.searchsorted(number[order], np.arange(partitions + 1, dtype=np.uint64))
+        return digests[order], starts.astype(np.int64)
+
+    def new_map(self, memory: int, load_factor: float, algorithm: str) -> KeyMap:
+        return ReferenceMap(memory, load_factor, algorithm)
+
+
+class BucketMap:
+    """:class:`KeyMap` in compiled code (layout: ``cleaner.map_kernels``). Grows by 4 up to ``memory`` bytes: few keys
+    stay
+    in the processor's caches, and a round over few keys costs no 128 MiB."""
+
+    def __init__(self, memory: int, load_factor: float, algorithm: str) -> None:
+        from cleaner import map_kernels
+
+        self._kernels = map_kernels
+        self._memory = memory // map_kernels.BUCKET_BYTES * map_kernels.BUCKET_BYTES
+        if not self._memory:
+            raise ValueError(f"{memory} bytes hold no bucket of {map_kernels.BUCKET_BYTES} bytes")
+        self._load_factor = load_factor
+        algorithm_number = map_kernels.MD5 if algorithm.lower() == MD5_ALGORITHM else map_kernels.SIPHASH
+        self._hashing = (algorithm_number, np.frombuffer(PROCESS_SECRET, np.uint64))
+        self.limit = self._limit(self._memory)
+        self._counters = np.zeros(map_kernels.COUNTERS, np.int64)
+        self._digests: WordArray = np.empty((0, 3), np.uint64)
+        self._allocate(min(self._memory, FIRST_MAP_BYTES))
+
+    def _limit(self, memory: int) -> int:
+        entries: int = memory // self._kernels.BUCKET_BYTES * self._kernels.ENTRIES_PER_BUCKET
+        # One entry always stays free: it ends the search for an absent key.
+        return max(1, min(entries - 1, int(entries * self._load_factor)))
+
+    def _allocate(self, size: int) -> None:
+        memory = mmap.mmap(-1, size)
+        # A probe into 4 KiB pages misses the TLB as well: 69 ns per put, 36 ns with huge pages.
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        words: WordArray = np.frombuffer(memory, np.uint64)
+        self._table: tuple[Any, Any, Any] = (words, words.view(np.uint32), words.view(np.uint8))
+
+    @property
+    def size(self) -> int:
+        return int(self._counters[self._kernels.SIZE])
+
+    @property
+    def collision_rate(self) -> float:
+        lookups = int(self._counters[self._kernels.LOOKUPS])
+        return (int(self._counters[self._kernels.PROBES]) - lookups) / lookups if lookups else 0.0
+
+    def _hash(self, buffer: ByteArray, keys: IntegerArray, count: int) -> WordArray:
+        if len(self._digests) < count:
+            self._digests = np.empty((count, 3), np.uint64)
+        self._kernels.hash_keys(buffer, keys, count, self._hashing, self._digests)
+        return self._digests[:count]
+
+    def put(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: tuple[ByteArray, ByteArray]) -> int:
+        return self.put_digests(self._hash(buffer, keys, count), bits)
+
+    def put_digests(self, digests: WordArray, bits: tuple[ByteArray, ByteArray]) -> int:
+        done: int = 0
+        while True:
+            held = self._table[0].nbytes
+            limit = self.limit if held == self._memory else self._limit(held)
+            done = self._kernels.put_block(digests, (done, len(digests)), self._table, bits, limit, self._counters)
+            if done == len(digests) or held == self._memory:
+                return done
+            self._grow()
+
+    def _grow(self) -> None:
+        old = self._table
+        statistics = self._counters[1:].copy()
+        self._allocate(min(self._memory, old[0].nbytes * GROWTH))
+        self._counters[:] = 0
+        for piece in self._entries(old):
+            no_bits: ByteArray = np.empty(0, np.uint8)
+            self._kernels.put_block(piece, (0, len(piece)), self._table, (no_bits, no_bits), self.limit, self._counters)
+        self._counters[1:] = statistics
+
+    def _entries(self, table: Any) -> Iterator[WordArray]:
+        buckets = table[0].nbytes // self._kernels.BUCKET_BYTES
+        step = min(buckets, _DRAIN_BUCKETS)
+        digests: WordArray = np.empty((step * self._kernels.ENTRIES_PER_BUCKET, 3), np.uint64)
+        for first in range(0, buckets, step):
+            found = self._kernels.entries_of(table, (first, min(first + step, buckets)), digests)
+            if found:
+                yield digests[:found]
+
+    def look_up(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: ByteArray, bias: int) -> None:
+        digests = self._hash(buffer, keys, count)
+        self._kernels.look_up_block(digests, count, self._table, bits, bias, self._counters)
+
+    def drain(self) -> Iterator[WordArray]:
+        yield from self._entries(self._table)
+        self.clear()
+
+    def clear(self) -> None:
+        self._table[0][:] = 0
+        self._counters[self._kernels.SIZE] = 0
+
+    def close(self) -> None:
+        words: WordArray = np.zeros(self._kernels.BUCKET_WORDS, np.uint64)
+        self._table = (words, words.view(np.uint32), words.view(np.uint8))
+
+
+class KernelEngine:
+    """:class:`Engine` in compiled code, without the interpreter lock."""
+
+    name = "kernels"
+
+    def __init__(self) -> None:
+        from cleaner import kernels, map_kernels, transaction_kernels
+
+        self._transactions = transaction_kernels
+        self._map_kernels = map_kernels
+        self._filter = kernels.filter_batches
+        self.scan = kernels.scan_batches
+        self.parse = kernels.parse_records
+        self.index_entries = kernels.index_entries
+
+    def decide(
+        self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
+    ) -> list[int]:
+        needed = transactions.producers_used + rows[1] - rows[0]
+        if 2 * needed > len(transactions.producers):
+            self._make_room(transactions, rows[1] - rows[0])
+        markers: IntegerArray = np.empty(rows[1] - rows[0], np.int64)
+        found, added = self._transactions.decide_batches(
+            buffer,
+            table,
+            rows,
+            transactions.aborted,
+            (transactions.last_batches, transactions.fences),
+            transactions.producers,
+            transactions.clock,
+            markers,
+        )
+        transactions.producers_used += added
+        return markers[:found].tolist()  # type: ignore[no-any-return]
+
+    def _make_room(self, transactions: TransactionRows, more: int) -> None:
+        old = transactions.producers
+        still_open = int(np.count_nonzero(old[:, 1] > 0))
+        new: IntegerArray = np.full((1 << (4 * (still_open + more)).bit_length(), 2), -1, np.int64)
+        transactions.producers_used = self._transactions.move_producers(old, new)
+        transactions.producers = new
+
+    def filter(
+        self,
+        buffer: ByteArray,
+        table: IntegerArray,
+        rows: tuple[int, int],
+        superseded: tuple[ByteArray, int],
+        clock: tuple[int, int],
+        out: tuple[ByteArray, IntegerArray],
+        stats: IntegerArray,
+    ) -> tuple[int, int, int]:
+        return self._filter(buffer, table, rows, superseded[0], superseded[1], clock, out[0], out[1], stats)
+
+    def partition(self, digests: WordArray, partitions: int) -> tuple[WordArray, IntegerArray]:
+        ordered: WordArray = np.empty_like(digests)
+        starts: IntegerArray = np.zeros(partitions + 1, np.int64)
+        self._map_kernels.partition_digests(digests, len(digests), ordered, starts)
+        return ordered, starts
+
+    def new_map(self, memory: int, load_factor: float, algorithm: str) -> KeyMap:
+        return BucketMap(memory, load_factor, algorithm)
+
+
+def kernels_installed() -> bool:
+    """Whether numba is there (``pip install tidelog[kernels]``)."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def compile_in_child() -> bool:
+    """Compile every kernel in a child process, into the cache on disk; False when that failed (logged).
+
+    Any thread but the event loop's; takes 12 s the first time, 1 s when all is cached.
+    """
+    command = [sys.executable, "-m", "cleaner.compile"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.warning("the cleaner's kernels do not compile, it goes on in plain Python: %s", error)
+        return False
+    return True
+
+
+def load_engine(*, compile_ahead: bool = True) -> Engine:
+    """The fastest engine this installation has."""
+    if kernels_installed() and (not compile_ahead or compile_in_child()):
+        return KernelEngine()
+    return ReferenceEngine()

@@ -1,0 +1,133 @@
+"""The index pass: which records of a round are superseded by a later one with the same key.
+
+Walks the dirty section once and leaves one bit per record. While the map holds all its keys, records of the clean
+section are looked up in it when the copy pass comes to them. When it does not, the keys go through hash ranges
+(``cleaner.spill``) and the clean section is walked here as well, so that every byte is read twice in the round,
+whatever the number of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleaner import layout as at
+from cleaner.engine import ByteArray, Engine, IntegerArray, KeyMap, TransactionRows
+from cleaner.errors import UnframedSegmentError
+from cleaner.segment_reader import SegmentReader
+from cleaner.spill import Bits, Spill
+from log.segment import LogSegment
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Segments in offset order and the offset where each ends (the next one's base offset)."""
+
+    segments: Sequence[LogSegment]
+    ends: Sequence[int]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+
+class KeyIndex:
+    """What is known of keys in one round. ``check`` is called between chunks and may raise."""
+
+    def __init__(self, engine: Engine, key_map: KeyMap, directory: str, check: Callable[[int], None]) -> None:
+        self._engine = engine
+        self._map = key_map
+        self._directory = directory
+        self._check = check
+        self._clean = Bits(directory)
+        self._dirty = Bits(directory)
+        self._spill: Spill | None = None
+        self._first_ordinals: dict[int, int] = {}
+        self._keys: IntegerArray = np.zeros((0, 3), np.int64)
+        self.unframed: dict[int, UnframedSegmentError] = {}
+        self.utilization = 0.0
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes of digests that went through the temporary file; 0 when the map held all keys."""
+        return 0 if self._spill is None else self._spill.size_bytes
+
+    @property
+    def collision_rate(self) -> float:
+        """Probes beyond the first, per look-up."""
+        return self._map.collision_rate
+
+    def build(
+        self, reader: SegmentReader, clean: Section, dirty: Section, transactions: Callable[[], TransactionRows]
+    ) -> None:
+        """Walk the sections. Raises KafkaStorageError and what ``check`` raises."""
+        self._walk(reader, dirty, at.DIRTY_ORDINALS, transactions())
+        self.utilization = 1.0 if self._spill else self._map.size / self._map.limit
+        if self._spill is None:
+            return
+        self._walk(reader, clean, 0, transactions())
+        self._spill.add(self._map)
+        self._spill.resolve(self._map, self._bits(), lambda: self._check(0))
+
+    def _bits(self) -> tuple[ByteArray, ByteArray]:
+        return self._clean.array, self._dirty.array
+
+    def _walk(self, reader: SegmentReader, section: Section, ordinal: int, transactions: TransactionRows) -> None:
+        first = ordinal
+        bits = self._dirty if ordinal >= at.DIRTY_ORDINALS else self._clean
+        for segment, end in zip(section.segments, section.ends, strict=True):
+            self._first_ordinals[segment.base_offset] = ordinal
+            before = reader.bytes_read
+            try:
+                for rows in reader.chunks(segment, end, ordinal):
+                    self._check(reader.bytes_read - before)
+                    before = reader.bytes_read
+                    bits.reserve(reader.ordinal - first)
+                    self._engine.decide(reader.buffer, reader.table, rows, transactions)
+                    self._put(reader.buffer, self._parse(reader, rows))
+            except UnframedSegmentError as error:
+                self.unframed[segment.base_offset] = error
+            ordinal = reader.ordinal
+
+    def _parse(self, reader: SegmentReader, rows: tuple[int, int]) -> int:
+        table = reader.table[rows[0] : rows[1]]
+        most = int(np.where(table[:, at.STATE] == at.BatchState.POISON, 0, table[:, at.COUNT]).sum())
+        if len(self._keys) < most:
+            self._keys = np.empty((2 * most, 3), np.int64)
+        return self._engine.parse(reader.buffer, reader.table, rows, self._keys)
+
+    def _put(self, buffer: ByteArray, count: int) -> None:
+        keys = self._keys[:count]
+        while len(keys):
+            done = self._map.put(buffer, keys, len(keys), self._bits())
+            keys = keys[done:]
+            if len(keys):
+                if self._spill is None:
+                    self._spill = Spill(self._engine, self._directory)
+                self._spill.add(self._map)
+
+    def superseded(self, reader: SegmentReader, rows: tuple[int, int]) -> tuple[ByteArray, int]:
+        """Bits and their bias for rows that ``reader`` handed out in the copy pass."""
+        first = int(reader.table[rows[0], at.ORDINAL]) if rows[1] > rows[0] else 0
+        if first >= at.DIRTY_ORDINALS:
+            return self._dirty.array, at.DIRTY_ORDINALS
+        if self._spill is not None:
+            return self._clean.array, 0
+        bits: ByteArray = np.zeros((reader.ordinal - first) // 8 + 1, np.uint8)
+        count = self._parse(reader, rows)
+        self._map.look_up(reader.buffer, self._keys, count, bits, first)
+        return bits, first
+
+    def first_ordinal(self, segment: LogSegment) -> int:
+        """The ordinal the copy pass begins a segment with: the index pass's, or any for a clean one not walked."""
+        return self._first_ordinals.get(segment.base_offset, 0)
+
+    def close(self) -> None:
+        """Give memory and files back."""
+        self._clean.close()
+        self._dirty.close()
+        self._map.close()
+        if self._spill is not None:
+            self._spill.close()

@@ -1,0 +1,477 @@
+"""The cleaner's work in plain Python: what ``cleaner.kernels`` must equal, and what runs where numba is not installed.
+
+Same functions, same tables, same bytes out; each is written the obvious way, over ``bytes`` and ``struct``. The
+oracle of the property tests.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cleaner import layout as at
+from cleaner.layout import BATCH_OVERHEAD, LOG_OVERHEAD, SMALLEST_RECORD, BatchState, Unreadable
+from protocol.crc import crc32c
+
+if TYPE_CHECKING:
+    from cleaner.engine import TransactionRows
+
+IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
+ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
+
+_V2_HEADER = struct.Struct(">qiibIHiqqqhii")
+_LENGTH = struct.Struct(">i")
+_OFFSET = struct.Struct(">q")
+_SMALLEST_LEGACY = 14
+_NO_TIMESTAMP = -1
+
+
+class MalformedRecordError(Exception):
+    """A record's lengths contradict each other or its batch."""
+
+
+class ParsedRecord(NamedTuple):
+    """Where a record's parts lie and what its deltas are; sizes are -1 for null."""
+
+    start: int
+    end: int
+    key: int
+    key_size: int
+    value_size: int
+    timestamp_delta: int
+    offset_delta: int
+
+
+def _signed64(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    coded = shift = 0
+    while True:
+        if position >= end or shift >= 70:
+            raise MalformedRecordError
+        byte = data[position]
+        position += 1
+        coded |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            coded &= 2**64 - 1
+            return (coded >> 1) ^ -(coded & 1), position
+
+
+def write_varint(value: int) -> bytes:
+    """Zigzag varint of a 64-bit number."""
+    coded = ((value << 1) ^ (value >> 63)) & (2**64 - 1)
+    encoded = bytearray()
+    while coded >= 0x80:
+        encoded.append(coded & 0x7F | 0x80)
+        coded >>= 7
+    encoded.append(coded)
+    return bytes(encoded)
+
+
+def _skip_field(data: bytes, position: int, end: int, least: int) -> tuple[int, int]:
+    """(size, position of the field's bytes), the size checked against what remains."""
+    size, position = _read_varint(data, position, end)
+    if size < least or size > end - position:
+        raise MalformedRecordError
+    return size, position
+
+
+def _skip_headers(data: bytes, position: int, end: int) -> int:
+    count, position = _read_varint(data, position, end)
+    if count < 0 or count > end - position:
+        raise MalformedRecordError
+    for _ in range(count):
+        size, position = _skip_field(data, position, end, 0)
+        size, position = _skip_field(data, position + size, end, -1)
+        position += max(size, 0)
+    return position
+
+
+def _read_record(data: bytes, start: int, end: int) -> ParsedRecord:
+    length, position = _read_varint(data, start, end)
+    if length < SMALLEST_RECORD - 1 or length > end - position:
+        raise MalformedRecordError
+    end = position + length
+    timestamp_delta, position = _read_varint(data, position + 1, end)
+    offset_delta, position = _read_varint(data, position, end)
+    key_size, key = _skip_field(data, position, end, -1)
+    value_size, position = _skip_field(data, key + max(key_size, 0), end, -1)
+    if _skip_headers(data, position + max(value_size, 0), end) != end:
+        raise MalformedRecordError
+    return ParsedRecord(start, end, key, key_size, value_size, timestamp_delta, offset_delta)
+
+
+def _read_records(data: bytes, row: IntegerArray) -> list[ParsedRecord]:
+    """All records of a batch. Raises MalformedRecordError unless they fill it with growing offsets."""
+    records: list[ParsedRecord] = []
+    position, end = int(row[at.BODY]), int(row[at.BODY] + row[at.BODY_SIZE])
+    last_delta = -1
+    for _ in range(row[at.COUNT]):
+        record = _read_record(data, position, end)
+        if not last_delta < record.offset_delta <= row[at.LAST_OFFSET_DELTA]:
+            raise MalformedRecordError
+        records.append(record)
+        position, last_delta = record.end, record.offset_delta
+    if position != end:
+        raise MalformedRecordError
+    return records
+
+
+def _describe(data: bytes, position: int, size: int, offsets: tuple[int, int]) -> dict[int, int]:
+    """The columns of one version 2 batch."""
+    (base_offset, _, _, _, crc, attributes, delta, base_timestamp, max_timestamp, producer_id, producer_epoch, _, count
+     ) = _V2_HEADER.unpack_from(data, position)  # fmt: skip
+    state, reason = BatchState.PLAIN, Unreadable.NONE
+    if crc != crc32c(data[position + 21 : position + size]):
+        state, reason = BatchState.POISON, Unreadable.CRC
+    elif base_offset < offsets[0] or base_offset + delta >= offsets[1] or delta < 0:
+        state, reason = BatchState.POISON, Unreadable.COUNT
+    elif attributes & at.CODEC_MASK:
+        state = BatchState.PACKED
+    elif count < 0 or count * SMALLEST_RECORD > size - BATCH_OVERHEAD:
+        state, reason = BatchState.POISON, Unreadable.COUNT
+    return {
+        at.BASE_OFFSET: base_offset,
+        at.LAST_OFFSET_DELTA: delta,
+        at.COUNT: count,
+        at.ATTRIBUTES: attributes,
+        at.BASE_TIMESTAMP: base_timestamp,
+        at.MAX_TIMESTAMP: max_timestamp,
+        at.PRODUCER_ID: producer_id,
+        at.PRODUCER_EPOCH: producer_epoch,
+        at.STATE: state,
+        at.REASON: reason,
+        at.BODY: position + BATCH_OVERHEAD,
+        at.BODY_SIZE: size - BATCH_OVERHEAD,
+    }
+
+
+def _describe_any(data: bytes, position: int, size: int, offsets: tuple[int, int]) -> dict[int, int]:
+    magic = data[position + 16]
+    if magic == 2:
+        return _describe(data, position, size, offsets)
+    (offset,) = _OFFSET.unpack_from(data, position)
+    if magic < 2:
+        return {at.BASE_OFFSET: offset, at.STATE: BatchState.PACKED, at.COUNT: -1, at.PRODUCER_ID: -1}
+    return {at.BASE_OFFSET: offset, at.STATE: BatchState.POISON, at.REASON: Unreadable.MAGIC}
+
+
+def scan_batches(
+    buffer: ByteArray, limits: tuple[int, int], offsets: tuple[int, int], table: IntegerArray
+) -> tuple[int, int, int]:
+    """See ``cleaner.kernels.scan_batches``."""
+    data = buffer.tobytes()
+    position, end = limits
+    row = 0
+    while row < len(table) and position + LOG_OVERHEAD <= end:
+        (length,) = _LENGTH.unpack_from(data, position + 8)
+        if length < _SMALLEST_LEGACY:
+            return row, position, -1
+        size = length + LOG_OVERHEAD
+        if position + size > end:
+            return row, position, size
+        if data[position + 16] == 2 and size < BATCH_OVERHEAD:
+            return row, position, -1
+        table[row] = 0
+        table[row, at.POSITION], table[row, at.SIZE] = position, size
+        for column, value in _describe_any(data, position, size, offsets).items():
+            table[row, column] = value
+        position += size
+        row += 1
+    return row, position, 0
+
+
+def parse_records(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: IntegerArray) -> int:
+    """See ``cleaner.kernels.parse_records``."""
+    data = buffer.tobytes()
+    found = 0
+    for row in table[rows[0] : rows[1]]:
+        if row[at.STATE] == BatchState.POISON or row[at.DECISION] & at.NOT_INDEXED:
+            continue
+        try:
+            records = _read_records(data, row)
+        except MalformedRecordError:
+            row[at.STATE], row[at.REASON] = BatchState.POISON, Unreadable.RECORDS
+            continue
+        for number, record in enumerate(records):
+            if record.key_size >= 0:
+                keys[found] = record.key, record.key_size, row[at.ORDINAL] + number
+                found += 1
+    return found
+
+
+def _bit(bits: ByteArray, number: int) -> bool:
+    return bool(bits[number >> 3] >> (number & 7) & 1)
+
+
+class BatchFilter:
+    """What stays of single batches. ``clock``: now and the delete horizon of tombstones seen first, in ms."""
+
+    def __init__(
+        self, data: bytes, superseded: ByteArray, bias: int, clock: tuple[int, int], stats: IntegerArray
+    ) -> None:
+        self.data = data
+        self.superseded = superseded
+        self.bias = bias
+        self.now, self.new_horizon = clock
+        self.stats = stats
+
+    def batch(self, row: IntegerArray) -> tuple[bytes, dict[int, int]] | None:
+        """The bytes of what stays and the columns that describe them; None when nothing stays."""
+        if row[at.STATE] == BatchState.POISON:
+            return self._whole(row)
+        decision, count = int(row[at.DECISION]), int(row[at.COUNT])
+        try:
+            kept = [] if decision & at.DISCARD else self._kept(row)
+        except MalformedRecordError:
+            self.stats[at.STAT_RECORDS_READ] += count
+            row[at.STATE], row[at.REASON] = BatchState.POISON, Unreadable.RECORDS
+            return self._whole(row)
+        self.stats[at.STAT_RECORDS_READ] += count
+        self.stats[at.STAT_RECORDS_KEPT] += len(kept)
+        converted = row[at.STATE] == BatchState.CONVERTED
+        if not kept:
+            if decision & at.RETAIN_EMPTY and not count and not converted:
+                return self._whole(row)
+            self.stats[at.STAT_BATCHES_CHANGED] += 1
+            return self._empty(row) if decision & at.RETAIN_EMPTY else None
+        horizon = self._horizon_to_set(row, kept)
+        if len(kept) == count and horizon is None and not converted:
+            return self._whole(row)
+        self.stats[at.STAT_BATCHES_CHANGED] += 1
+        return self._changed(row, kept, horizon)
+
+    def _kept(self, row: IntegerArray) -> list[ParsedRecord]:
+        before = self.stats.copy()
+        try:
+            return [
+                record
+                for number, record in enumerate(self._records(row))
+                if self._stays(row, record, int(row[at.ORDINAL]) + number - self.bias)
+            ]
+        except MalformedRecordError:
+            self.stats[:] = before
+            raise
+
+    def _records(self, row: IntegerArray) -> Iterator[ParsedRecord]:
+        yield from _read_records(self.data, row)
+
+    def _stays(self, row: IntegerArray, record: ParsedRecord, bit: int) -> bool:
+        if row[at.ATTRIBUTES] & at.CONTROL_MASK:
+            return True
+        if record.key_size < 0:
+            self.stats[at.STAT_KEYLESS] += 1
+            return False
+        if _bit(self.superseded, bit):
+            return False
+        expired = row[at.ATTRIBUTES] & at.DELETE_HORIZON_MASK and row[at.BASE_TIMESTAMP] <= self.now
+        if record.value_size < 0 and expired:
+            self.stats[at.STAT_TOMBSTONES_DROPPED] += 1
+            return False
+        return True
+
+    def _horizon_to_set(self, row: IntegerArray, kept: list[ParsedRecord]) -> int | None:
+        perishable = row[at.DECISION] & at.MARKER_OF_EMPTY_TRANSACTION or any(r.value_size < 0 for r in kept)
+        return self.new_horizon if perishable and not row[at.ATTRIBUTES] & at.DELETE_HORIZON_MASK else None
+
+    def _whole(self, row: IntegerArray) -> tuple[bytes, dict[int, int]]:
+        position, size = int(row[at.POSITION]), int(row[at.SIZE])
+        poison = row[at.STATE] == BatchState.POISON
+        return self.data[position : position + size], {
+            at.OUT_LAST_OFFSET: int(row[at.BASE_OFFSET] + row[at.LAST_OFFSET_DELTA]),
+            at.OUT_MAX_TIMESTAMP: _NO_TIMESTAMP if poison else int(row[at.MAX_TIMESTAMP]),
+            at.OUT_COUNT: 0 if poison else int(row[at.COUNT]),
+        }
+
+    def _header(self, row: IntegerArray) -> list[int]:
+        return list(_V2_HEADER.unpack_from(self.data, int(row[at.BODY]) - BATCH_OVERHEAD))
+
+    def _empty(self, row: IntegerArray) -> tuple[bytes, dict[int, int]]:
+        header = self._header(row)
+        header[5] = int(row[at.ATTRIBUTES]) & ~(at.CODEC_MASK | at.DELETE_HORIZON_MASK)
+        header[7], header[12] = _NO_TIMESTAMP, 0
+        return _sealed(header, b""), {
+            at.OUT_LAST_OFFSET: int(row[at.BASE_OFFSET] + row[at.LAST_OFFSET_DELTA]),
+            at.OUT_MAX_TIMESTAMP: int(row[at.MAX_TIMESTAMP]),
+            at.OUT_CHANGED: 1,
+        }
+
+    def _changed(
+        self, row: IntegerArray, kept: list[ParsedRecord], horizon: int | None
+    ) -> tuple[bytes, dict[int, int]]:
+        header = self._header(row)
+        attributes, base_timestamp = int(row[at.ATTRIBUTES]), int(row[at.BASE_TIMESTAMP])
+        times = [_signed64(base_timestamp + record.timestamp_delta) for record in kept]
+        body = b"".join(self.data[record.start : record.end] for record in kept)
+        if horizon is not None:
+            attributes |= at.DELETE_HORIZON_MASK
+            header[7] = horizon
+            body = b"".join(self._rebased(record, base_timestamp - horizon) for record in kept)
+        if not attributes & at.TIMESTAMP_TYPE_MASK:
+            header[8] = max([*times, _NO_TIMESTAMP])
+        header[5], header[12] = attributes, len(kept)
+        codec = attributes & at.CODEC_MASK
+        return (_V2_HEADER.pack(*header) + body if codec else _sealed(header, body)), {
+            at.OUT_LAST_OFFSET: int(row[at.BASE_OFFSET] + row[at.LAST_OFFSET_DELTA]),
+            at.OUT_MAX_TIMESTAMP: header[8],
+            at.OUT_COUNT: len(kept),
+            at.OUT_CODEC: codec,
+            at.OUT_CHANGED: 1,
+        }
+
+    def _rebased(self, record: ParsedRecord, shift: int) -> bytes:
+        _, body = _read_varint(self.data, record.start, record.end)
+        _, rest = _read_varint(self.data, body + 1, record.end)
+        moved = self.data[body : body + 1] + write_varint(_signed64(record.timestamp_delta + shift))
+        moved += self.data[rest : record.end]
+        return write_varint(len(moved)) + moved
+
+
+def _sealed(header: list[int], body: bytes) -> bytes:
+    """A batch with its length and CRC set."""
+    header[1] = BATCH_OVERHEAD - LOG_OVERHEAD + len(body)
+    batch = bytearray(_V2_HEADER.pack(*header) + body)
+    batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def filter_batches(
+    buffer: ByteArray,
+    table: IntegerArray,
+    rows: tuple[int, int],
+    superseded: ByteArray,
+    bias: int,
+    clock: tuple[int, int],
+    out: ByteArray,
+    out_table: IntegerArray,
+    stats: IntegerArray,
+) -> tuple[int, int, int]:
+    """See ``cleaner.kernels.filter_batches``."""
+    batch_filter = BatchFilter(buffer.tobytes(), superseded, bias, clock, stats)
+    target = written = 0
+    for number in range(rows[0], rows[1]):
+        row = table[number]
+        count = max(int(row[at.COUNT]), 0)
+        size = max(int(row[at.SIZE]), BATCH_OVERHEAD + int(row[at.BODY_SIZE]) + 20 * count + 20)
+        if written >= len(out_table) or target + size > len(out):
+            return number, target, written
+        result = batch_filter.batch(row)
+        if result is None:
+            continue
+        batch, columns = result
+        out[target : target + len(batch)] = np.frombuffer(batch, np.uint8)
+        out_table[written] = 0
+        out_table[written, at.OUT_POSITION], out_table[written, at.OUT_SIZE] = target, len(batch)
+        for column, value in columns.items():
+            out_table[written, column] = value
+        target += len(batch)
+        written += 1
+    return rows[1], target, written
+
+
+def index_entries(
+    out_table: IntegerArray, written: int, interval: int, state: IntegerArray, entries: IntegerArray
+) -> int:
+    """See ``cleaner.kernels.index_entries``."""
+    found = 0
+    for row in out_table[:written]:
+        if row[at.OUT_MAX_TIMESTAMP] > state[2]:
+            state[2], state[3] = row[at.OUT_MAX_TIMESTAMP], row[at.OUT_LAST_OFFSET]
+        if state[1] > interval:
+            entries[found] = row[at.OUT_LAST_OFFSET], state[0], state[2], state[3]
+            found += 1
+            state[1] = 0
+        state[0] += row[at.OUT_SIZE]
+        state[1] += row[at.OUT_SIZE]
+    return found
+
+
+def _control_kind(data: bytes, row: IntegerArray) -> str:
+    """``abort``, ``commit``, ``emptied`` by an earlier round, or ``other``."""
+    if row[at.COUNT] == 0:
+        return "emptied"
+    body = int(row[at.BODY])
+    try:
+        record = _read_record(data, body, body + int(row[at.BODY_SIZE]))
+    except MalformedRecordError:
+        return "other"
+    kind = int.from_bytes(data[record.key + 2 : record.key + 4], "big") if record.key_size >= 4 else -1
+    return {0: "abort", 1: "commit"}.get(kind, "other")
+
+
+def _aborted_transaction(transactions: TransactionRows, producer_id: int, offset: int) -> int | None:
+    """The last aborted transaction of this producer that begins at or below ``offset``."""
+    found = [
+        index
+        for index, (owner, first, _) in enumerate(transactions.aborted.tolist())
+        if owner == producer_id and first <= offset
+    ]
+    return found[-1] if found else None
+
+
+class BatchDecisions:
+    """DECISION of one batch after the other; collects the aborted transactions whose marker stays."""
+
+    def __init__(self, data: bytes, transactions: TransactionRows) -> None:
+        self.data = data
+        self.transactions = transactions
+        self.open = transactions.open_producers
+        self.markers: list[int] = []
+        self._last_batches = {tuple(pair) for pair in transactions.last_batches.tolist()}
+        self._fences = {tuple(pair) for pair in transactions.fences.tolist()}
+
+    def decide(self, row: IntegerArray) -> int:
+        decision = 0
+        if row[at.ATTRIBUTES] & at.CONTROL_MASK:
+            decision = at.NOT_INDEXED | self._marker(row)
+        elif row[at.ATTRIBUTES] & at.TRANSACTIONAL_MASK:
+            self.open.add(int(row[at.PRODUCER_ID]))
+            if self._is_aborted(row):
+                decision = at.DISCARD | at.NOT_INDEXED
+        return decision | (at.RETAIN_EMPTY if self._stays_empty(row) else 0)
+
+    def _last_offset(self, row: IntegerArray) -> int:
+        return int(row[at.BASE_OFFSET] + row[at.LAST_OFFSET_DELTA])
+
+    def _marker(self, row: IntegerArray) -> int:
+        kind, producer_id = _control_kind(self.data, row), int(row[at.PRODUCER_ID])
+        if kind == "emptied" or (kind != "other" and producer_id not in self.open):
+            horizon = row[at.BASE_TIMESTAMP] if row[at.ATTRIBUTES] & at.DELETE_HORIZON_MASK else None
+            passed = horizon is not None and horizon <= self.transactions.clock[0]
+            return at.MARKER_OF_EMPTY_TRANSACTION | (at.DISCARD if passed else 0)
+        if kind != "other":
+            self.open.discard(producer_id)
+            entry = _aborted_transaction(self.transactions, producer_id, self._last_offset(row))
+            if kind == "abort" and entry is not None and self.transactions.aborted[entry, 2] == self._last_offset(row):
+                self.markers.append(entry)
+        return 0
+
+    def _is_aborted(self, row: IntegerArray) -> bool:
+        entry = _aborted_transaction(self.transactions, int(row[at.PRODUCER_ID]), self._last_offset(row))
+        return entry is not None and bool(row[at.BASE_OFFSET] <= self.transactions.aborted[entry, 2])
+
+    def _stays_empty(self, row: IntegerArray) -> bool:
+        producer_id, last_offset = int(row[at.PRODUCER_ID]), self._last_offset(row)
+        if last_offset + 1 == self.transactions.clock[1]:
+            return True
+        if producer_id >= 0 and (last_offset, producer_id) in self._last_batches:
+            return True
+        fenced = producer_id >= 0 and (producer_id, int(row[at.PRODUCER_EPOCH])) in self._fences
+        return fenced and bool(row[at.ATTRIBUTES] & at.CONTROL_MASK)
+
+
+def decide_batches(
+    buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
+) -> list[int]:
+    """See ``cleaner.transaction_kernels.decide_batches``; returns the aborted transactions whose marker stays."""
+    decisions = BatchDecisions(buffer.tobytes(), transactions)
+    for row in table[rows[0] : rows[1]]:
+        if row[at.STATE] != BatchState.POISON:
+            row[at.DECISION] = decisions.decide(row)
+    return decisions.markers

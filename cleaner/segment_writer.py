@@ -1,0 +1,230 @@
+"""The new segment of a group: made only when something changes, written once, indexed as appends would have been.
+
+Until the first change nothing is written, only index entries are noted: a group in which nothing goes is left alone.
+At the first change what was passed so far is copied from the old files as bytes (``copy_file_range``), then filtered
+output follows. Index entries go where appending batch by batch would have put them, so a rebuild makes the same
+indices.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from cleaner import layout as at
+from cleaner.engine import ByteArray, Engine, IntegerArray
+from log.file_records import FileRecords
+from log.file_system import LogStorageError
+from log.segment import CLEANED_SUFFIX, SEGMENT_FILE_SUFFIXES, LogSegment, file_name
+from log.transaction_index import AbortedTxn
+from log.unified_log import UnifiedLog
+from protocol.compression import CompressionType, compress
+from protocol.record_batch import set_crc
+
+logger = logging.getLogger(__name__)
+
+#: Copied by one call: between two calls the round can be aborted and throttled.
+COPY_STEP_BYTES = 4 * 1024 * 1024
+#: The kernel cannot copy between these two files (other file system, old kernel): read and write instead.
+_NOT_COPYABLE = frozenset({errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+
+
+def copy_range(source: FileRecords, target: FileRecords, span: tuple[int, int], check: Callable[[int], None]) -> None:
+    """Append bytes ``span`` of ``source`` to ``target``. Raises KafkaStorageError and what ``check`` raises."""
+    position, end = span
+    shared = source.shared
+    shared.retain()
+    try:
+        while position < end:
+            step = min(COPY_STEP_BYTES, end - position)
+            check(step)
+            position += _copy_step(shared.fileno(), source, target, (position, step))
+    finally:
+        shared.release()
+
+
+def _copy_step(fd: int, source: FileRecords, target: FileRecords, span: tuple[int, int]) -> int:
+    position, step = span
+    try:
+        copied = os.copy_file_range(fd, target.shared.fileno(), step, position, target.size)
+    except OSError as error:
+        if error.errno not in _NOT_COPYABLE:
+            raise LogStorageError("write", target.path, error.errno or errno.EIO) from error
+        copied = 0
+    if copied:
+        target.size += copied
+        return copied
+    data = source.read_at(position, step)
+    if not data:
+        raise LogStorageError("read", source.path, errno.EIO)
+    target.append(data)
+    return len(data)
+
+
+class CleanedSegment:
+    """Collects what stays of a group of segments of ``log``. ``check`` is called between writes and may raise."""
+
+    def __init__(self, log: UnifiedLog, engine: Engine, base_offset: int, check: Callable[[int], None]) -> None:
+        self._log = log
+        self._engine = engine
+        self._base_offset = base_offset
+        self._check = check
+        self._passed: list[tuple[LogSegment, int, int]] = []
+        self._entries: list[IntegerArray] = []
+        self._index_state: IntegerArray = np.array([0, 0, -1, base_offset], np.int64)
+        self._aborted: list[AbortedTxn] = []
+        self.segment: LogSegment | None = None
+        self.bytes_written = 0
+        self.size = 0
+
+    def pass_over(self, segment: LogSegment, span: tuple[int, int]) -> None:
+        """Take bytes ``span`` of a segment as they are; they are copied only when something else changes."""
+        last = self._passed[-1] if self._passed else None
+        if last is not None and last[0] is segment and last[2] == span[0]:
+            self._passed[-1] = (segment, last[1], span[1])
+        else:
+            self._passed.append((segment, *span))
+
+    def begin(self) -> LogSegment:
+        """Make the new segment's files and copy what was passed so far. Raises KafkaStorageError."""
+        if self.segment is None:
+            environment = self._log.environment
+            self._remove_leftovers()
+            self.segment = LogSegment.create(
+                self._log.directory,
+                self._base_offset,
+                self._log.config,
+                (environment.file_system, environment.time),
+                CLEANED_SUFFIX,
+            )
+        for source, start, end in self._passed:
+            copy_range(source.records, self.segment.records, (start, end), self._check)
+            self.bytes_written += end - start
+        self._passed.clear()
+        return self.segment
+
+    def _remove_leftovers(self) -> None:
+        """Of a round that could not tidy up (a full disk, a read-only directory)."""
+        for suffix in SEGMENT_FILE_SUFFIXES:
+            path = os.path.join(self._log.directory, file_name(self._base_offset, suffix + CLEANED_SUFFIX))
+            self._log.environment.file_system.unlink(path, missing_ok=True)
+
+    def write(self, out: ByteArray, out_table: IntegerArray, written: int, size: int) -> None:
+        """Append filtered batches, compressing those that were. Raises KafkaStorageError."""
+        segment = self.begin()
+        data = self.pack(out, out_table, written, size)
+        self._check(len(data))
+        if data:
+            segment.records.append(data)
+        self.bytes_written += len(data)
+
+    def pack(self, out: ByteArray, out_table: IntegerArray, written: int, size: int) -> memoryview:
+        """The filtered batches as they go to disk; sets their final sizes in ``out_table``."""
+        if not np.any(out_table[:written, at.OUT_CODEC]):
+            return out.data[:size]
+        packed = bytearray()
+        view = out.data
+        for row in out_table[:written]:
+            start, length = int(row[at.OUT_POSITION]), int(row[at.OUT_SIZE])
+            if row[at.OUT_CODEC]:
+                batch = self._compressed(view[start : start + length], int(row[at.OUT_CODEC]))
+                row[at.OUT_SIZE] = len(batch)
+                packed += batch
+            else:
+                packed += view[start : start + length]
+        return memoryview(packed)
+
+    def _compressed(self, batch: memoryview, codec: int) -> bytearray:
+        level = self._log.config.values.get(f"compression.{CompressionType(codec).name.lower()}.level")
+        packed = bytearray(batch[: at.BATCH_OVERHEAD])
+        packed += compress(batch[at.BATCH_OVERHEAD :], codec, level)
+        packed[8:12] = (len(packed) - at.LOG_OVERHEAD).to_bytes(4, "big")
+        set_crc(packed, 0, len(packed))
+        return packed
+
+    def index(self, out_table: IntegerArray, written: int) -> None:
+        """Note the index entries of written (or passed) batches, sizes final."""
+        entries: IntegerArray = np.empty((written, 4), np.int64)
+        interval = self._log.config.index_interval_bytes
+        found = self._engine.index_entries(out_table, written, interval, self._index_state, entries)
+        if found:
+            self._entries.append(entries[:found].copy())
+        self.size = int(self._index_state[0])
+
+    def add_aborted(self, transaction: AbortedTxn) -> None:
+        """Index an aborted transaction whose marker stays."""
+        self._aborted.append(transaction)
+
+    def finish(self, modified_from: LogSegment) -> LogSegment | None:
+        """Index, flush and date the new segment; None when nothing was written. Raises KafkaStorageError."""
+        segment = self.segment
+        if segment is None:
+            return None
+        self.begin()
+        self._write_indices(segment)
+        for transaction in sorted(self._aborted, key=lambda aborted: aborted.last_offset):
+            segment.transaction_index.append(transaction)
+        segment.forget_state()
+        segment.on_become_inactive()
+        segment.flush()
+        self._copy_date(modified_from, segment)
+        return segment
+
+    def _write_indices(self, segment: LogSegment) -> None:
+        for entries in self._entries:
+            for last_offset, position, timestamp, offset in entries.tolist():
+                if segment.offset_index.is_full or segment.time_index.is_full:
+                    # index.interval.bytes or segment.index.bytes became smaller: look-ups scan a little longer.
+                    return
+                segment.offset_index.append(last_offset, position)
+                segment.time_index.maybe_append(timestamp, offset)
+
+    @staticmethod
+    def _copy_date(source: LogSegment, target: LogSegment) -> None:
+        """Retention goes by the file's date where records have no timestamps, so cleaning must not renew it."""
+        try:
+            modified = os.stat(source.records.path).st_mtime_ns
+            os.utime(target.records.path, ns=(modified, modified))
+        except OSError as error:
+            logger.debug("%s keeps its own date: %s", target.records.path, error)
+
+    def discard(self) -> None:
+        """Remove the files of a round that ended early. Raises KafkaStorageError."""
+        if self.segment is not None:
+            self.segment.close()
+            self.segment.delete_files()
+            self.segment = None
+
+
+def group_segments(
+    segments: list[LogSegment], ends: list[int], limits: tuple[int, int], alone: set[int]
+) -> list[list[LogSegment]]:
+    """Segments that become one: sizes together within ``limits`` (segment bytes, index bytes), offsets within 2^31.
+
+    ``ends``: the offset each ends at, exclusive. Segments whose base offset is in ``alone`` form no group at all.
+    """
+    groups: list[list[LogSegment]] = []
+    size = index_size = time_index_size = 0
+    previous_alone = True
+    for segment, end in zip(segments, ends, strict=True):
+        if segment.base_offset in alone:
+            previous_alone = True
+            continue
+        size += segment.size
+        index_size += segment.offset_index.size_bytes
+        time_index_size += segment.time_index.size_bytes
+        fits = size <= limits[0] and index_size <= limits[1] and time_index_size <= limits[1]
+        if not previous_alone and fits and end - 1 - groups[-1][0].base_offset <= 0x7FFFFFFF:
+            groups[-1].append(segment)
+            continue
+        groups.append([segment])
+        previous_alone = False
+        size, index_size = segment.size, segment.offset_index.size_bytes
+        time_index_size = segment.time_index.size_bytes
+    assert all(a[0].base_offset < b[0].base_offset for a, b in pairwise(groups))
+    return groups

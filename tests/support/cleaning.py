@@ -1,0 +1,131 @@
+"""Logs for the cleaner's tests: made in a directory, filled batch by batch, read back record by record."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cleaner.cleaner import LogToClean
+from log.config import LogConfig
+from log.environment import DirectoryState, LogEnvironment
+from log.file_system import FileSystem, OsFileSystem
+from log.loader import LoadRequest, load_log
+from log.time import ManualTime
+from log.topic_partition import TopicPartition
+from log.unified_log import UnifiedLog
+from log.validator import AppendOrigin
+from protocol.record_batch import (
+    BatchOptions,
+    EndTransactionMarker,
+    Record,
+    build_batch,
+    end_transaction_marker,
+    iter_batches,
+)
+
+PARTITION = TopicPartition("compacted", 0)
+NOW_MS = 1_700_000_000_000
+Pair = tuple[bytes | None, bytes | None]
+
+
+def compacted(**overrides: Any) -> LogConfig:
+    """A compacted topic's configuration; names with underscores for dots."""
+    values = {name.replace("_", "."): value for name, value in overrides.items()}
+    return LogConfig({"cleanup.policy": "compact", "message.timestamp.type": "CreateTime", **values})
+
+
+def open_log(
+    directory: Path, config: LogConfig | None = None, file_system: FileSystem | None = None, *, clean: bool = False
+) -> UnifiedLog:
+    """Make or open the log of ``PARTITION`` below ``directory``."""
+    environment = LogEnvironment(file_system or OsFileSystem(), ManualTime(NOW_MS))
+    path = directory / PARTITION.directory_name
+    path.mkdir(exist_ok=True)
+    return load_log(
+        LoadRequest(
+            topic_partition=PARTITION,
+            topic_id=None,
+            directory=str(path),
+            config=config or compacted(),
+            environment=environment,
+            directory_state=DirectoryState(str(directory)),
+            log_start_offset=0,
+            recovery_point=0,
+            clean=clean,
+        )
+    )
+
+
+class LogWriter:
+    """Appends to a log as a producer, a transactional producer or a coordinator would."""
+
+    def __init__(self, log: UnifiedLog) -> None:
+        self.log = log
+        self._sequences: dict[tuple[int, int], int] = {}
+        self._clock = itertools.count(NOW_MS - 1_000_000)
+
+    def append(self, pairs: Iterable[Pair], options: BatchOptions | None = None, **fields: Any) -> int:
+        """One batch of key-value pairs; returns its first offset."""
+        records = [Record(i, next(self._clock), key, value) for i, (key, value) in enumerate(pairs)]
+        return self._write(build_batch(records, (options or BatchOptions())._replace(**fields)))
+
+    def transactional(self, producer_id: int, pairs: Iterable[Pair], epoch: int = 0, **fields: Any) -> int:
+        """One batch of an open transaction."""
+        batch = list(pairs)
+        sequence = self._sequences.get((producer_id, epoch), 0)
+        self._sequences[producer_id, epoch] = sequence + len(batch)
+        fields = {"is_transactional": True, **fields}
+        return self.append(batch, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **fields)
+
+    def end(self, producer_id: int, *, commit: bool, epoch: int = 0) -> int:
+        """The marker that ends a transaction."""
+        marker = end_transaction_marker(
+            EndTransactionMarker(commit, 0), timestamp=next(self._clock), producer_id=producer_id, producer_epoch=epoch
+        )
+        return self._write(marker, AppendOrigin.COORDINATOR)
+
+    def _write(self, batch: bytearray, origin: AppendOrigin = AppendOrigin.CLIENT) -> int:
+        info = self.log.append_as_leader(memoryview(batch), leader_epoch=0, origin=origin)
+        self.log.update_high_watermark(self.log.log_end_offset)
+        return info.first_offset
+
+    def roll(self) -> None:
+        """Close the active segment."""
+        self.log.roll()
+
+
+def whole(log: UnifiedLog, first_dirty_offset: int = 0) -> LogToClean:
+    """Everything up to the active segment (or the last stable offset's segment) as dirty."""
+    limit = min(log.last_stable_offset, log.segments.active.base_offset)
+    segment = log.segments.floor(limit)
+    assert segment is not None
+    end = limit if segment.base_offset == limit else segment.base_offset
+    return LogToClean(log.topic_partition, log, first_dirty_offset, max(end, first_dirty_offset))
+
+
+def log_bytes(log: UnifiedLog) -> bytes:
+    """The record files one after the other."""
+    return b"".join(segment.records.read_at(0, segment.size) for segment in log.segments)
+
+
+def records_of(log: UnifiedLog, *, control: bool = False) -> list[Record]:
+    """All data records (or all control records) in offset order, sequences left out."""
+    return [
+        Record(record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
+        for batch in iter_batches(log_bytes(log))
+        if batch.is_control == control
+        for record in batch.records()
+    ]
+
+
+def latest(pairs: Iterable[tuple[int, bytes | None, bytes | None]]) -> Mapping[bytes, int]:
+    """The dict model: key -> last offset."""
+    return {key: offset for offset, key, _ in pairs if key is not None}
+
+
+def file_names(log: UnifiedLog) -> list[str]:
+    """What lies in the log's directory."""
+    return sorted(os.listdir(log.directory))
