@@ -12,7 +12,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, cast
 
-from protocol import types
 from protocol.errors import InvalidRequestError
 from protocol.schema import EncodeError, Field, Message, Struct, StructMeta
 
@@ -203,10 +202,6 @@ def minimum_item_size(item: Field | type[Struct], version: int, flexible: bool) 
     return minimum_size(item, version, flexible)
 
 
-def is_tagged(field: Field, version: int, flexible: bool) -> bool:
-    return field.tag is not None and flexible and field.versions.has(version)
-
-
 def struct_fields(cls: type[Struct], version: int, flexible: bool) -> tuple[list[Field], list[Field], list[Field]]:
     """The fields of ``cls`` at ``version``: those in sequence, those tagged (by tag), and those it does not have."""
     plain: list[Field] = []
@@ -215,24 +210,10 @@ def struct_fields(cls: type[Struct], version: int, flexible: bool) -> tuple[list
     for field in cls.FIELDS:
         if not field.versions.has(version):
             absent.append(field)
-        elif is_tagged(field, version, flexible):
+        elif flexible and field.tag is not None:
             tagged.append(field)
         else:
             plain.append(field)
     tagged.sort(key=lambda field: field.tag or 0)
     return plain, tagged, absent
 
-
-__all__ = [
-    "FIXED",
-    "CompiledCoder",
-    "Source",
-    "compile_constructor",
-    "default_source",
-    "frozen_default",
-    "is_tagged",
-    "minimum_item_size",
-    "minimum_size",
-    "struct_fields",
-    "types",
-]

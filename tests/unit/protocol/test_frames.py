@@ -1,0 +1,167 @@
+"""Frames cut from a stream, however the stream is cut into receives."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import frames
+from protocol.errors import InvalidReceiveError
+from protocol.frames import FrameReader, encode_response
+from protocol.transferable import TransferableRecords
+
+LIMIT = 1 << 24
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+
+
+def all_frames(reader: FrameReader) -> list[bytes]:
+    taken = []
+    while (frame := reader.next_frame()) is not None:
+        taken.append(bytes(frame))
+    return taken
+
+
+@given(
+    bodies=st.lists(st.integers(0, 20_000).map(lambda size: bytes(range(256)) * (size // 256) + b"x" * (size % 256))),
+    cuts=st.lists(st.integers(1, 30_000), min_size=1),
+)
+def test_frames_do_not_depend_on_how_bytes_arrive(bodies: list[bytes], cuts: list[int]) -> None:
+    reader = FrameReader(LIMIT)
+    stream = memoryview(framed(*bodies))
+    taken = []
+    turn = 0
+    while stream:
+        room = reader.get_buffer()
+        assert len(room) >= frames.MIN_ROOM_BYTES
+        n = min(len(room), cuts[turn % len(cuts)], len(stream))
+        room[:n] = stream[:n]
+        reader.buffer_updated(n)
+        stream = stream[n:]
+        taken += all_frames(reader)
+        turn += 1
+    assert taken == bodies
+    assert reader.buffered_bytes == 0
+
+
+def test_receive_data_takes_more_than_the_buffer_holds() -> None:
+    reader = FrameReader(LIMIT)
+    bodies = [b"a" * 100_000, b"", b"b" * 70_000]
+    reader.receive_data(framed(*bodies))
+    assert all_frames(reader) == bodies
+
+
+def test_part_of_a_frame_waits() -> None:
+    reader = FrameReader(LIMIT)
+    reader.receive_data(b"\0\0\0")
+    assert reader.next_frame() is None
+    reader.receive_data(b"\x02a")
+    assert reader.next_frame() is None
+    assert reader.buffered_bytes == 5
+    reader.receive_data(b"b")
+    assert all_frames(reader) == [b"ab"]
+
+
+def test_frame_is_a_writable_view() -> None:
+    reader = FrameReader(LIMIT)
+    reader.receive_data(framed(b"abc"))
+    frame = reader.next_frame()
+    assert frame is not None
+    frame[0] = 0x7A
+    assert bytes(frame) == b"zbc"
+
+
+@pytest.mark.parametrize("length", ["ffffffff", "80000000", "00000065", "7fffffff"])
+def test_length_out_of_bounds_is_refused(length: str) -> None:
+    reader = FrameReader(100)
+    reader.receive_data(bytes.fromhex(length))
+    with pytest.raises(InvalidReceiveError, match="allowed are 0 to 100"):
+        reader.next_frame()
+
+
+def test_largest_frame_is_accepted() -> None:
+    reader = FrameReader(100)
+    reader.receive_data(framed(b"a" * 100))
+    assert all_frames(reader) == [b"a" * 100]
+
+
+def test_claimed_length_allocates_nothing() -> None:
+    reader = FrameReader(1 << 30)
+    reader.receive_data((1 << 29).to_bytes(4, "big") + b"x" * 10)
+    assert reader.next_frame() is None
+    assert reader.capacity_bytes == frames.INITIAL_BUFFER_BYTES
+
+
+def test_buffer_doubles_with_what_arrived() -> None:
+    reader = FrameReader(1 << 30)
+    reader.receive_data((1 << 29).to_bytes(4, "big"))
+    for _ in range(100):
+        reader.receive_data(b"x" * 10_000)
+        assert reader.next_frame() is None
+        assert reader.capacity_bytes <= max(2 * reader.buffered_bytes + 4096, frames.READ_AHEAD_BYTES)
+    assert reader.buffered_bytes == 1_000_004
+
+
+def test_receives_that_fill_the_buffer_make_it_read_ahead() -> None:
+    reader = FrameReader(LIMIT)
+    for _ in range(20):
+        room = reader.get_buffer()
+        assert len(room) % 8 == 0
+        room[:] = framed(b"1234") * (len(room) // 8)
+        reader.buffer_updated(len(room))
+        assert set(all_frames(reader)) == {b"1234"}
+    assert reader.capacity_bytes == frames.READ_AHEAD_BYTES
+
+
+def test_waiting_bytes_move_to_the_start_when_room_runs_out() -> None:
+    reader = FrameReader(LIMIT)
+    reader.receive_data(framed(b"a" * 3_000))
+    assert len(all_frames(reader)[0]) == 3_000
+    reader.receive_data(framed(b"b" * 200)[:100])
+    room = reader.get_buffer()
+    assert reader.capacity_bytes == frames.INITIAL_BUFFER_BYTES
+    room[:104] = b"b" * 104
+    reader.buffer_updated(104)
+    assert all_frames(reader) == [b"b" * 200]
+
+
+def test_idle_reader_gives_a_large_buffer_back() -> None:
+    reader = FrameReader(LIMIT)
+    assert reader.capacity_bytes == 0
+    reader.receive_data(framed(b"a" * 100_000) + b"\0")
+    assert len(all_frames(reader)) == 1
+    reader.release_buffer()
+    assert reader.capacity_bytes > 100_000, "a byte is waiting in it"
+    reader.receive_data(b"\0\0\0")
+    assert all_frames(reader) == [b""]
+    reader.release_buffer()
+    assert reader.capacity_bytes == 0
+    reader.receive_data(framed(b"again"))
+    assert all_frames(reader) == [b"again"]
+
+
+class _NoFile:
+    def fileno(self) -> int:
+        return -1
+
+    def retain(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+
+def test_response_of_small_parts_is_one_piece() -> None:
+    assert encode_response(7, 0, [b"abc"]) == [bytes.fromhex("00000007 00000007") + b"abc"]
+    assert encode_response(7, 1, [b"abc"]) == [bytes.fromhex("00000008 00000007 00") + b"abc"]
+    assert encode_response(7, 0, []) == [bytes.fromhex("00000004 00000007")]
+
+
+def test_response_keeps_promises_and_large_parts_apart() -> None:
+    promise = TransferableRecords(_NoFile(), 0, 1000)
+    assert encode_response(1, 0, [promise, b"x"]) == [(4 + 1001).to_bytes(4, "big") + b"\0\0\0\x01", promise, b"x"]
+    large = b"x" * (frames.INITIAL_BUFFER_BYTES + 1)
+    assert encode_response(1, 0, [large])[1] is large
