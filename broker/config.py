@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 BROKER_CONFIG_DEF = ConfigDef(BROKER_KEYS)
 MAX_PORT = 65535
+CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 
 
@@ -202,7 +203,10 @@ def merged_texts(path: str | None, environment: Mapping[str, str] | None, overri
         if path is not None:
             with open(path, encoding="utf-8") as file:
                 texts.update(parse_properties(file.read()))
-        texts.update(properties_from_environment(environment or {}))
+        environment = environment or {}
+        if CLUSTER_ID_VARIABLE in environment:
+            texts["cluster.id"] = environment[CLUSTER_ID_VARIABLE]
+        texts.update(properties_from_environment(environment))
         texts.update(properties_from_overrides(overrides))
     except (OSError, UnicodeDecodeError) as error:
         raise invalid("--config", path, f"a readable server.properties file ({error})") from error

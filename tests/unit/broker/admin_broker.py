@@ -79,6 +79,7 @@ class AdminBroker:
             producer_ids=nothing,
             node_id=self.config.node_id,
             cluster_id=CLUSTER_ID,
+            locks=[],
         )
 
     def reopen(self) -> AdminBroker:
