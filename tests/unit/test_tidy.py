@@ -84,8 +84,15 @@ def test_everything_is_caught_only_where_it_may_be(path: Path) -> None:
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}))
+        and not _raises_on(node)
     ]
     assert not broad, f"{relative(path)}: broad except at lines {broad}"
+
+
+def _raises_on(handler: ast.ExceptHandler) -> bool:
+    """Cleaning up and raising on swallows nothing."""
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
