@@ -247,7 +247,8 @@ class ProducerStateManager:
             return
         if marker.producer_epoch < entry.producer_epoch:
             raise InvalidProducerEpochError(
-                f"marker of producer {marker.producer_id} has epoch {marker.producer_epoch}, older than {entry.producer_epoch}"
+                f"marker of producer {marker.producer_id} has epoch {marker.producer_epoch}, "
+                f"older than {entry.producer_epoch}"
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise TransactionCoordinatorFencedError(

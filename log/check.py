@@ -1,0 +1,191 @@
+"""Whole-log invariants of one partition directory, read-only (``tidelog check``, and after every fault test).
+
+Looked at: names and base offsets; every batch's header and CRC; offsets strictly growing, within and across segments (I3);
+the offset index points at batches and nowhere else, with entries about every ``index.interval.bytes``; the time index grows,
+its offsets are in the segment, and it covers the largest timestamp; transaction indices; leader epochs; snapshots.
+
+Indices may differ from a clean build in what Kafka's rules leave open: entries may be fewer (a full disk, several batches
+per append) and the hole behind the entries of a log that was not closed is no fault.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from log.batch_scan import BatchHeader, crc_matches, iter_batches
+from log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, read_leader_epochs, read_partition_metadata
+from log.file_system import FileSystem, OpenFile
+from log.offset_index import OffsetIndex
+from log.producer_snapshot import decode_snapshot
+from log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
+from log.time_index import TimeIndex
+from log.transaction_index import ENTRY as TXN_ENTRY
+from protocol.errors import CorruptMessageError, KafkaStorageError
+
+_Unpack = Callable[[bytes, int], tuple[Any, ...]]
+
+
+class Finding(NamedTuple):
+    """Something that is not as it must be: the file, the byte or slot (-1: the file as a whole), and what."""
+
+    path: str
+    position: int
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.path} at {self.position}" if self.position >= 0 else self.path
+        return f"{where}: {self.message}"
+
+
+class _SegmentSummary(NamedTuple):
+    """What the record file says, to hold its indices against."""
+
+    size: int
+    batch_ends: dict[int, int]  # position of a batch -> its last offset
+    next_offset: int
+    largest_timestamp: int
+    offsets: set[int]
+
+
+def check_directory(file_system: FileSystem, directory: str) -> list[Finding]:
+    """All findings of one partition directory; empty when it is in order. Raises KafkaStorageError when unreadable."""
+    return list(_Checker(file_system, directory).run())
+
+
+class _Checker:
+    def __init__(self, file_system: FileSystem, directory: str) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
+
+    def run(self) -> Iterator[Finding]:
+        bases = sorted(int(name[:20]) for name in self._names if name.endswith(LOG_SUFFIX) and name[:20].isdigit())
+        if not bases:
+            yield Finding(self._directory, -1, "no segment")
+        next_offset = 0
+        for base in bases:
+            if base < next_offset:
+                yield Finding(self._path(base, LOG_SUFFIX), -1, f"overlaps the segment before, which ends at {next_offset}")
+            findings: list[Finding] = []
+            summary = self._read_segment(base, findings)
+            yield from findings
+            if not findings:
+                # Behind damage the summary is not whole, and every index entry there would look wrong.
+                yield from self._check_offset_index(base, summary)
+                yield from self._check_time_index(base, summary)
+                yield from self._check_transaction_index(base)
+            next_offset = max(next_offset, summary.next_offset)
+        yield from self._check_small_files(next_offset)
+
+    def _path(self, base: int, suffix: str) -> str:
+        return os.path.join(self._directory, file_name(base, suffix))
+
+    def _open(self, path: str) -> OpenFile:
+        return self._file_system.open_file(path, writable=False)
+
+    def _read_segment(self, base: int, findings: list[Finding]) -> _SegmentSummary:
+        path = self._path(base, LOG_SUFFIX)
+        file = self._open(path)
+        ends: dict[int, int] = {}
+        next_offset, largest, valid, size = base, -1, 0, file.size()
+        try:
+            for header, batch in iter_batches(file, 0, size):
+                findings += _batch_findings(path, header, batch, next_offset)
+                next_offset, valid = header.last_offset + 1, header.position + header.size
+                largest = max(largest, header.max_timestamp)
+                ends[header.position] = header.last_offset
+        except CorruptMessageError as error:
+            findings.append(Finding(path, valid, str(error)))
+        finally:
+            file.close()
+        if valid < size and not findings:
+            findings.append(Finding(path, valid, f"{size - valid} bytes of a cut batch at the end"))
+        return _SegmentSummary(size, ends, next_offset, largest, set(ends.values()))
+
+    def _check_offset_index(self, base: int, summary: _SegmentSummary) -> Iterator[Finding]:
+        path = self._path(base, INDEX_SUFFIX)
+        previous = (base - 1, -1)
+        for slot, (relative, position) in self._entries(path, OffsetIndex.ENTRY.size, OffsetIndex.ENTRY.unpack_from):
+            offset = base + relative
+            if slot and relative == 0:
+                break  # the hole behind the entries of an open log
+            if offset <= previous[0] or position <= previous[1]:
+                yield Finding(path, slot, f"entry ({offset}, {position}) does not follow {previous}")
+            if summary.batch_ends.get(position) != offset:
+                yield Finding(path, slot, f"no batch with last offset {offset} begins at byte {position}")
+            previous = (offset, position)
+
+    def _check_time_index(self, base: int, summary: _SegmentSummary) -> Iterator[Finding]:
+        path = self._path(base, TIME_INDEX_SUFFIX)
+        previous = (-1, base - 1)
+        for slot, (timestamp, relative) in self._entries(path, TimeIndex.ENTRY.size, TimeIndex.ENTRY.unpack_from):
+            offset = base + relative
+            if slot and timestamp == 0 and relative == 0:
+                break
+            if timestamp <= previous[0] or offset < previous[1]:
+                yield Finding(path, slot, f"entry ({timestamp}, {offset}) does not follow {previous}")
+            if offset not in summary.offsets:
+                yield Finding(path, slot, f"no batch ends at offset {offset}")
+            previous = (timestamp, offset)
+        if previous[0] > summary.largest_timestamp:
+            yield Finding(path, -1, f"ends with timestamp {previous[0]}, later than any record")
+
+    def _check_transaction_index(self, base: int) -> Iterator[Finding]:
+        path = self._path(base, TXN_INDEX_SUFFIX)
+        previous = base - 1
+        for slot, (version, producer_id, first, last, stable) in self._entries(
+            path, TXN_ENTRY.size, TXN_ENTRY.unpack_from
+        ):
+            if version != 0 or producer_id < 0 or not 0 <= first < last or last <= previous or stable < 0:
+                yield Finding(path, slot, f"impossible transaction ({producer_id}, {first} to {last}, stable {stable})")
+            previous = last
+
+    def _entries(self, path: str, size: int, unpack: _Unpack) -> Iterator[tuple[int, tuple[int, ...]]]:
+        if os.path.basename(path) not in self._names:
+            return
+        file = self._open(path)
+        try:
+            data = file.read_at(0, file.size())
+        finally:
+            file.close()
+        for slot in range(len(data) // size):
+            yield slot, unpack(data, slot * size)
+
+    def _check_small_files(self, next_offset: int) -> Iterator[Finding]:
+        epochs = os.path.join(self._directory, LEADER_EPOCH_FILE)
+        try:
+            entries = read_leader_epochs(self._file_system, epochs)
+            for before, after in zip(entries, entries[1:], strict=False):
+                if after.epoch <= before.epoch or after.start_offset < before.start_offset:
+                    yield Finding(epochs, -1, f"{after} does not follow {before}")
+            if entries and entries[-1].start_offset > next_offset:
+                yield Finding(epochs, -1, f"{entries[-1]} begins behind the log's end {next_offset}")
+        except KafkaStorageError as error:
+            yield Finding(epochs, -1, str(error))
+        for name in sorted(self._names):
+            path = os.path.join(self._directory, name)
+            try:
+                if name.endswith(SNAPSHOT_SUFFIX):
+                    decode_snapshot(self._file_system.read_file(path), path)
+                elif name == PARTITION_METADATA_FILE:
+                    read_partition_metadata(self._file_system, self._directory)
+            except KafkaStorageError as error:
+                yield Finding(path, -1, str(error))
+
+
+def _batch_findings(path: str, header: BatchHeader, batch: memoryview, next_offset: int) -> list[Finding]:
+    findings = []
+    if not crc_matches(header, batch):
+        findings.append(Finding(path, header.position, f"wrong CRC in the batch of offset {header.base_offset}"))
+    elif header.base_offset < next_offset:
+        findings.append(Finding(path, header.position, f"offset {header.base_offset} after {next_offset - 1}"))
+    return findings

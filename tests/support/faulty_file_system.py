@@ -1,0 +1,246 @@
+"""A disk that forgets, tears and fails: :class:`FaultyFileSystem` works on a real directory and knows what is durable.
+
+Durable are: a file's bytes as of its last ``sync``; a directory's names as of its last ``sync_directory``. ``crash`` puts the
+real directory into a state a power loss may leave: unsynced bytes gone, or with ``torn`` any of the written 512-byte sectors
+kept; unsynced names gone or, with ``keep_names``, kept (a process kill, or a file system that orders its journal).
+
+``fail_at`` makes the N-th mutating call fail with an errno; ``kill_at`` makes it, and every later call, raise
+:class:`Killed` after (for writes) a part of the data went through. ``calls`` lists the mutating calls made so far, so that a
+test can go through them all.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+
+from log.file_system import FileEntry, LogStorageError, OpenFile, OsFileSystem
+
+SECTOR = 512
+
+
+class Killed(BaseException):
+    """The process is dead from here on. Not an Exception: nothing in the code under test may catch it."""
+
+
+class _Inode:
+    """A file's content as the disk is sure to have it, and whether writes since then may be on it."""
+
+    def __init__(self, durable: bytes) -> None:
+        self.durable = durable
+
+
+class FaultyFile:
+    """:class:`log.file_system.OpenFile` that tells its file system what is done."""
+
+    def __init__(self, owner: FaultyFileSystem, inner: OpenFile, inode: _Inode) -> None:
+        self._owner = owner
+        self._inner = inner
+        self._inode = inode
+        self.path = inner.path
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def size(self) -> int:
+        return self._inner.size()
+
+    def read_at(self, position: int, size: int) -> bytes:
+        return self._inner.read_at(position, size)
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        self._owner.step("write", self.path, lambda: self._write_part(data, position))
+        self._inner.write_at(data, position)
+
+    def _write_part(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        part = self._owner.random.randrange(len(data) + 1)
+        if part:
+            self._inner.write_at(memoryview(data)[:part], position)
+
+    def truncate(self, size: int) -> None:
+        self._owner.step("truncate", self.path)
+        self._inner.truncate(size)
+
+    def sync(self) -> None:
+        self._owner.step("sync", self.path)
+        self._inode.durable = self._inner.read_at(0, self._inner.size())
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FaultyFileSystem:
+    """:class:`log.file_system.FileSystem` over ``root``. One thread at a time."""
+
+    def __init__(self, root: str, seed: int = 0) -> None:
+        self._os = OsFileSystem()
+        self._root = root
+        self.random = random.Random(seed)
+        self.calls: list[tuple[str, str]] = []
+        self.fail_at: dict[int, int] = {}
+        self.fail_operation: dict[str, int] = {}
+        self.kill_at: int | None = None
+        self._inodes: dict[str, _Inode] = {}
+        self._durable: dict[str, dict[str, _Inode | None]] = {}
+        self._open: list[FaultyFile] = []
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Take what is in ``root`` now as durable."""
+        self._inodes.clear()
+        self._durable.clear()
+        for directory, directories, files in os.walk(self._root):
+            names: dict[str, _Inode | None] = dict.fromkeys(directories)
+            for name in files:
+                path = os.path.join(directory, name)
+                with open(path, "rb") as file:
+                    names[name] = self._inodes[path] = _Inode(file.read())
+            self._durable[directory] = names
+
+    # ---- faults
+
+    def step(self, operation: str, path: str, partly: Callable[[], None] | None = None) -> None:
+        """Count a mutating call; fail or die when it is this one's turn."""
+        number = len(self.calls)
+        self.calls.append((operation, os.path.basename(path)))
+        if self.kill_at is not None and number >= self.kill_at:
+            if partly is not None and number == self.kill_at:
+                partly()
+            raise Killed(f"at call {number}: {operation} {path}")
+        code = self.fail_at.get(number, self.fail_operation.get(operation))
+        if code is not None:
+            if partly is not None:
+                partly()
+            raise LogStorageError(operation, path, code)
+
+    def crash(self, *, torn: bool = False, keep_names: bool = False) -> None:
+        """Close everything and leave in ``root`` what a power loss may leave. With ``keep_names`` all names survive."""
+        for file in self._open:
+            file.close()
+        self._open.clear()
+        if keep_names:
+            images = {
+                path: self._image(path, inode, torn) for path, inode in self._inodes.items() if os.path.exists(path)
+            }
+        else:
+            images = {}
+            for directory, names in self._durable.items():
+                for name, inode in names.items():
+                    if inode is not None:
+                        images[os.path.join(directory, name)] = self._image(self._path_of(inode), inode, torn)
+        directories = [path for path in self._durable if keep_names or self._is_durable(path)]
+        for name in os.listdir(self._root):
+            path = os.path.join(self._root, name)
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+        for directory in directories:
+            os.makedirs(directory, exist_ok=True)
+        for path, image in images.items():
+            if os.path.isdir(os.path.dirname(path)):
+                with open(path, "wb") as file:
+                    file.write(image)
+        self.kill_at = None
+        self.fail_at.clear()
+        self.fail_operation.clear()
+        self.calls.clear()
+        self.adopt()
+
+    def _is_durable(self, directory: str) -> bool:
+        parent, name = os.path.split(directory)
+        return directory == self._root or (name in self._durable.get(parent, {}) and self._is_durable(parent))
+
+    def _path_of(self, inode: _Inode) -> str | None:
+        return next((path for path, other in self._inodes.items() if other is inode), None)
+
+    def _image(self, path: str | None, inode: _Inode, torn: bool) -> bytes:
+        """The durable bytes, with ``torn`` some of the sectors written since."""
+        if not torn or path is None or not os.path.exists(path):
+            return inode.durable
+        with open(path, "rb") as file:
+            current = file.read()
+        image = bytearray(inode.durable)
+        size = self.random.randrange(min(len(image), len(current)), max(len(image), len(current)) + 1)
+        image[size:] = b""
+        image.extend(bytes(size - len(image)))
+        for start in range(0, size, SECTOR):
+            end = min(start + SECTOR, size, len(current))
+            if start < end and self.random.random() < 0.5:
+                image[start:end] = current[start:end]
+        return bytes(image)
+
+    # ---- the interface
+
+    def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
+        is_new = create and not os.path.exists(path)
+        if is_new:
+            self.step("create", path)
+        inner = self._os.open_file(path, create=create, writable=writable)
+        inode = self._inodes.setdefault(path, _Inode(b""))
+        file = FaultyFile(self, inner, inode)
+        self._open.append(file)
+        return file
+
+    def read_file(self, path: str) -> bytes:
+        return self._os.read_file(path)
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        temporary = path + ".tmp"
+        file = self.open_file(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(data, 0)
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def rename(self, old: str, new: str) -> None:
+        self.step("rename", old)
+        self._os.rename(old, new)
+        below = [path for path in self._inodes if path == old or path.startswith(old + os.sep)]
+        for path in below:
+            self._inodes[new + path[len(old) :]] = self._inodes.pop(path)
+        for directory in [path for path in self._durable if path == old or path.startswith(old + os.sep)]:
+            self._durable[new + directory[len(old) :]] = self._durable.pop(directory)
+
+    def unlink(self, path: str, *, missing_ok: bool = False) -> None:
+        self.step("unlink", path)
+        self._os.unlink(path, missing_ok=missing_ok)
+        self._inodes.pop(path, None)
+
+    def list_directory(self, path: str) -> list[FileEntry]:
+        return self._os.list_directory(path)
+
+    def list_names(self, path: str) -> list[str]:
+        return self._os.list_names(path)
+
+    def make_directory(self, path: str) -> None:
+        if not os.path.isdir(path):
+            self.step("mkdir", path)
+        self._os.make_directory(path)
+        self._durable.setdefault(path, {})
+
+    def remove_directory(self, path: str) -> None:
+        self.step("rmdir", path)
+        self._os.remove_directory(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.step("sync", path)
+        names: dict[str, _Inode | None] = {}
+        for name in os.listdir(path):
+            child = os.path.join(path, name)
+            names[name] = None if os.path.isdir(child) else self._inodes.setdefault(child, _Inode(b""))
+        self._durable[path] = names
+
+    def exists(self, path: str) -> bool:
+        return self._os.exists(path)
+
+    def disk_space(self, path: str) -> tuple[int, int]:
+        return self._os.disk_space(path)
+
+    def lock_file(self, path: str) -> OpenFile | None:
+        return self._os.lock_file(path)

@@ -1,0 +1,120 @@
+"""Logs for tests: made in a temporary directory, with small segments, fed with batches of a known shape."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from log.config import LogConfig
+from log.environment import DirectoryState, LogEnvironment
+from log.fetch import FetchIsolation
+from log.file_system import FileSystem, OsFileSystem
+from log.loader import LoadRequest, load_log
+from log.time import ManualTime, Time
+from log.topic_partition import TopicPartition
+from log.unified_log import LogAppendInfo, UnifiedLog
+from log.validator import AppendOrigin
+from protocol.record_batch import (
+    BatchOptions,
+    EndTransactionMarker,
+    Record,
+    build_batch,
+    end_transaction_marker,
+    iter_batches,
+)
+
+NOW_MS = 1_700_000_000_000
+PARTITION = TopicPartition("topic", 0)
+
+
+def batch(count: int = 1, *, timestamp: int = NOW_MS, value: bytes = b"value", key: bytes | None = b"key") -> bytearray:
+    """A batch as a producer sends it: offsets from 0."""
+    return build_batch([Record(i, timestamp + i, key, value) for i in range(count)])
+
+
+def producer_batch(
+    sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0, transactional: bool = False,
+    timestamp: int = NOW_MS,
+) -> bytearray:  # fmt: skip
+    """A batch of an idempotent producer."""
+    options = BatchOptions(
+        producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=transactional
+    )
+    return build_batch([Record(i, timestamp + i, b"k", b"v%d" % sequence) for i in range(count)], options)
+
+
+def marker(producer_id: int, epoch: int = 0, *, commit: bool, coordinator_epoch: int = 0) -> bytearray:
+    """An end-of-transaction control batch."""
+    content = EndTransactionMarker(commit, coordinator_epoch)
+    return end_transaction_marker(content, timestamp=NOW_MS, producer_id=producer_id, producer_epoch=epoch)
+
+
+class LogBench:
+    """Opens, fills, closes and reopens the log of one partition directory."""
+
+    def __init__(
+        self, root: str, file_system: FileSystem | None = None, time: Time | None = None, **config: Any
+    ) -> None:
+        self.root = root
+        self.directory = os.path.join(root, PARTITION.directory_name)
+        self.time = time or ManualTime(NOW_MS)
+        self.file_system = file_system or OsFileSystem()
+        self.config = LogConfig({name.replace("_", "."): value for name, value in config.items()})
+        self.state = DirectoryState(root)
+        self.environment = LogEnvironment(self.file_system, self.time)
+
+    def open(self, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0) -> UnifiedLog:
+        self.file_system.make_directory(self.directory)
+        self.state = DirectoryState(self.root)
+        log = load_log(
+            LoadRequest(
+                PARTITION,
+                self.directory,
+                self.config,
+                self.environment,
+                self.state,
+                log_start_offset=log_start_offset,
+                recovery_point=recovery_point,
+                clean=clean,
+            )
+        )
+        log.update_high_watermark(log.log_end_offset)
+        return log
+
+
+def append(
+    log: UnifiedLog, records: bytearray, origin: AppendOrigin = AppendOrigin.CLIENT, epoch: int = 0
+) -> LogAppendInfo:
+    """Append and move the high watermark, as a lone replica does."""
+    info = log.append_as_leader(memoryview(records), leader_epoch=epoch, origin=origin)
+    log.update_high_watermark(log.log_end_offset)
+    return info
+
+
+def read_bytes(
+    log: UnifiedLog, offset: int, max_bytes: int = 1 << 20, isolation: FetchIsolation = FetchIsolation.LOG_END
+) -> bytes:
+    """The bytes a fetch would send."""
+    found = log.read(offset, max_bytes, isolation=isolation, min_one_message=True).records
+    if isinstance(found, bytes):
+        return found
+    data = os.pread(found.file.fileno(), found.size, found.position)
+    found.release()
+    return data
+
+
+def read_records(log: UnifiedLog, offset: int = 0, isolation: FetchIsolation = FetchIsolation.LOG_END) -> list[Record]:
+    """Every record from ``offset`` on, fetched slice by slice as a consumer does."""
+    records: list[Record] = []
+    while True:
+        data = read_bytes(log, offset, isolation=isolation)
+        found = [record for entry in iter_batches(data) for record in entry.records() if record.offset >= offset]
+        if not data:
+            return records
+        records += found
+        offset = max(entry.last_offset for entry in iter_batches(data)) + 1
+
+
+def values(log: UnifiedLog, offset: int = 0) -> dict[int, bytes | None]:
+    """Offset -> value of every record."""
+    return {record.offset: record.value for record in read_records(log, offset)}

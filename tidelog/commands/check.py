@@ -1,0 +1,49 @@
+"""``tidelog check DIR``: verify the invariants of logs on disk, of one partition directory or all below a log directory."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+HELP = "verify the logs of a stopped broker: checksums, offsets, indices, snapshots; exit code 1 when something is wrong"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directories", nargs="+", metavar="DIR", help="a partition directory or a whole log directory")
+    parser.add_argument("--quiet", action="store_true", help="print findings only")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from log.check import check_directory  # noqa: PLC0415 - what the other commands do not need
+    from log.file_system import OsFileSystem  # noqa: PLC0415
+    from protocol.errors import KafkaStorageError  # noqa: PLC0415
+
+    file_system = OsFileSystem()
+    wrong = 0
+    try:
+        for directory in partition_directories(arguments.directories):
+            findings = check_directory(file_system, directory)
+            wrong += len(findings)
+            for finding in findings:
+                print(finding)
+            if not findings and not arguments.quiet:
+                print(f"{directory}: in order")
+    except KafkaStorageError as error:
+        print(f"tidelog check: {error}", file=sys.stderr)
+        return 2
+    return 1 if wrong else 0
+
+
+def partition_directories(paths: list[str]) -> list[str]:
+    """Each path that holds segments itself, else the directories below it that do."""
+    found = []
+    for path in paths:
+        inside = [os.path.join(path, name) for name in sorted(os.listdir(path))] if os.path.isdir(path) else []
+        below = [entry for entry in inside if os.path.isdir(entry) and _has_segments(entry)]
+        found += below if below and not _has_segments(path) else [path]
+    return found
+
+
+def _has_segments(path: str) -> bool:
+    return any(name.endswith(".log") and name[:20].isdigit() for name in os.listdir(path))

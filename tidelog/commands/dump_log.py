@@ -1,0 +1,210 @@
+"""``tidelog dump-log FILES``: print batches, records and index entries, in the form of Kafka's DumpLogSegments."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from log.batch_scan import BatchHeader
+    from log.file_system import OpenFile
+
+HELP = "print segment files: .log, .index, .timeindex, .txnindex and .snapshot"
+
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="segment files, in the order to print them")
+    parser.add_argument("--print-data-log", action="store_true", help="print keys and values too")
+    parser.add_argument("--deep-iteration", action="store_true", help="print every record, not only batches")
+    parser.add_argument(
+        "--index-sanity-check", action="store_true", help="only check indices against their segment, print no entries"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from protocol.errors import KafkaError  # noqa: PLC0415 - what the other commands do not need
+
+    complaints = 0
+    try:
+        for path in arguments.files:
+            print(f"Dumping {path}")
+            complaints += _dump(path, arguments)
+    except KafkaError as error:
+        print(f"tidelog dump-log: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 0
+    return 1 if complaints else 0
+
+
+def _dump(path: str, arguments: argparse.Namespace) -> int:
+    name, suffix = os.path.splitext(os.path.basename(path))
+    if not (len(name) == 20 and name.isdigit()) or suffix not in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
+        print(f"ignoring {path}: not a segment file", file=sys.stderr)
+        return 1
+    if suffix == ".log":
+        return _dump_log(path, int(name), arguments)
+    if suffix == ".snapshot":
+        return _dump_snapshot(path)
+    if suffix == ".txnindex":
+        return _dump_transactions(path, int(name))
+    return _dump_index(path, int(name), arguments)
+
+
+def _open(path: str) -> OpenFile:
+    from log.file_system import OsFileSystem  # noqa: PLC0415
+
+    return OsFileSystem().open_file(path, writable=False)
+
+
+def _dump_log(path: str, base_offset: int, arguments: argparse.Namespace) -> int:
+    from log.batch_scan import crc_matches, iter_batches  # noqa: PLC0415
+
+    print(f"Log starting offset: {base_offset}")
+    file = _open(path)
+    size, valid, damaged = file.size(), 0, 0
+    for header, batch in iter_batches(file, 0, size):
+        is_valid = crc_matches(header, batch)
+        damaged += not is_valid
+        _print_batch(header, batch, is_valid=is_valid)
+        if is_valid and (arguments.deep_iteration or arguments.print_data_log):
+            _print_records(batch, with_data=arguments.print_data_log)
+        valid = header.position + header.size
+    file.close()
+    if valid < size:
+        print(f"Found {size - valid} invalid bytes at the end of {path}")
+    return damaged + (valid < size)
+
+
+def _print_batch(header: BatchHeader, batch: memoryview, *, is_valid: bool) -> None:
+    from protocol.record_batch import RecordBatch  # noqa: PLC0415
+
+    codec = _CODECS[header.attributes & 7] if header.attributes & 7 < len(_CODECS) else "unknown"
+    if header.magic == 2:
+        parsed = RecordBatch(batch)
+        horizon = parsed.delete_horizon_ms
+        print(
+            f"baseOffset: {header.base_offset} lastOffset: {header.last_offset} count: {header.record_count} "
+            f"baseSequence: {header.base_sequence} lastSequence: {parsed.last_sequence} "
+            f"producerId: {header.producer_id} producerEpoch: {header.producer_epoch} "
+            f"partitionLeaderEpoch: {header.leader_epoch} isTransactional: {_text(header.is_transactional)} "
+            f"isControl: {_text(header.is_control)} "
+            f"deleteHorizonMs: {'OptionalLong.empty' if horizon is None else f'OptionalLong[{horizon}]'}",
+            end=" ",
+        )
+    else:
+        print(f"offset: {header.last_offset}", end=" ")
+    print(
+        f"position: {header.position} {_time_name(header)}: {header.max_timestamp} size: {header.size} "
+        f"magic: {header.magic} compresscodec: {codec} isvalid: {_text(is_valid)}"
+    )
+
+
+def _time_name(header: BatchHeader) -> str:
+    if header.magic == 0:
+        return "NoTimestampType"
+    return "LogAppendTime" if header.attributes & 8 else "CreateTime"
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _print_records(batch: memoryview, *, with_data: bool) -> None:
+    from protocol.record_batch import iter_batches  # noqa: PLC0415
+
+    for entry in iter_batches(batch):
+        time_name = "LogAppendTime" if entry.timestamp_type else "CreateTime"
+        for record in entry.records():
+            line = (
+                f"| offset: {record.offset} {time_name}: {record.timestamp} "
+                f"keySize: {-1 if record.key is None else len(record.key)} "
+                f"valueSize: {-1 if record.value is None else len(record.value)}"
+            )
+            if entry.magic == 2:
+                line += f" sequence: {record.sequence} headerKeys: [{','.join(name for name, _ in record.headers)}]"
+            if with_data:
+                line += f" key: {_shown(record.key)} payload: {_shown(record.value)}"
+            print(line)
+
+
+def _shown(data: bytes | None) -> str:
+    return "null" if data is None else bytes(data).decode(errors="backslashreplace")
+
+
+def _dump_snapshot(path: str) -> int:
+    from log.file_system import OsFileSystem  # noqa: PLC0415
+    from log.producer_snapshot import decode_snapshot  # noqa: PLC0415
+
+    for entry in decode_snapshot(OsFileSystem().read_file(path), path):
+        line = (
+            f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch} "
+            f"coordinatorEpoch: {entry.coordinator_epoch} "
+            f"currentTxnFirstOffset: {_optional(entry.current_txn_first_offset)} lastTimestamp: {entry.timestamp}"
+        )
+        if entry.last_offset >= 0:
+            line += (
+                f" lastSequence: {entry.last_sequence} lastOffset: {entry.last_offset} "
+                f"offsetDelta: {entry.offset_delta} timestamp: {entry.timestamp}"
+            )
+        print(line)
+    return 0
+
+
+def _optional(value: int) -> str:
+    return "OptionalLong.empty" if value < 0 else f"OptionalLong[{value}]"
+
+
+def _dump_transactions(path: str, base_offset: int) -> int:
+    from log.file_system import OsFileSystem  # noqa: PLC0415
+    from log.transaction_index import TransactionIndex  # noqa: PLC0415
+
+    index = TransactionIndex(OsFileSystem(), path, base_offset)
+    for entry in index:
+        print(
+            f"version: 0 producerId: {entry.producer_id} firstOffset: {entry.first_offset} "
+            f"lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}"
+        )
+    index.close()
+    return 0
+
+
+def _dump_index(path: str, base_offset: int, arguments: argparse.Namespace) -> int:
+    from log.check import check_directory  # noqa: PLC0415
+    from log.file_system import OsFileSystem  # noqa: PLC0415
+
+    findings = [f for f in check_directory(OsFileSystem(), os.path.dirname(os.path.abspath(path)))
+                if os.path.basename(f.path) == os.path.basename(path)]  # fmt: skip
+    for finding in findings:
+        print(finding, file=sys.stderr)
+    if arguments.index_sanity_check:
+        if not findings:
+            print(f"{path} passed sanity check.")
+        return len(findings)
+    _print_index(path, base_offset)
+    return len(findings)
+
+
+def _print_index(path: str, base_offset: int) -> None:
+    from log.offset_index import OffsetIndex  # noqa: PLC0415
+    from log.time_index import TimeIndex  # noqa: PLC0415
+
+    file = _open(path)
+    data = file.read_at(0, file.size())
+    file.close()
+    is_time = path.endswith(".timeindex")
+    entry = TimeIndex.ENTRY if is_time else OffsetIndex.ENTRY
+    whole = len(data) // entry.size * entry.size
+    if not whole:
+        print(f"{path} is empty.")
+    for slot, (first, second) in enumerate(entry.iter_unpack(data[:whole])):
+        if slot and (second if is_time else first) == 0:
+            break  # the hole behind the entries of a log that was not closed
+        if is_time:
+            print(f"timestamp: {first} offset: {base_offset + second}")
+        else:
+            print(f"offset: {base_offset + first} position: {second}")
