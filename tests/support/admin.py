@@ -25,6 +25,7 @@ class Admin:
     """Topics, configs and offsets of one broker. Every method raises KafkaException where the broker says no."""
 
     def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
         self.client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def create(self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
@@ -34,10 +35,11 @@ class Admin:
         self._until_led(topic, partitions - 1)
 
     def _until_led(self, topic: str, partition: int) -> None:
+        # A new client each time: librdkafka keeps "no leader" in its cache for as long as it lives.
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                self.offset(topic, partition, "latest")
+                Admin(self.bootstrap).offset(topic, partition, "latest")
             except KafkaException:
                 if time.monotonic() > deadline:
                     raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -64,9 +65,11 @@ def read_with_confluent(bootstrap: str, topic: str, ends: Mapping[int, int]) -> 
     found: dict[Place, Seen] = {}
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in ends])
+        deadline = time.monotonic() + READ_TIMEOUT_S
         while not _is_complete(found, ends):
-            messages = consumer.consume(10_000, timeout=READ_TIMEOUT_S)
-            assert messages, f"confluent-kafka got nothing more after {len(found)} records"
+            # consume() waits for all it was asked for, so a long timeout would be paid by the last few records.
+            messages = consumer.consume(10_000, timeout=0.2)
+            assert messages or time.monotonic() < deadline, f"confluent-kafka is stuck after {len(found)} records"
             for message in cast(list[Any], messages):  # its type hints call everything optional
                 assert message.error() is None, message.error()
                 _put(found, (message.partition(), message.offset()), _seen(message))
