@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from cleaner import layout as at
 from cleaner.engine import ByteArray, Engine, IntegerArray
 from log.file_records import FileRecords
 from log.file_system import LogStorageError
+from log.offset_index import OffsetIndex
 from log.segment import CLEANED_SUFFIX, SEGMENT_FILE_SUFFIXES, LogSegment, file_name
+from log.time_index import TimeIndex, TimestampOffset
 from log.transaction_index import AbortedTxn
 from log.unified_log import UnifiedLog
 from protocol.compression import CompressionType, compress
@@ -28,6 +31,8 @@ from protocol.record_batch import set_crc
 
 logger = logging.getLogger(__name__)
 
+_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
+_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 #: Copied by one call: between two calls the round can be aborted and throttled.
 COPY_STEP_BYTES = 4 * 1024 * 1024
 #: The kernel cannot copy between these two files (other file system, old kernel): read and write instead.
@@ -166,23 +171,46 @@ class CleanedSegment:
         if segment is None:
             return None
         self.begin()
-        self._write_indices(segment)
+        self._write_offset_index(segment.offset_index)
+        self._write_time_index(segment.time_index)
         for transaction in sorted(self._aborted, key=lambda aborted: aborted.last_offset):
             segment.transaction_index.append(transaction)
-        segment.forget_state()
-        segment.on_become_inactive()
+        segment.adopt_largest(TimestampOffset(int(self._index_state[2]), int(self._index_state[3])))
         segment.flush()
         self._copy_date(modified_from, segment)
         return segment
 
-    def _write_indices(self, segment: LogSegment) -> None:
-        for entries in self._entries:
-            for last_offset, position, timestamp, offset in entries.tolist():
-                if segment.offset_index.is_full or segment.time_index.is_full:
-                    # index.interval.bytes or segment.index.bytes became smaller: look-ups scan a little longer.
-                    return
-                segment.offset_index.append(last_offset, position)
-                segment.time_index.maybe_append(timestamp, offset)
+    def _write_offset_index(self, index: OffsetIndex) -> None:
+        entries = self._all_entries()[: index.max_entries]
+        rows: np.ndarray[Any, Any] = np.empty(len(entries), _OFFSET_ENTRY)
+        rows["offset"], rows["position"] = entries[:, 0] - self._base_offset, entries[:, 1]
+        self._write_index(index, rows)
+
+    def _write_time_index(self, index: TimeIndex) -> None:
+        """The growing maxima, and the segment's own at the end."""
+        entries = np.concatenate([self._all_entries()[:, 2:], self._index_state[None, 2:]])
+        grows = np.diff(entries[:, 0], prepend=-1) > 0
+        entries = entries[grows]
+        if len(entries) > index.max_entries:
+            entries = np.concatenate([entries[: index.max_entries - 1], entries[-1:]])
+        rows: np.ndarray[Any, Any] = np.empty(len(entries), _TIME_ENTRY)
+        rows["timestamp"], rows["offset"] = entries[:, 0], entries[:, 1] - self._base_offset
+        self._write_index(index, rows)
+
+    def _all_entries(self) -> IntegerArray:
+        empty: IntegerArray = np.empty((0, 4), np.int64)
+        return np.concatenate([empty, *self._entries])
+
+    def _write_index(self, index: OffsetIndex | TimeIndex, rows: np.ndarray[Any, Any]) -> None:
+        """The whole file in one write (an index of 110 MB of records has 14,000 entries: 0.3 s one by one)."""
+        index.close()
+        file = self._log.environment.file_system.open_file(index.path, create=True)
+        try:
+            if len(rows):
+                file.write_at(rows.tobytes(), 0)
+            file.sync()
+        finally:
+            file.close()
 
     @staticmethod
     def _copy_date(source: LogSegment, target: LogSegment) -> None:
