@@ -51,7 +51,7 @@ class Route:
     __slots__ = (
         "api_key",
         "api_version",
-        "decode",
+        "decode_from",
         "error_response",
         "flexible_header",
         "handle",
@@ -63,7 +63,7 @@ class Route:
     def __init__(self, api_key: int, api_version: int, module: Any) -> None:
         self.api_key = api_key
         self.api_version = api_version
-        self.decode: Callable[[memoryview, int], Any] = module.Request.decode
+        self.decode_from: Callable[[memoryview, int, int], tuple[Any, int]] = module.Request.decode_from
         self.handle: Callable[[Broker, RequestContext, Any], Any] = module.handle
         self.error_response: Callable[[Any, KafkaError], Any] = module.error_response
         self.flexible_header = request_header_version(ApiKey(api_key), api_version) >= 2
@@ -184,7 +184,9 @@ class Dispatcher:
             position = (
                 position + 1 if position < len(frame) and frame[position] == 0 else decode_request_header(frame)[1]
             )
-        return route.answer(self._broker, context, route.decode(frame[position:], route.api_version))
+        # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
+        request, _ = route.decode_from(frame, position, route.api_version)
+        return route.answer(self._broker, context, request)
 
     def _make_route(self, word: int) -> Route | None:
         """The route of a pair that was not used before; None for an unknown version of ApiVersions.
