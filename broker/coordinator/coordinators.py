@@ -11,14 +11,18 @@ import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from broker.coordinator.config import group_config
+from broker.coordinator.config import group_config, transaction_config
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_records import GroupRecordSerde
 from broker.coordinator.group_shard import GroupShard
+from broker.coordinator.markers import BrokerMarkerWriter
 from broker.coordinator.runtime import CoordinatorRuntime
 from broker.coordinator.timer import CoordinatorTimer
 from broker.coordinator.topic_log import InternalTopicLog
-from broker.metadata import GROUP_METADATA_TOPIC
+from broker.coordinator.transaction_coordinator import TransactionCoordinator
+from broker.coordinator.transaction_records import TransactionRecordSerde
+from broker.coordinator.transaction_shard import TransactionShard
+from broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
 if TYPE_CHECKING:
     from broker.broker import Broker
@@ -50,10 +54,47 @@ class Coordinators:
         )
         return GroupCoordinator(runtime)
 
+    @cached_property
+    def transactions(self) -> TransactionCoordinator:
+        """Made with the first request that names a transactional id."""
+        broker = self._broker
+        config = transaction_config(broker.config.values)
+
+        def new_shard(partition: int, timer: CoordinatorTimer) -> TransactionShard:
+            return TransactionShard(
+                timer,
+                time=broker.time,
+                config=config,
+                next_producer_id=broker.producer_ids.next_id,
+                finish=lambda transaction: self.transactions.finish(transaction),
+            )
+
+        runtime = CoordinatorRuntime(
+            TRANSACTION_STATE_TOPIC,
+            log=InternalTopicLog(broker, TRANSACTION_STATE_TOPIC, config.transaction_state_log_num_partitions),
+            serde=TransactionRecordSerde(),
+            new_shard=new_shard,
+            time=broker.time,
+            call_soon=broker.loop.call_soon,
+            call_later=broker.timers.schedule,
+        )
+        return TransactionCoordinator(runtime, markers=BrokerMarkerWriter(broker), config=config)
+
     def start(self) -> None:
         """Load what the internal topics hold."""
+        if TRANSACTION_STATE_TOPIC in self._broker.metadata.topics:
+            self.transactions.runtime.load_all()
         if GROUP_METADATA_TOPIC in self._broker.metadata.topics:
             self.groups.runtime.load_all()
+
+    def topic_deleted(self, topic: str) -> None:
+        """Committed offsets of the topic go with it; an internal topic takes its coordinator's state along."""
+        if topic == GROUP_METADATA_TOPIC:
+            self.groups.runtime.unload()
+        elif topic == TRANSACTION_STATE_TOPIC:
+            self.transactions.runtime.unload()
+        elif GROUP_METADATA_TOPIC in self._broker.metadata.topics:
+            self.groups.topic_deleted(topic)
 
     def close(self) -> None:
         """The broker stops: whoever waits for a rebalance is told to look for its coordinator again."""
@@ -61,6 +102,8 @@ class Coordinators:
             for _, shard in self.groups.runtime.loaded():
                 shard.close()
             self.groups.runtime.unload()
+        if "transactions" in self.__dict__:
+            self.transactions.runtime.unload()
 
 
 def new_uuid() -> str:

@@ -246,9 +246,16 @@ class CoordinatorRuntime(Generic[S]):
             result.on_append(None)
         return result.response
 
-    def append_marker(self, partition: int, batch: bytearray) -> int:
-        """Append a control batch as it is; the caller replays it."""
-        return self._log.append(partition, batch)
+    def append_end_transaction(self, partition: int, batch: bytearray) -> None:
+        """Append a transaction marker, a control batch, and take it over where the partition is loaded.
+
+        Raises KafkaError. A partition that loads reads up to the end the log has by then, the marker included.
+        """
+        marker = RecordBatch(batch)
+        self._log.append(partition, batch)
+        shard = self._shards.get(partition)
+        if shard is not None:
+            self._replay_control(shard, marker)
 
     def _append(self, partition: int, records: Sequence[CoordinatorRecord], stamp: ProducerStamp | None) -> int:
         timestamp = self._time.milliseconds()
@@ -326,6 +333,8 @@ class CoordinatorRuntime(Generic[S]):
                 return True
             # A compacted tail may hold nothing more below the end: then the log is read.
             loading.next_offset = replayed_to if replayed_to > loading.next_offset else loading.end_offset
+        if loading.next_offset >= loading.end_offset and self._log.exists():
+            loading.end_offset = self._log.end_offset(partition)  # markers may have come while it was read
         if loading.next_offset < loading.end_offset:
             return False
         self._loaded(loading)

@@ -14,9 +14,8 @@ from protocol.errors import KafkaStorageError
 from protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from log.unified_log import UnifiedLog
-
     from broker.broker import Broker
+    from log.unified_log import UnifiedLog
 
 
 class InternalTopicLog:

@@ -1,31 +1,37 @@
 """InitProducerId: an id and epoch for an idempotent producer; a transactional one's coordinator answers (KIP-98).
 
-v2 flexible, v3+ a producer may name the id and epoch it has (KIP-360), v6 two-phase commit (KIP-939). Without a
-transactional id every call gives a new id with epoch 0, whatever the producer had.
+v2 flexible; v3+ a producer may name the id and epoch it has (KIP-360); v4 PRODUCER_FENCED (KIP-588); v6 two-phase
+commit (KIP-939), which is refused. Without a transactional id every call gives a new id with epoch 0, whatever the
+producer had.
 """
 
 from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred
 from protocol.api_keys import ApiKey
-from protocol.errors import CoordinatorNotAvailableError, InvalidRequestError, KafkaError
+from protocol.errors import InvalidRequestError, KafkaError
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 API_KEY = ApiKey.INIT_PRODUCER_ID
 MIN_VERSION, MAX_VERSION = 0, 6
 Request = InitProducerIdRequest
 
+_FIRST_VERSION_WITH_FENCED = 4
 
-def handle(
-    broker: Broker, context: RequestContext, request: InitProducerIdRequest
-) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
-    """Give an id. Raises InvalidRequestError for an empty transactional id."""
+
+def handle(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    """Give an id. Raises InvalidRequestError for an empty transactional id, and what the coordinator raises."""
     if request.transactional_id is None:
         return InitProducerIdResponse(producer_id=broker.producer_ids.next_id(), producer_epoch=0)
     if not request.transactional_id:
         raise InvalidRequestError
-    raise CoordinatorNotAvailableError
+    from broker.coordinator.coordinators import coordinators_of  # idempotent producers do without
+    from broker.coordinator.errors import error_for_old_producer
+
+    try:
+        return coordinators_of(broker).transactions.init_producer_id(request)
+    except KafkaError as error:
+        raise error if context.api_version >= _FIRST_VERSION_WITH_FENCED else error_for_old_producer(error) from error
 
 
 def error_response(request: InitProducerIdRequest, error: KafkaError) -> InitProducerIdResponse:

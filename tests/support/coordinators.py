@@ -59,7 +59,8 @@ class MemoryTopicLog:
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes:
         wanted = [batch for batch in self.batches.get(partition, []) if RecordBatch(batch).next_offset > offset]
-        data, size = [], 0
+        data: list[bytes] = []
+        size = 0
         for batch in wanted:
             if data and size + len(batch) > max_bytes:
                 break

@@ -154,7 +154,7 @@ def test_markers_in_the_log_end_transactions(committed: bool) -> None:
     world = GroupWorld()
     txn_commit(world, 5)
     marker = end_transaction_marker(EndTransactionMarker(committed, 0), timestamp=0, producer_id=7, producer_epoch=0)
-    world.runtime.append_marker(world.runtime.partition_for("g"), marker)
+    world.runtime.append_end_transaction(world.runtime.partition_for("g"), marker)
     assert fetch(world.restarted(), require_stable=True)[0] == (5 if committed else -1)
 
 

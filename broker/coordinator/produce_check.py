@@ -1,0 +1,74 @@
+"""Whether a produce request may write into its transaction, before its records are appended (KIP-890).
+
+    client of version 1 (Produce up to v11) ... each partition must have been added by AddPartitionsToTxn
+    client of version 2 (Produce v12+) ........ partitions are added here, with the first records that come for them
+
+Without this a late batch of a transaction that is over would begin another one that nobody ever ends, and
+read_committed readers would wait for it for ever. Costs one look-up per transactional request once the partition is
+known. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.transaction_state import PartitionKey
+from protocol.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    KafkaError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from protocol.record_batch import RecordBatch
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+FIRST_VERSION_THAT_ADDS = 12
+_FIRST_VERSION_WITH_ABORTABLE = 11
+_RETRIABLE = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
+
+
+def check_transactional_batch(
+    broker: Broker, version: int, transactional_id: str, partition: PartitionKey, records: memoryview
+) -> None:
+    """Check, or in version 2 add, the partition for the producer of this batch.
+
+    Raises InvalidTxnStateError, TransactionAbortableError, InvalidProducerEpochError, InvalidProducerIdMappingError,
+    ConcurrentTransactionsError, or NotEnoughReplicasError where the client is only to come again.
+    """
+    batch = RecordBatch(records)
+    if not batch.is_transactional:
+        return
+    transactions = coordinators_of(broker).transactions
+    producer = (batch.producer_id, batch.producer_epoch)
+    try:
+        if version >= FIRST_VERSION_THAT_ADDS:
+            transactions.add_partitions(transactional_id, producer, (partition,), 2)
+        elif broker.config.get_bool("transaction.partition.verification.enable"):
+            transactions.verify_partition(transactional_id, producer, partition)
+    except KafkaError as error:
+        raise _for_producer(version, error) from error
+
+
+def _for_producer(version: int, error: KafkaError) -> KafkaError:
+    """The coordinator's error in the terms of Produce, as old producers understand them."""
+    if isinstance(error, ProducerFencedError):
+        return InvalidProducerEpochError()
+    if isinstance(error, TransactionAbortableError) and version < _FIRST_VERSION_WITH_ABORTABLE:
+        return InvalidTxnStateError("the partition was not added to the transaction")
+    if isinstance(error, ConcurrentTransactionsError) and version < FIRST_VERSION_THAT_ADDS:
+        return NotEnoughReplicasError("the last transaction is being ended")
+    if isinstance(error, _RETRIABLE):
+        return NotEnoughReplicasError("the transaction coordinator is not ready")
+    if isinstance(error, InvalidProducerIdMappingError):
+        return InvalidTxnStateError("the transactional id belongs to another producer id")
+    return error

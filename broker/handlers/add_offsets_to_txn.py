@@ -1,0 +1,43 @@
+"""AddOffsetsToTxn: the group's partition of ``__consumer_offsets`` becomes part of the transaction.
+
+v2 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; v3 flexible; v4 TRANSACTION_ABORTABLE. Clients of
+transaction version 2 do without it (KIP-890).
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.errors import error_for_old_producer
+from broker.metadata import GROUP_METADATA_TOPIC
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidGroupIdError, KafkaError
+from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
+MIN_VERSION, MAX_VERSION = 0, 4
+Request = AddOffsetsToTxnRequest
+
+_FIRST_VERSION_WITH_FENCED = 2
+_CLIENT_TRANSACTION_VERSION = 1
+
+
+def handle(broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+    """Add the partition. Raises InvalidGroupIdError and what adding raises."""
+    if not request.group_id:
+        raise InvalidGroupIdError
+    coordinators = coordinators_of(broker)
+    partition = (GROUP_METADATA_TOPIC, coordinators.groups.runtime.partition_for(request.group_id))
+    producer = (request.producer_id, request.producer_epoch)
+    try:
+        coordinators.transactions.add_partitions(
+            request.transactional_id, producer, (partition,), _CLIENT_TRANSACTION_VERSION
+        )
+    except KafkaError as error:
+        raise error if context.api_version >= _FIRST_VERSION_WITH_FENCED else error_for_old_producer(error) from error
+    return AddOffsetsToTxnResponse()
+
+
+def error_response(request: AddOffsetsToTxnRequest, error: KafkaError) -> AddOffsetsToTxnResponse:
+    """The error."""
+    return AddOffsetsToTxnResponse(error_code=error.code)

@@ -1,0 +1,113 @@
+"""AddPartitionsToTxn: partitions become part of a transaction before they are written to.
+
+v0-3 one transaction, from a client; v4+ many, or only verified, as brokers ask each other (KIP-890); v2 PRODUCER_FENCED
+instead of INVALID_PRODUCER_EPOCH; v3 flexible. If one partition of a transaction does not exist none is added.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.errors import for_old_producer
+from broker.coordinator.transaction_state import PartitionKey
+from protocol.api_keys import ApiKey
+from protocol.errors import NONE, KafkaError, OperationNotAttemptedError, UnknownTopicOrPartitionError
+from protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+
+API_KEY = ApiKey.ADD_PARTITIONS_TO_TXN
+MIN_VERSION, MAX_VERSION = 0, 5
+Request = AddPartitionsToTxnRequest
+
+_FIRST_BATCHED_VERSION = 4
+_FIRST_VERSION_WITH_FENCED = 2
+_CLIENT_TRANSACTION_VERSION = 1
+
+
+def handle(broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    """Add or verify; each partition has its own error."""
+    if context.api_version >= _FIRST_BATCHED_VERSION:
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResult(
+                    transactional_id=transaction.transactional_id,
+                    topic_results=_results(transaction.topics, _handle_one(broker, transaction)),
+                )
+                for transaction in request.transactions
+            ]
+        )
+    transaction = AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+    errors = _handle_one(broker, transaction)
+    if context.api_version < _FIRST_VERSION_WITH_FENCED:
+        errors = {partition: for_old_producer(code) for partition, code in errors.items()}
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, errors))
+
+
+def error_response(request: AddPartitionsToTxnRequest, error: KafkaError) -> AddPartitionsToTxnResponse:
+    """The error at the top for v4+, in every partition before."""
+    codes = dict.fromkeys(_partitions(request.v3_and_below_topics), error.code)
+    return AddPartitionsToTxnResponse(
+        error_code=error.code, results_by_topic_v3_and_below=_results(request.v3_and_below_topics, codes)
+    )
+
+
+def _handle_one(broker: Broker, transaction: AddPartitionsToTxnTransaction) -> dict[PartitionKey, int]:
+    """The error code of each partition."""
+    partitions = _partitions(transaction.topics)
+    missing = {partition for partition in partitions if not _exists(broker, partition)}
+    if missing:
+        refused, other = UnknownTopicOrPartitionError.code, OperationNotAttemptedError.code
+        return {partition: refused if partition in missing else other for partition in partitions}
+    transactions = coordinators_of(broker).transactions
+    producer = (transaction.producer_id, transaction.producer_epoch)
+    codes = dict.fromkeys(partitions, NONE)
+    try:
+        if not transaction.verify_only:
+            transactions.add_partitions(transaction.transactional_id, producer, partitions, _CLIENT_TRANSACTION_VERSION)
+            return codes
+    except KafkaError as error:
+        return dict.fromkeys(partitions, error.code)
+    for partition in partitions:
+        try:
+            transactions.verify_partition(transaction.transactional_id, producer, partition)
+        except KafkaError as error:
+            codes[partition] = error.code
+    return codes
+
+
+def _exists(broker: Broker, partition: PartitionKey) -> bool:
+    image = broker.metadata.topics.get(partition[0])
+    return image is not None and 0 <= partition[1] < image.partition_count
+
+
+def _partitions(topics: list[AddPartitionsToTxnTopic]) -> list[PartitionKey]:
+    return [(topic.name, partition) for topic in topics for partition in topic.partitions]
+
+
+def _results(
+    topics: list[AddPartitionsToTxnTopic], codes: dict[PartitionKey, int]
+) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=partition, partition_error_code=codes[topic.name, partition]
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

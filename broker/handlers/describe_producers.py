@@ -1,0 +1,65 @@
+"""DescribeProducers v0: who has written to a partition lately, and since where a transaction is open (KIP-664)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from log.producer_state import ProducerEntry
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+API_KEY = ApiKey.DESCRIBE_PRODUCERS
+MIN_VERSION, MAX_VERSION = 0, 0
+Request = DescribeProducersRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """Describe each partition; each has its own error."""
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[_describe(broker, topic.name, partition) for partition in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def error_response(request: DescribeProducersRequest, error: KafkaError) -> DescribeProducersResponse:
+    """The same error for every partition."""
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(name=topic.name, partitions=[_failed(index, error) for index in topic.partition_indexes])
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe(broker: Broker, topic: str, partition: int) -> PartitionResponse:
+    try:
+        entries = list(broker.replica_manager.partition(topic, partition).log.producer_state.producers.values())
+    except KafkaError as error:
+        return _failed(partition, error)
+    return PartitionResponse(partition_index=partition, active_producers=[_producer(entry) for entry in entries])
+
+
+def _producer(entry: ProducerEntry) -> ProducerState:
+    return ProducerState(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.last_timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_start_offset=entry.current_txn_first_offset,
+    )
+
+
+def _failed(partition: int, error: KafkaError) -> PartitionResponse:
+    return PartitionResponse(partition_index=partition, error_code=error.code, error_message=error.message)

@@ -1,0 +1,58 @@
+"""DescribeTransactions v0: state, producer and partitions of transactional ids (KIP-664)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.transaction_state import by_topic
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError, TransactionalIdNotFoundError
+from protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+API_KEY = ApiKey.DESCRIBE_TRANSACTIONS
+MIN_VERSION, MAX_VERSION = 0, 0
+Request = DescribeTransactionsRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    """Describe each id; each has its own error."""
+    return DescribeTransactionsResponse(
+        transaction_states=[_describe(broker, transactional_id) for transactional_id in request.transactional_ids]
+    )
+
+
+def error_response(request: DescribeTransactionsRequest, error: KafkaError) -> DescribeTransactionsResponse:
+    """The same error for every id."""
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            TransactionState(transactional_id=transactional_id, error_code=error.code)
+            for transactional_id in request.transactional_ids
+        ]
+    )
+
+
+def _describe(broker: Broker, transactional_id: str) -> TransactionState:
+    try:
+        transaction = coordinators_of(broker).transactions.find(transactional_id)
+        if transaction is None:
+            raise TransactionalIdNotFoundError
+    except KafkaError as error:
+        return TransactionState(transactional_id=transactional_id, error_code=error.code)
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=transaction.state.label,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.start_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        topics=[
+            TopicData(topic=found.topic, partitions=found.partition_ids) for found in by_topic(transaction.partitions)
+        ],
+    )

@@ -1,0 +1,36 @@
+"""EndTxn: commit or abort the transaction of a producer.
+
+v2 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; v3 flexible; v4 TRANSACTION_ABORTABLE; v5 is transaction
+version 2: the epoch is raised with each transaction and answered, and what never began may be aborted (KIP-890).
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.errors import error_for_old_producer
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+
+API_KEY = ApiKey.END_TXN
+MIN_VERSION, MAX_VERSION = 0, 5
+Request = EndTxnRequest
+
+_FIRST_VERSION_WITH_FENCED = 2
+_FIRST_VERSION_THAT_RAISES = 5
+
+
+def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+    """Decide; answered when the decision is in the log. Raises what ``TransactionShard.end`` raises."""
+    version = 2 if context.api_version >= _FIRST_VERSION_THAT_RAISES else 0
+    try:
+        producer_id, producer_epoch = coordinators_of(broker).transactions.end(request, version)
+    except KafkaError as error:
+        raise error if context.api_version >= _FIRST_VERSION_WITH_FENCED else error_for_old_producer(error) from error
+    return EndTxnResponse(producer_id=producer_id, producer_epoch=producer_epoch)
+
+
+def error_response(request: EndTxnRequest, error: KafkaError) -> EndTxnResponse:
+    """The error, and no producer id to go on with."""
+    return EndTxnResponse(error_code=error.code)
