@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_VERSION = 0x7FFF
-JOIN_BELOW_BYTES = 16_384  # pieces of a response smaller than this are joined, larger ones are sent as they are
 
 
 class EncodeError(ValueError):
@@ -331,30 +330,13 @@ class Message(Struct):
         """The message as pieces to send in order; record slices stay promises, large buffers are not copied."""
         coder = self._encoders.get(version) or _encoder(type(self), version)
         try:
-            return join_small(coder.function(self))
+            return coder.function(self)  # type: ignore[no-any-return]
         except _UNENCODABLE as error:
             raise coder.encode_error(error) from error
 
 
 _MALFORMED = (IndexError, struct.error, UnicodeDecodeError, MalformedError)
 _UNENCODABLE = (AttributeError, TypeError, ValueError, struct.error)
-
-
-def join_small(parts: list[Part]) -> list[Part]:
-    """The same bytes in fewer pieces: neighbours in memory are joined up to ``JOIN_BELOW_BYTES`` each."""
-    joined: list[Part] = []
-    small: list[Buffer] = []
-    for part in parts:
-        if isinstance(part, Buffer) and len(part) < JOIN_BELOW_BYTES:
-            small.append(part)
-            continue
-        if small:
-            joined.append(b"".join(small))
-            small = []
-        joined.append(part)
-    if small:
-        joined.append(b"".join(small))
-    return joined
 
 
 def _decoder(cls: type[Message], version: int) -> CompiledCoder:

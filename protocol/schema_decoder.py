@@ -3,7 +3,8 @@
 The function walks the buffer ``b`` with a local position ``p`` up to its end ``e``. Neighbouring fields of fixed size
 are read by one precompiled Struct, together with the byte that follows where that begins a varint: of the lengths met
 in practice nearly all fit into it. Nested structs are inlined, an array is one ``for``. Where a length leads, it is
-compared with what is left before anything is allocated, at the least size an element can have. Measured on a one-batch
+compared with what is left before anything is allocated, at the least size an element can have; ``k`` counts down
+how many elements the message's arrays may still have in all. Measured on a one-batch
 Produce v10: 1.3 µs, against 4.6 µs with a closure per field.
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 from protocol.schema import Field, Message, Struct
 from protocol.schema_source import FIXED, CompiledCoder, Source, default_source, minimum_item_size, struct_fields
 from protocol.types import (
+    MAX_ELEMENTS,
     MAX_STRING_BYTES,
     MAX_TAGGED_FIELDS,
     MalformedError,
@@ -31,10 +33,19 @@ def compile_decoder(cls: type[Message], version: int) -> CompiledCoder:
     source.names["Malformed"] = MalformedError
     source.names["long_varint"] = continue_unsigned_varint
     source.names["skip_tagged_fields"] = skip_tagged_fields
+    source.names["too_long"] = _too_long
     source.emit("e = len(b)")
+    source.emit(f"k = {MAX_ELEMENTS}")
     target = writer.struct(cls)
     source.emit(f"return {target}, p")
     return source.compiled(cls, version, "def decode(b, p):")
+
+
+def _too_long(least_bytes: int, bytes_left: int) -> MalformedError:
+    """What is wrong with an array that takes a message over its end, or over its elements."""
+    if least_bytes > bytes_left:
+        return MalformedError("an array longer than the message")
+    return MalformedError(f"an array that takes the message over {MAX_ELEMENTS} elements")
 
 
 class _DecoderWriter:
@@ -170,7 +181,8 @@ class _DecoderWriter:
             emit("n -= 1")
         least = minimum_item_size(item, self.version, self.flexible)
         needed = "n" if least == 1 else f"n * {least}"
-        emit(f'if {needed} > e - p: raise Malformed("an array longer than the message")')
+        emit("k -= n")
+        emit(f"if {needed} > e - p or k < 0: raise too_long({needed}, e - p)")
         if isinstance(item, Field):
             self.primitives(target, item)
         else:

@@ -1,9 +1,9 @@
 """Compiles a declaration at one version to the Python function that encodes it.
 
 The function appends pieces to a list ``out``: neighbouring fields of fixed size as one precompiled Struct, in which
-constant zero bytes (an empty section of tagged fields) are padding; strings, bytes and records as they are, so that
-record slices pass through unread. :meth:`Message.encode` joins the pieces. Measured on the response to a one-batch
-Produce v10: about 1 µs.
+constant zero bytes (an empty section of tagged fields) are padding; strings and bytes as they are. It returns a list of
+parts, the joined pieces: one part, unless there are records that are promised or large, which stand as they are between
+what comes before and after them. Measured on the response to a one-batch Produce v10: about 1 µs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from collections.abc import Callable
 
 from protocol.schema import Field, Message, Struct
 from protocol.schema_source import FIXED, CompiledCoder, Source, default_source, struct_fields
-from protocol.types import MAX_STRING_BYTES, SMALL_VARINTS, records_size, unsigned_varint
+from protocol.transferable import TransferableRecords
+from protocol.types import (
+    MAX_STRING_BYTES,
+    SMALL_VARINTS,
+    Buffer,
+    Part,
+    RecordsValue,
+    records_size,
+    unsigned_varint,
+)
+
+COPY_BELOW_BYTES = 16_384  # records in memory that are smaller are joined with what surrounds them
 
 _ABSENT, _PRESENT = b"\xff", b"\x01"  # the byte before a struct that may be null
 
@@ -22,12 +33,39 @@ def compile_encoder(cls: type[Message], version: int) -> CompiledCoder:
     """The encoder ``(message) -> list of parts`` of ``cls`` at ``version``."""
     writer = _EncoderWriter(version, cls.FLEXIBLE.has(version))
     source = writer.source
-    source.names.update(small=SMALL_VARINTS, varint=unsigned_varint, records_size=records_size)
+    source.names.update(small=SMALL_VARINTS, varint=unsigned_varint, records_size=records_size, add_records=add_records)
     source.emit("out = []")
+    carries_records = _carries_records(cls)
+    if carries_records:
+        source.emit("parts = []")
     writer.struct("o", cls)
     writer.flush()
-    source.emit("return out")
+    if carries_records:
+        source.emit("if out: parts.append(b''.join(out))")
+        source.emit("return parts")
+    else:
+        source.emit("return [b''.join(out)]")
     return source.compiled(cls, version, "def encode(o):")
+
+
+def _carries_records(cls: type[Struct]) -> bool:
+    return any(
+        field.kind == "records" or (isinstance(field.item, type) and _carries_records(field.item))
+        for field in cls.FIELDS
+    )
+
+
+def add_records(parts: list[Part], out: list[Buffer], records: RecordsValue) -> list[Buffer]:
+    """Put records after the pieces in ``out``; the list to go on with. What is not copied goes to ``parts`` itself."""
+    for piece in records if isinstance(records, list) else (records,):
+        if not isinstance(piece, TransferableRecords) and len(piece) < COPY_BELOW_BYTES:
+            out.append(piece)
+            continue
+        if out:
+            parts.append(b"".join(out))
+            out = []
+        parts.append(piece)
+    return out
 
 
 class _EncoderWriter:
@@ -116,8 +154,7 @@ class _EncoderWriter:
                 emit(f'if len({local}) > {MAX_STRING_BYTES}: raise ValueError("a string too long")')
         if field.kind == "records":
             self.length(f"records_size({local})", character)
-            emit(f"if type({local}) is list: {self._out}.extend({local})")
-            emit(f"else: {self._out}.append({local})")
+            emit(f"out = add_records(parts, out, {local})")
         else:
             self.length(f"len({local})", character)
             emit(f"{self._out}.append({local})")

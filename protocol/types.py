@@ -29,6 +29,7 @@ _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")  # by hand: the base64 module costs
 _FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/!!")
 
 MAX_STRING_BYTES = 0x7FFF  # a string's classic length is an int16, and Kafka holds compact ones to the same
+MAX_ELEMENTS = 1 << 20  # of all arrays in one message: an element of 3 bytes on the wire takes 150 in memory
 MAX_TAGGED_FIELDS = 1024  # in one struct; Kafka's widest has four. A frame full of two-byte tags must not hold the loop
 
 INT16 = Struct(">h")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol import schema
+from protocol import types
 from protocol.errors import InvalidRequestError, UnsupportedVersionError
 from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from protocol.schema import (
@@ -29,6 +29,7 @@ from protocol.schema import (
     uuid,
     version_range,
 )
+from protocol.schema_encoder import COPY_BELOW_BYTES
 from protocol.transferable import TransferableRecords
 from protocol.types import ZERO_UUID, Buffer, RecordsValue, unsigned_varint
 
@@ -161,7 +162,7 @@ def test_binary_fields_are_views_of_the_message() -> None:
 
 def test_encode_parts_leaves_promises_and_large_buffers_as_they_are() -> None:
     promise = TransferableRecords(_NoFile(), 0, 100)
-    large = memoryview(bytes(schema.JOIN_BELOW_BYTES))
+    large = memoryview(bytes(COPY_BELOW_BYTES))
     size = 103 + len(large)
     parts = Carrier(head=1, records=[b"a", promise, large, b"bc"], tail=2).encode_parts(0)
     head, tail = b"\0\0\0\1", b"\0\0\0\2"
@@ -240,6 +241,13 @@ def test_a_million_tagged_fields_are_refused_at_once() -> None:
     data = bytes.fromhex("01 00 0000 01 01 01") + unsigned_varint(1_000_000) + b"\x07\x00" * 1_000_000
     with pytest.raises(InvalidRequestError, match="more than 1024 tagged fields"):
         Sample.decode(memoryview(data), 2)
+
+
+def test_elements_of_all_arrays_are_limited_together() -> None:
+    half = (types.MAX_ELEMENTS // 2 + 1).to_bytes(4, "big")
+    flags = half + bytes(types.MAX_ELEMENTS // 2 + 1)
+    with pytest.raises(InvalidRequestError, match=r"field points at byte .*: .* over 1048576 elements"):
+        Sample.decode(bytes(4) + flags + half + bytes(types.MAX_ELEMENTS * 2 + 4), 0)
 
 
 def test_record_value_carries_its_version() -> None:
