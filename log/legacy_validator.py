@@ -51,7 +51,7 @@ def validate_message_set(view: memoryview, params: ValidationParams, context: Ap
     entries = list(ByteBufferMessageSet(view).shallow())
     first = entries[0]
     source_codec = first.compression_type
-    inner = first.inner_messages(params.max_decompressed_bytes) if first.is_compressed else []
+    inner = first.inner_messages(params.decompressed_bound) if first.is_compressed else []
     check_inner_messages(inner, params)
     records = list(first.effective_records(inner)) if inner else [next(entry.records()) for entry in entries]
     timestamp_type = max(entry.timestamp_type for entry in entries)

@@ -1,8 +1,9 @@
 """Compression of record sets: none, gzip, snappy, lz4, zstd, each imported when first used.
 
 Decompression is bounded in every codec: no output, and no buffer sized by what the data claims, grows beyond
-``max_bytes`` (plus one chunk), so a bomb costs at most its bound. What is over the bound or does not decode raises
-InvalidRecordError; an unknown codec raises UnsupportedCompressionTypeError.
+``max_bytes`` (plus one chunk), so a bomb costs at most its bound. What is over the bound raises MessageTooLargeError
+(Java's producer then splits its batch, KIP-126), what does not decode InvalidRecordError, an unknown codec
+UnsupportedCompressionTypeError.
 
 What is read, and written:
 
@@ -26,7 +27,7 @@ import struct
 import zlib
 from enum import IntEnum
 
-from protocol.errors import InvalidRecordError, UnsupportedCompressionTypeError
+from protocol.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -65,7 +66,8 @@ def compression_type_for_name(name: str) -> CompressionType:
 def decompress(data: Buffer, codec: int, max_bytes: int, *, magic: int = 2) -> Buffer:
     """``data`` decompressed, at most ``max_bytes`` of it; with codec none ``data`` itself.
 
-    Raises InvalidRecordError when the result would be larger or the data is damaged, UnsupportedCompressionTypeError.
+    Raises MessageTooLargeError when the result would be larger, InvalidRecordError when the data is damaged,
+    UnsupportedCompressionTypeError.
     """
     if codec == CompressionType.NONE:
         return data
@@ -123,9 +125,9 @@ class _BoundedOutput:
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
 
-def too_large(codec: CompressionType, max_bytes: int) -> InvalidRecordError:
+def too_large(codec: CompressionType, max_bytes: int) -> MessageTooLargeError:
     """The error for data that decompresses beyond its bound."""
-    return InvalidRecordError(f"{codec.name.lower()} data decompresses to more than {max_bytes} bytes")
+    return MessageTooLargeError(f"{codec.name.lower()} data decompresses to more than {max_bytes} bytes")
 
 
 def damaged(codec: CompressionType, reason: object) -> InvalidRecordError:

@@ -223,7 +223,7 @@ class RecordBatch:
     def uncompressed_section(self, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
         """The records section, decompressed if need be.
 
-        Raises CorruptMessageError on damaged data, InvalidRecordError above the bound,
+        Raises InvalidRecordError on damaged data, MessageTooLargeError above the bound,
         UnsupportedCompressionTypeError on an unknown codec.
         """
         section = self.records_section()

@@ -240,7 +240,7 @@ def test_an_unknown_codec_is_refused() -> None:
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_bomb_is_refused(codec: CompressionType) -> None:
     batch = build_batch([Record(0, NOW_MS, b"k", bytes(5_000_000))], BatchOptions(compression=codec))
-    with pytest.raises(InvalidRecordError, match="more than 1000000"):
+    with pytest.raises(MessageTooLargeError, match="more than 1000000"):
         validate(batch, max_decompressed_bytes=1_000_000)
 
 

@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.compression import CompressionType, compress
-from protocol.errors import CorruptMessageError, InvalidRecordError, UnsupportedCompressionTypeError
+from protocol.errors import (
+    CorruptMessageError,
+    InvalidRecordError,
+    MessageTooLargeError,
+    UnsupportedCompressionTypeError,
+)
 from protocol.message_set import (
     ByteBufferMessageSet,
     LegacyRecordBatch,
@@ -215,7 +220,7 @@ def test_codecs_an_old_format_does_not_know() -> None:
 
 
 def test_nested_bomb_is_bounded() -> None:
-    with pytest.raises(InvalidRecordError, match="more than"):
+    with pytest.raises(MessageTooLargeError, match="more than"):
         list(ByteBufferMessageSet(wrapper(bytes(10_000_000)), max_decompressed_bytes=1_000_000))
 
 

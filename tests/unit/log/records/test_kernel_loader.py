@@ -1,0 +1,130 @@
+"""Loading kernels: compiled in a child, loaded in a thread, and one log line where that cannot be."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from log.records import compile as compile_module
+from log.records import kernel_loader
+
+
+@pytest.fixture(autouse=True)
+def no_cache_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "kept")
+
+
+def load(module: str) -> list[ModuleType]:
+    loaded: list[ModuleType] = []
+    kernel_loader.load_in_background(module, loaded.append).join()
+    return loaded
+
+
+def answer_child(monkeypatch: pytest.MonkeyPatch, returncode: int, stderr: bytes = b"") -> list[list[str]]:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, returncode, b"", stderr)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return commands
+
+
+def test_the_module_is_compiled_in_a_child_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = answer_child(monkeypatch, 0)
+    (module,) = load("log.records.reference")
+    assert module.__name__ == "log.records.reference"
+    assert [command[1:] for command in commands] == [["-m", "log.records.compile", "log.records.reference"]]
+
+
+def test_a_failed_compilation_is_one_log_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer_child(monkeypatch, 1, b"Traceback ...\nImportError: no LLVM")
+    assert load("log.records.reference") == []
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "kernels log.records.reference do not compile, record-level work stays in plain Python: ImportError: no LLVM"
+    ]
+
+
+def test_a_child_that_cannot_start_is_one_log_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    assert load("log.records.reference") == []
+    assert "no more processes" in caplog.text
+
+
+def test_a_module_that_does_not_import_is_one_log_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer_child(monkeypatch, 0)
+    assert load("log.records.missing") == []
+    assert "do not load" in caplog.text
+
+
+def test_without_numba_the_reference_stays(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert load("log.records.reference") == []
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
+    assert "numba is not installed" in caplog.text
+
+
+def test_the_users_own_cache_directory_wins(tmp_path: Path) -> None:
+    kernel_loader.ensure_cache_directory(tmp_path)
+    assert os.environ["NUMBA_CACHE_DIR"] == "kept"
+
+
+def test_a_writable_directory_beside_the_module_needs_no_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    kernel_loader.ensure_cache_directory(tmp_path)
+    assert "NUMBA_CACHE_DIR" not in os.environ
+
+
+def test_a_read_only_installation_caches_in_a_private_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    kernel_loader.ensure_cache_directory(tmp_path)
+    directory = Path(os.environ["NUMBA_CACHE_DIR"])
+    assert directory.parent == tmp_path
+    assert directory.stat().st_mode & 0o077 == 0
+
+
+def test_a_directory_others_may_write_is_not_trusted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cache holds pickles: whoever writes there runs code here."""
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: f"{tmp_path}/{prefix}fresh")
+    planted = tmp_path / f"tidelog-kernels-{os.getuid()}"
+    planted.mkdir(mode=0o777)
+    planted.chmod(0o777)
+    assert kernel_loader.private_temporary_directory().name == "tidelog-kernels-fresh"
+    planted.rmdir()
+    planted.write_text("a file")
+    assert kernel_loader.private_temporary_directory().name == "tidelog-kernels-fresh"
+
+
+def test_compile_imports_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    monkeypatch.setattr(importlib, "import_module", imported.append)
+    assert compile_module.main([]) == 0
+    assert compile_module.main(["one", "two"]) == 0
+    assert imported == ["log.records.kernels", "one", "two"]
