@@ -55,6 +55,8 @@ def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState) -> 
         image = broker.topics.delete_topic(name)
     except TopicDeletionDisabledError as error:
         raise error if context.api_version >= 3 else InvalidRequestError(error.message) from error
+    if broker.coordinators is not None:
+        broker.coordinators.topic_deleted(image.name)  # offsets committed for it must not meet a new topic of its name
     return DeletableTopicResult(name=image.name, topic_id=image.topic_id, error_message=None)
 
 

@@ -11,6 +11,7 @@ import struct
 
 from broker.broker import Broker, RequestContext
 from broker.dispatch import CloseConnectionError
+from log.topic_partition import TopicPartition
 from log.validator import record_errors
 from protocol.api_keys import ApiKey
 from protocol.errors import (
@@ -20,6 +21,7 @@ from protocol.errors import (
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollowerError,
+    TransactionalIdAuthorizationFailedError,
     UnsupportedCompressionTypeError,
 )
 from protocol.messages.produce import (
@@ -49,6 +51,7 @@ _FIRST_VERSION_WITH_ZSTD = 7
 _FIRST_VERSION_WITH_MAGIC_2 = 3
 _FIRST_VERSION_WITH_STORAGE_ERROR = 4
 _ZSTD = 4
+_ATTRIBUTES_LOW_BYTE, _TRANSACTIONAL = 22, 0x10
 _LENGTH = struct.Struct(">i")
 _LENGTH_OFFSET = 8
 _ADMIN_CLIENT_ID = "__admin_client"
@@ -67,7 +70,7 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
         TopicProduceResponse(
             name=topic.name,
             topic_id=topic.topic_id,
-            partition_responses=[_append(broker, context, acks, topic, data) for data in topic.partition_data],
+            partition_responses=[_append(broker, context, request, topic, data) for data in topic.partition_data],
         )
         for topic in request.topic_data
     ]
@@ -96,7 +99,11 @@ def error_response(request: ProduceRequest, error: KafkaError) -> ProduceRespons
 
 
 def _append(
-    broker: Broker, context: RequestContext, acks: int, topic: TopicProduceData, data: PartitionProduceData
+    broker: Broker,
+    context: RequestContext,
+    request: ProduceRequest,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
 ) -> PartitionProduceResponse:
     """Append one partition's records and describe what came of it."""
     version = context.api_version
@@ -107,7 +114,10 @@ def _append(
             partition = broker.replica_manager.partition(topic.name, data.index)
         if partition.is_internal and context.client_id != _ADMIN_CLIENT_ID:
             raise InvalidTopicError(f"Cannot append to internal topic {partition.topic_partition.topic}")
-        info = partition.append_records(check_records(data.records, version), required_acks=acks)
+        records = check_records(data.records, version)
+        if version >= _FIRST_VERSION_WITH_MAGIC_2 and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL:
+            _check_transaction(broker, version, request.transactional_id, partition.topic_partition, records)
+        info = partition.append_records(records, required_acks=request.acks)
     except KafkaError as error:
         return _failed(data.index, version, error)
     return PartitionProduceResponse(
@@ -116,6 +126,20 @@ def _append(
         log_append_time_ms=info.log_append_time,
         log_start_offset=info.log_start_offset,
     )
+
+
+def _check_transaction(
+    broker: Broker, version: int, transactional_id: str | None, partition: TopicPartition, records: memoryview
+) -> None:
+    """Only into an open transaction of its own may a producer write (KIP-890).
+
+    Raises TransactionalIdAuthorizationFailedError without an id, and what the coordinator raises.
+    """
+    from broker.coordinator.produce_check import check_transactional_batch  # most producers need no transactions
+
+    if transactional_id is None:
+        raise TransactionalIdAuthorizationFailedError
+    check_transactional_batch(broker, version, transactional_id, partition, records)
 
 
 def check_records(records: memoryview | None, version: int) -> memoryview:
