@@ -4,8 +4,8 @@ The function walks the buffer ``b`` with a local position ``p`` up to its end ``
 are read by one precompiled Struct, together with the byte that follows where that begins a varint: of the lengths met
 in practice nearly all fit into it. Nested structs are inlined, an array is one ``for``. Where a length leads, it is
 compared with what is left before anything is allocated, at the least size an element can have; ``k`` counts down
-how many elements the message's arrays may still have in all. Measured on a one-batch
-Produce v10: 1.3 µs, against 4.6 µs with a closure per field.
+how many elements the message's arrays may still have in all. Measured on a one-batch Produce v10: 1.7 µs, a third of
+what a closure per field takes.
 """
 
 from __future__ import annotations
@@ -124,34 +124,34 @@ class _DecoderWriter:
         self.flush()
         return "n < 0"
 
-    def null(self, target: str, field: Field, condition: str) -> None:
-        """The branch for null: a value where the version allows it, else an error. Classic lengths know only -1."""
+    def null(self, target: str, field: Field, condition: str) -> bool:
+        """Handle null: an error, or where the version allows it a value. True: an ``else`` was opened for the rest."""
         emit = self.source.emit
-        emit(f"if {condition}:")
-        self.source.indent += 1
         if not field.nullable.has(self.version):
-            emit(f'raise Malformed("{"null where none is allowed" if self.flexible else "a length below 0"}")')
-        else:
-            if not self.flexible:
-                emit('if n != -1: raise Malformed("a length below -1")')
-            emit(f"{target} = None")
-        self.source.indent -= 1
+            reason = "null where none is allowed" if self.flexible else "a length below 0"
+            emit(f'if {condition}: raise Malformed("{reason}")')
+            return False
+        emit(f"if {condition}:")
+        if not self.flexible:
+            emit('    if n != -1: raise Malformed("a length below -1")')
+        emit(f"    {target} = None")
         emit("else:")
+        self.source.indent += 1
+        return True
 
     def binary(self, target: str, field: Field) -> None:
         """Read a string, bytes or records."""
         is_string = field.kind == "string"
         condition = self.length(field, "h" if is_string else "i")
-        self.null(target, field, condition)
+        nullable = self.null(target, field, condition)
         emit = self.source.emit
-        self.source.indent += 1
         emit("q = p + n - 1" if self.flexible else "q = p + n")
         emit('if q > e: raise Malformed("a length beyond the end of the message")')
         if is_string and self.flexible:
             emit(f'if n > {MAX_STRING_BYTES + 1}: raise Malformed("a string longer than {MAX_STRING_BYTES} bytes")')
         emit(f'{target} = str(b[p:q], "utf-8")' if is_string else f"{target} = b[p:q]")
         emit("p = q")
-        self.source.indent -= 1
+        self.source.indent -= nullable
 
     def nested(self, target: str, field: Field) -> None:
         """Read a struct field: in place, or after the byte that says whether it is there."""
@@ -174,9 +174,8 @@ class _DecoderWriter:
         item = field.item
         assert item is not None
         condition = self.length(field, "i")
-        self.null(target, field, condition)
+        nullable = self.null(target, field, condition)
         emit = self.source.emit
-        self.source.indent += 1
         if self.flexible:
             emit("n -= 1")
         least = minimum_item_size(item, self.version, self.flexible)
@@ -192,7 +191,7 @@ class _DecoderWriter:
             self.source.indent += 1
             emit(f"{items}.append({self.struct(item)})")
             self.source.indent -= 1
-        self.source.indent -= 1
+        self.source.indent -= nullable
 
     def primitives(self, target: str, item: Field) -> None:
         """Read ``n`` elements of a primitive type."""
