@@ -2,7 +2,7 @@
 
 A producer without transactional id gets a fresh id each time. v2 flexible; v3 the producer's current id and epoch, so
 that it can go on after an error (KIP-360); v4 PRODUCER_FENCED; v5 TRANSACTION_ABORTABLE (KIP-890); v6 two-phase commit
-and keeping a prepared transaction (KIP-939).
+and keeping a prepared transaction (KIP-939), which Kafka 4.3 has but does not serve, as not stable yet.
 """
 
 from __future__ import annotations
