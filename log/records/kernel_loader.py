@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -82,8 +83,17 @@ def _compile_in_child(module: str) -> bool:
 
 
 def ensure_cache_directory(module_directory: Path) -> None:
-    """Set ``NUMBA_CACHE_DIR`` when numba would find no directory to write of its own."""
-    if os.environ.get("NUMBA_CACHE_DIR"):
+    """Set ``NUMBA_CACHE_DIR`` when numba would find no directory to write of its own.
+
+    numba ignores a cache it cannot write to, so a read-only one (shipped in a container image) is copied first.
+    """
+    shipped = os.environ.get("NUMBA_CACHE_DIR")
+    if shipped and (_is_writable(Path(shipped)) or not Path(shipped).is_dir()):
+        return
+    if shipped:
+        directory = private_temporary_directory()
+        shutil.copytree(shipped, directory, dirs_exist_ok=True)
+        os.environ["NUMBA_CACHE_DIR"] = str(directory)
         return
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     if _is_writable(module_directory / "__pycache__") or _is_writable(user_cache / "numba"):

@@ -88,6 +88,19 @@ def test_the_users_own_cache_directory_wins(tmp_path: Path) -> None:
     assert os.environ["NUMBA_CACHE_DIR"] == "kept"
 
 
+def test_a_read_only_shipped_cache_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shipped = tmp_path / "shipped" / "records_1234"
+    shipped.mkdir(parents=True)
+    (shipped / "kernels.nbi").write_text("index")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shipped"))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    kernel_loader.ensure_cache_directory(tmp_path)
+    directory = Path(os.environ["NUMBA_CACHE_DIR"])
+    assert directory != tmp_path / "shipped"
+    assert (directory / "records_1234" / "kernels.nbi").read_text() == "index"
+
+
 def test_a_writable_directory_beside_the_module_needs_no_setting(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
