@@ -344,9 +344,12 @@ class CoordinatorRuntime(Generic[S]):
         partition, shard = loading.partition, loading.shard
         del self._loading[partition]
         self._shards[partition] = shard
-        shard.timer.wake_up = lambda deadline: self._arm(partition, shard, deadline)
         for result in shard.on_loaded():
             self._execute_for_clock(partition, shard, result)
+        shard.timer.wake_up = lambda deadline: self._arm(partition, shard, deadline)
+        deadline_ms = shard.timer.next_deadline_ms()
+        if deadline_ms is not None:
+            self._arm(partition, shard, deadline_ms)
 
     def _fail(self, partition: int, error: KafkaError) -> None:
         logger.error("%s-%d cannot be loaded, its groups are refused: %s", self._name, partition, error)

@@ -7,17 +7,23 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from broker.broker import RequestContext
-from broker.coordinator.config import GroupConfig
+from broker.coordinator.config import GroupConfig, TransactionConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_records import GroupRecordSerde
 from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.result import CoordinatorRecord
 from broker.coordinator.runtime import CoordinatorRuntime
 from broker.coordinator.timer import CoordinatorTimer
+from broker.coordinator.transaction_coordinator import TransactionCoordinator
+from broker.coordinator.transaction_records import TransactionRecordSerde
+from broker.coordinator.transaction_shard import ProducerIdAndEpoch, TransactionShard
+from broker.coordinator.transaction_state import PartitionKey, Transaction
 from broker.deferred import Deferred
 from broker.metadata import MetadataCache, TopicImage
 from log.time import ManualTime
 from protocol.errors import KafkaError
+from protocol.messages.end_txn import EndTxnRequest
+from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from protocol.record_batch import RecordBatch, assign_offset_and_epoch, iter_batches
@@ -217,3 +223,84 @@ class GroupWorld:
                 self.sync(member_id, generation_id)
         self.sync(leader, generation_id, {member_id: member_id.encode() for member_id in ids})
         return sorted(ids, key=lambda member_id: member_id != leader)
+
+
+class RecordingMarkers:
+    """A ``MarkerWriter`` that remembers; partitions in ``failures`` fail with their error."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[PartitionKey, ProducerIdAndEpoch, bool]] = []
+        self.failures: dict[PartitionKey, KafkaError] = {}
+
+    def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> None:
+        if partition in self.failures:
+            raise self.failures[partition]
+        self.written.append((partition, producer, commit))
+
+
+class TransactionWorld:
+    """A transaction coordinator over a memory topic, with producers' calls in short form."""
+
+    def __init__(self, log: MemoryTopicLog | None = None, time: ManualTime | None = None, **config: Any) -> None:
+        self.time = time or ManualTime()
+        self.loop = ManualLoop(self.time)
+        self.log = log or MemoryTopicLog()
+        self.config = replace(TransactionConfig(), **config)
+        self.markers = RecordingMarkers()
+        self.next_producer_id = 1000
+        self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
+            "__transaction_state",
+            log=self.log,
+            serde=TransactionRecordSerde(),
+            new_shard=self._new_shard,
+            time=self.time,
+            call_soon=self.loop.call_soon,
+            call_later=self.loop.call_later,
+        )
+        self.coordinator = TransactionCoordinator(self.runtime, markers=self.markers, config=self.config)
+
+    def _new_shard(self, partition: int, timer: CoordinatorTimer) -> TransactionShard:
+        return TransactionShard(
+            timer,
+            time=self.time,
+            config=self.config,
+            next_producer_id=self._next_id,
+            finish=lambda transaction: self.coordinator.finish(transaction),
+        )
+
+    def _next_id(self) -> int:
+        self.next_producer_id += 1
+        return self.next_producer_id
+
+    def restarted(self) -> TransactionWorld:
+        """Another coordinator over the same log: what a restart or kill -9 leaves."""
+        world = TransactionWorld(self.log, self.time)
+        world.config = self.config
+        world.next_producer_id = self.next_producer_id + 1000
+        world.runtime.load_all()
+        world.loop.run_soon()
+        return world
+
+    def advance(self, milliseconds: float) -> None:
+        self.loop.advance(milliseconds)
+
+    def transaction(self, transactional_id: str = "x") -> Transaction:
+        found = self.coordinator.find(transactional_id)
+        assert found is not None
+        return found
+
+    def init(self, producer: ProducerIdAndEpoch = (-1, -1), **fields: Any) -> ProducerIdAndEpoch:
+        """InitProducerId; the id and epoch of the answer."""
+        values = {"transactional_id": "x", "transaction_timeout_ms": 60_000, **fields}
+        request = InitProducerIdRequest(producer_id=producer[0], producer_epoch=producer[1], **values)
+        response = self.coordinator.init_producer_id(request)
+        return response.producer_id, response.producer_epoch
+
+    def add(self, producer: ProducerIdAndEpoch, *partitions: PartitionKey, version: int = 1) -> None:
+        self.coordinator.add_partitions("x", producer, partitions or (("t", 0),), version)
+
+    def end(self, producer: ProducerIdAndEpoch, *, commit: bool = True, version: int = 1) -> ProducerIdAndEpoch:
+        request = EndTxnRequest(
+            transactional_id="x", producer_id=producer[0], producer_epoch=producer[1], committed=commit
+        )
+        return self.coordinator.end(request, version)
