@@ -50,14 +50,9 @@ class Source:
         self._counter += 1
         return f"{prefix}{self._counter}"
 
-    def name(self, prefix: str, value: Any) -> str:
-        """A global name for ``value``; the same value gets the same name."""
-        name = prefix
-        suffix = 1
-        while name in self.names and self.names[name] is not value:
-            suffix += 1
-            name = f"{prefix}{suffix}"
-        self.names[name] = value
+    def name(self, name: str, value: Any) -> str:
+        """Make ``value`` known to the function by ``name``."""
+        assert self.names.setdefault(name, value) is value, f"{name} means two things in one message"
         return name
 
     def compiled(self, cls: type[Message], version: int, header: str) -> CompiledCoder:
@@ -216,4 +211,3 @@ def struct_fields(cls: type[Struct], version: int, flexible: bool) -> tuple[list
             plain.append(field)
     tagged.sort(key=lambda field: field.tag or 0)
     return plain, tagged, absent
-

@@ -26,10 +26,11 @@ def all_frames(reader: FrameReader) -> list[bytes]:
 
 
 @given(
-    bodies=st.lists(st.integers(0, 20_000).map(lambda size: bytes(range(256)) * (size // 256) + b"x" * (size % 256))),
+    sizes=st.lists(st.integers(0, 20_000)),
     cuts=st.lists(st.integers(1, 30_000), min_size=1),
 )
-def test_frames_do_not_depend_on_how_bytes_arrive(bodies: list[bytes], cuts: list[int]) -> None:
+def test_frames_do_not_depend_on_how_bytes_arrive(sizes: list[int], cuts: list[int]) -> None:
+    bodies = [bytes(range(256)) * (size // 256) + b"x" * (size % 256) for size in sizes]
     reader = FrameReader(LIMIT)
     stream = memoryview(framed(*bodies))
     taken = []
