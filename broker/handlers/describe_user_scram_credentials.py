@@ -26,7 +26,7 @@ def handle(
 ) -> DescribeUserScramCredentialsResponse:
     """Read the store."""
     found = ScramCredentials(broker.store).users()
-    asked = Counter(user.name for user in request.users) if request.users else Counter(found)
+    asked = Counter(user.name for user in request.users) if request.users else Counter(list(found))
     results = []
     for name, times in asked.items():
         if times > 1:

@@ -1,0 +1,41 @@
+"""Sends a request through a handler the way the dispatcher does: over the wire form of one version, there and back."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, TypeVar
+
+from broker.broker import Broker, RequestContext
+from broker.handlers.registry import REGISTRY
+from protocol.errors import KafkaError
+from protocol.schema import Message
+from tests.unit.broker.admin_broker import context_of
+
+_Response = TypeVar("_Response", bound=Message)
+
+
+def handler_of(request: Message) -> Any:
+    """The module that handles this request."""
+    return importlib.import_module(REGISTRY[request.API_KEY].module)
+
+
+def drive(
+    broker: Broker,
+    request: Message,
+    response_type: type[_Response],
+    version: int | None = None,
+    context: RequestContext | None = None,
+) -> _Response:
+    """The response as a client of this version reads it; by default the newest."""
+    if version is None:
+        version = request.VERSIONS.highest
+    if context is None:
+        context = context_of(version)
+    context.api_version = version
+    module = handler_of(request)
+    received = module.Request.decode(memoryview(request.encode(version)), version)
+    try:
+        response = module.handle(broker, context, received)
+    except KafkaError as error:
+        response = module.error_response(received, error)
+    return response_type.decode(memoryview(response.encode(version)), version)

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from broker.handlers import (
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
+    describe_quorum,
+    describe_topic_partitions,
+    elect_leaders,
+)
+from protocol.errors import (
+    BrokerIdNotRegisteredError,
+    ElectionNotNeededError,
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    LogDirNotFoundError,
+    MismatchedEndpointTypeError,
+    NoReassignmentInProgressError,
+    ReplicaNotAvailableError,
+    UnknownServerError,
+    UnknownTopicOrPartitionError,
+    UnsupportedEndpointTypeError,
+)
+from protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+)
+from protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    PartitionData,
+    TopicData,
+)
+from protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    TopicRequest,
+)
+from protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker
+from tests.unit.broker.handlers.drive import drive
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> AdminBroker:
+    return AdminBroker(tmp_path)
+
+
+@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_cluster_is_described(admin: AdminBroker, version: int, asked: bool) -> None:
+    request = DescribeClusterRequest(include_cluster_authorized_operations=asked)
+    response = drive(admin.broker, request, DescribeClusterResponse, version)
+    assert (response.error_code, response.cluster_id, response.controller_id) == (0, CLUSTER_ID, 1)
+    (node,) = response.brokers
+    assert (node.broker_id, node.host, node.port, node.rack) == (1, "10.0.0.5", 9092, None)
+    assert response.cluster_authorized_operations == (CLUSTER_OPERATIONS if asked else NOT_REQUESTED)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("kind", "error"), [(2, MismatchedEndpointTypeError), (3, UnsupportedEndpointTypeError)])
+def test_there_are_no_controllers_to_describe(admin: AdminBroker, version: int, kind: int, error: type) -> None:
+    response = drive(admin.broker, DescribeClusterRequest(endpoint_type=kind), DescribeClusterResponse, version)
+    assert response.error_code == cast(Any, error).code
+    assert response.error_message
+
+
+def pages(admin: AdminBroker, limit: int, *names: str) -> list[list[tuple[str | None, list[int]]]]:
+    """All pages, each as (topic, partition indexes)."""
+    found = []
+    cursor: Cursor | None = None
+    while True:
+        request = DescribeTopicPartitionsRequest(
+            topics=[TopicRequest(name=name) for name in names], response_partition_limit=limit, cursor=cursor
+        )
+        response = drive(admin.broker, request, DescribeTopicPartitionsResponse)
+        found.append(
+            [(topic.name, [partition.partition_index for partition in topic.partitions]) for topic in response.topics]
+        )
+        if response.next_cursor is None:
+            return found
+        cursor = Cursor(
+            topic_name=response.next_cursor.topic_name, partition_index=response.next_cursor.partition_index
+        )
+
+
+def test_topics_come_page_by_page(admin: AdminBroker) -> None:
+    admin.topics.create_topic("b", 3)
+    admin.topics.create_topic("a", 2)
+    assert pages(admin, 10) == [[("a", [0, 1]), ("b", [0, 1, 2])]]
+    assert pages(admin, 2) == [[("a", [0, 1])], [("b", [0, 1])], [("b", [2])]]
+    assert pages(admin, 3) == [[("a", [0, 1]), ("b", [0])], [("b", [1, 2])]]
+    assert pages(admin, 0, "b") == [[("b", [0])], [("b", [1])], [("b", [2])]]
+
+
+def test_the_brokers_limit_holds_too(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"max.request.partition.size.limit": "1"})
+    admin.topics.create_topic("a", 2)
+    assert pages(admin, 100) == [[("a", [0])], [("a", [1])]]
+
+
+def test_an_unknown_topic_has_its_error_on_its_page(admin: AdminBroker) -> None:
+    image = admin.topics.create_topic("a", 1)
+    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="no"), TopicRequest(name="a")])
+    known, unknown = drive(admin.broker, request, DescribeTopicPartitionsResponse).topics
+    assert (known.topic_id, known.partitions[0].leader_id) == (image.topic_id, 1)
+    assert (unknown.name, unknown.error_code) == ("no", UnknownTopicOrPartitionError.code)
+
+
+def test_a_cursor_of_a_topic_deleted_meanwhile_goes_on_after_it(admin: AdminBroker) -> None:
+    admin.topics.create_topic("c", 1)
+    request = DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="b", partition_index=5))
+    response = drive(admin.broker, request, DescribeTopicPartitionsResponse)
+    assert [topic.name for topic in response.topics] == ["c"]
+
+
+def test_a_cursor_beyond_the_last_partition(admin: AdminBroker) -> None:
+    admin.topics.create_topic("a", 1)
+    request = DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="a", partition_index=5))
+    response = drive(admin.broker, request, DescribeTopicPartitionsResponse)
+    assert [topic.partitions for topic in response.topics] == [[]]
+    assert response.next_cursor is None
+
+
+def test_a_negative_cursor_is_refused(admin: AdminBroker) -> None:
+    request = DescribeTopicPartitionsRequest(
+        topics=[TopicRequest(name="a")], cursor=Cursor(topic_name="a", partition_index=-1)
+    )
+    response = drive(admin.broker, request, DescribeTopicPartitionsResponse)
+    assert response.topics[0].error_code == InvalidRequestError.code
+    assert describe_topic_partitions.error_response(request, InvalidRequestError()).topics[0].name == "a"
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_no_election_is_needed(admin: AdminBroker, version: int) -> None:
+    admin.topics.create_topic("a", 1)
+    asked = [TopicPartitions(topic="a", partitions=[0, 1]), TopicPartitions(topic="no", partitions=[0])]
+    response = drive(admin.broker, ElectLeadersRequest(topic_partitions=asked), ElectLeadersResponse, version)
+    codes = [[entry.error_code for entry in topic.partition_result] for topic in response.replica_election_results]
+    unknown = UnknownTopicOrPartitionError.code
+    assert codes == [[ElectionNotNeededError.code, unknown], [unknown]]
+    whole = elect_leaders.error_response(ElectLeadersRequest(topic_partitions=asked), UnknownServerError())
+    assert whole.replica_election_results[0].partition_result[1].error_code == -1
+
+
+def test_an_election_everywhere_finds_nothing_to_do(admin: AdminBroker) -> None:
+    admin.topics.create_topic("a", 1)
+    response = drive(admin.broker, ElectLeadersRequest(topic_partitions=None), ElectLeadersResponse)
+    assert (response.error_code, response.replica_election_results) == (0, [])
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_a_partition_can_only_stay(admin: AdminBroker, version: int) -> None:
+    admin.topics.create_topic("a", 1)
+    asked: list[tuple[int, list[int] | None]] = [(0, [1]), (0, None), (0, [2]), (0, []), (1, [1])]
+    topic = ReassignableTopic(
+        name="a", partitions=[ReassignablePartition(partition_index=index, replicas=ids) for index, ids in asked]
+    )
+    request = AlterPartitionReassignmentsRequest(topics=[topic, ReassignableTopic(name="no", partitions=[])])
+    response = drive(admin.broker, request, AlterPartitionReassignmentsResponse, version)
+    assert response.error_code == 0
+    assert [partition.error_code for partition in response.responses[0].partitions] == [
+        0,
+        NoReassignmentInProgressError.code,
+        InvalidReplicaAssignmentError.code,
+        InvalidReplicaAssignmentError.code,
+        UnknownTopicOrPartitionError.code,
+    ]
+    assert alter_partition_reassignments.error_response(request, UnknownServerError()).error_code == -1
+
+
+def test_no_reassignment_is_ever_under_way(admin: AdminBroker) -> None:
+    response = drive(admin.broker, ListPartitionReassignmentsRequest(), ListPartitionReassignmentsResponse)
+    assert (response.error_code, response.topics) == (0, [])
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_quorum_is_this_node(admin: AdminBroker, version: int) -> None:
+    admin.topics.create_topic("a")
+    topics = [
+        TopicData(topic_name="__cluster_metadata", partitions=[PartitionData(partition_index=0)]),
+        TopicData(topic_name="a", partitions=[PartitionData(partition_index=0)]),
+    ]
+    response = drive(admin.broker, DescribeQuorumRequest(topics=topics), DescribeQuorumResponse, version)
+    quorum = response.topics[0].partitions[0]
+    assert (quorum.error_code, quorum.leader_id, quorum.high_watermark) == (0, 1, admin.store.revision)
+    (voter,) = quorum.current_voters
+    assert (voter.replica_id, voter.log_end_offset) == (1, admin.store.revision)
+    assert voter.last_caught_up_timestamp == (admin.time.milliseconds() if version >= 1 else -1)
+    assert response.topics[1].partitions[0].error_code == UnknownTopicOrPartitionError.code
+    if version >= 2:
+        assert response.nodes[0].listeners[0].port == 9092
+    assert describe_quorum.error_response(DescribeQuorumRequest(), UnknownServerError()).error_code == -1
+
+
+@pytest.mark.parametrize(("node_id", "error"), [(1, InvalidRequestError), (7, BrokerIdNotRegisteredError)])
+def test_the_only_broker_cannot_leave(admin: AdminBroker, node_id: int, error: type) -> None:
+    response = drive(admin.broker, UnregisterBrokerRequest(broker_id=node_id), UnregisterBrokerResponse)
+    assert response.error_code == cast(Any, error).code
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_a_replica_stays_in_its_directory(tmp_path: Path, version: int) -> None:
+    admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path}/one,{tmp_path}/two"})
+    admin.topics.create_topic("a", 1)
+    log = SimpleNamespace(directory=f"{tmp_path}/one/a-0")
+    admin.broker.replica_manager = cast(Any, SimpleNamespace(partition=lambda *_: SimpleNamespace(log=log)))
+    topics = [AlterReplicaLogDirTopic(name="a", partitions=[0, 1])]
+    request = AlterReplicaLogDirsRequest(
+        dirs=[AlterReplicaLogDir(path=str(path), topics=topics) for path in (tmp_path / "one", tmp_path / "two", "/no")]
+    )
+    response = drive(admin.broker, request, AlterReplicaLogDirsResponse, version)
+    (topic,) = response.results
+    assert [(entry.partition_index, entry.error_code) for entry in topic.partitions] == [
+        (0, 0),
+        (1, ReplicaNotAvailableError.code),
+        (0, InvalidRequestError.code),
+        (1, ReplicaNotAvailableError.code),
+        (0, LogDirNotFoundError.code),
+        (1, LogDirNotFoundError.code),
+    ]
+    whole = alter_replica_log_dirs.error_response(request, UnknownServerError())
+    assert {entry.error_code for entry in whole.results[0].partitions} == {-1}

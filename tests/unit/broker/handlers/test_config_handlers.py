@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.config_manager import Change, Operation, ResourceType
+from broker.handlers import alter_configs, describe_configs, incremental_alter_configs
+from protocol.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    UnknownServerError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from protocol.messages import alter_configs as alter
+from protocol.messages import incremental_alter_configs as incremental
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from tests.unit.broker.admin_broker import AdminBroker
+from tests.unit.broker.handlers.drive import drive
+
+TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> AdminBroker:
+    admin = AdminBroker(tmp_path)
+    admin.topics.create_topic("orders", configs={"retention.ms": "5"})
+    return admin
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_configs_are_described(admin: AdminBroker, version: int) -> None:
+    resources = [
+        DescribeConfigsResource(
+            resource_type=TOPIC, resource_name="orders", configuration_keys=["retention.ms", "segment.bytes"]
+        ),
+        DescribeConfigsResource(resource_type=TOPIC, resource_name="no", configuration_keys=None),
+        DescribeConfigsResource(resource_type=BROKER, resource_name="1", configuration_keys=None),
+    ]
+    request = DescribeConfigsRequest(
+        resources=resources, include_synonyms=version >= 1, include_documentation=version >= 3
+    )
+    topic, unknown, broker = drive(admin.broker, request, DescribeConfigsResponse, version).results
+    own, default = sorted(topic.configs, key=lambda config: config.name)
+    assert (own.name, own.value, default.name, default.value) == ("retention.ms", "5", "segment.bytes", "1073741824")
+    assert (unknown.error_code, unknown.resource_name) == (UnknownTopicOrPartitionError.code, "no")
+    assert len(broker.configs) > 100
+    if version == 0:
+        assert (own.is_default, default.is_default) == (False, True)
+    else:
+        assert (own.config_source, default.config_source) == (1, 5)
+        assert [synonym.name for synonym in own.synonyms] == ["retention.ms", "log.retention.hours"]
+    if version >= 3:
+        assert own.config_type == 5
+        assert own.documentation
+    whole = describe_configs.error_response(request, UnknownServerError())
+    assert [result.error_code for result in whole.results] == [-1, -1, -1]
+
+
+def test_synonyms_and_documentation_only_when_asked_for(admin: AdminBroker) -> None:
+    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="orders", configuration_keys=["retention.ms"])
+    request = DescribeConfigsRequest(resources=[resource])
+    (result,) = drive(admin.broker, request, DescribeConfigsResponse).results
+    assert (result.configs[0].synonyms, result.configs[0].documentation) == ([], None)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_configs_are_replaced(admin: AdminBroker, version: int) -> None:
+    resources = [
+        alter.AlterConfigsResource(
+            resource_type=TOPIC, resource_name="orders", configs=[alter.AlterableConfig(name=name, value=value)]
+        )
+        for name, value in (("flush.ms", "9"), ("flush.ms", "x"), ("flush.ms", None))
+    ]
+    resources[2].configs.append(alter.AlterableConfig(name="flush.ms", value=None))
+    twice = [alter.AlterableConfig(name="flush.ms", value="1")] * 2
+    resources.append(alter.AlterConfigsResource(resource_type=TOPIC, resource_name="orders", configs=twice))
+    request = alter.AlterConfigsRequest(resources=resources)
+    responses = drive(admin.broker, request, alter.AlterConfigsResponse, version).responses
+    invalid, malformed = InvalidConfigError.code, InvalidRequestError.code
+    assert [answer.error_code for answer in responses] == [0, invalid, malformed, malformed]
+    assert admin.metadata.topics["orders"].configs == {"flush.ms": "9"}
+    whole = alter_configs.error_response(request, UnknownServerError())
+    assert {answer.error_code for answer in whole.responses} == {-1}
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_single_configs_are_changed(admin: AdminBroker, version: int) -> None:
+    def resource(name: str, operation: int, value: str | None) -> incremental.AlterConfigsResource:
+        config = incremental.AlterableConfig(name=name, config_operation=operation, value=value)
+        return incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="orders", configs=[config])
+
+    resources = [
+        resource("flush.ms", 0, "9"),
+        resource("retention.ms", 1, None),
+        resource("cleanup.policy", 2, "compact"),
+        resource("cleanup.policy", 3, "delete"),
+        resource("flush.ms", 7, "1"),
+    ]
+    request = incremental.IncrementalAlterConfigsRequest(resources=resources)
+    responses = drive(admin.broker, request, incremental.IncrementalAlterConfigsResponse, version).responses
+    assert [answer.error_code for answer in responses] == [0, 0, 0, 0, InvalidRequestError.code]
+    assert admin.metadata.topics["orders"].configs == {"flush.ms": "9", "cleanup.policy": "compact"}
+    whole = incremental_alter_configs.error_response(request, UnknownServerError())
+    assert {answer.error_code for answer in whole.responses} == {-1}
+
+
+def test_changes_can_be_only_validated(admin: AdminBroker) -> None:
+    config = incremental.AlterableConfig(name="flush.ms", config_operation=0, value="9")
+    resource = incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="orders", configs=[config])
+    request = incremental.IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
+    (answer,) = drive(admin.broker, request, incremental.IncrementalAlterConfigsResponse).responses
+    assert answer.error_code == 0
+    assert admin.metadata.topics["orders"].configs == {"retention.ms": "5"}
+
+
+def test_config_resources_are_listed(admin: AdminBroker) -> None:
+    admin.configs.alter(ResourceType.CLIENT_METRICS, "s", [Change("metrics", Operation.SET, "*")], False)
+
+    def listed(version: int, *kinds: int) -> list[tuple[int, str]]:
+        request = ListConfigResourcesRequest(resource_types=list(kinds))
+        response = drive(admin.broker, request, ListConfigResourcesResponse, version)
+        assert response.error_code == 0
+        return [(entry.resource_type, entry.resource_name) for entry in response.config_resources]
+
+    assert listed(0) == [(16, "s")]
+    assert listed(1, 2, 2) == [(2, "orders")]
+    assert listed(1) == [(2, "orders"), (4, "1"), (8, "1"), (16, "s")]
+    request = ListConfigResourcesRequest(resource_types=[99])
+    response = drive(admin.broker, request, ListConfigResourcesResponse, 1)
+    assert response.error_code == UnsupportedVersionError.code

@@ -1,0 +1,441 @@
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from broker.config_manager import Change, Operation, ResourceType
+from broker.deferred import Deferred
+from broker.features import FeatureRange, finalized_features, supported_features
+from broker.handlers import describe_log_dirs
+from broker.handlers.registry import REGISTRY
+from broker.scram_credentials import ScramCredentials, ScramMechanism
+from protocol.api_keys import ApiKey
+from protocol.errors import (
+    DelegationTokenAuthDisabledError,
+    DuplicateResourceError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    KafkaStorageError,
+    ResourceNotFoundError,
+    SecurityDisabledError,
+    TelemetryTooLargeError,
+    UnacceptableCredentialError,
+    UnknownServerError,
+    UnknownSubscriptionIdError,
+    UnsupportedSaslMechanismError,
+    UnsupportedVersionError,
+)
+from protocol.messages import alter_client_quotas as alter_quotas
+from protocol.messages import describe_client_quotas as describe_quotas
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from protocol.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
+from protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserName,
+)
+from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
+from protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
+from protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from protocol.types import ZERO_UUID
+from tests.unit.broker.admin_broker import AdminBroker, context_of
+from tests.unit.broker.handlers.drive import drive
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> AdminBroker:
+    return AdminBroker(tmp_path)
+
+
+# Security that is not configured
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_without_an_authorizer_there_are_no_acls(admin: AdminBroker, version: int) -> None:
+    code = SecurityDisabledError.code
+    assert drive(admin.broker, DescribeAclsRequest(), DescribeAclsResponse, version).error_code == code
+    creations = [AclCreation(principal="User:a", host="*")] * 2
+    created = drive(admin.broker, CreateAclsRequest(creations=creations), CreateAclsResponse, version)
+    assert [result.error_code for result in created.results] == [code, code]
+    deleted = drive(admin.broker, DeleteAclsRequest(filters=[DeleteAclsFilter()]), DeleteAclsResponse, version)
+    assert [result.error_code for result in deleted.filter_results] == [code]
+
+
+def test_without_a_secret_there_are_no_tokens(admin: AdminBroker) -> None:
+    code = DelegationTokenAuthDisabledError.code
+    for version in range(4):
+        made = drive(admin.broker, CreateDelegationTokenRequest(), CreateDelegationTokenResponse, version)
+        told = drive(admin.broker, DescribeDelegationTokenRequest(), DescribeDelegationTokenResponse, version)
+        assert (made.error_code, told.error_code) == (code, code)
+    for version in range(3):
+        kept = drive(admin.broker, RenewDelegationTokenRequest(), RenewDelegationTokenResponse, version)
+        gone = drive(admin.broker, ExpireDelegationTokenRequest(), ExpireDelegationTokenResponse, version)
+        assert (kept.error_code, gone.error_code) == (code, code)
+
+
+# SCRAM
+
+
+def upsert(user: str, mechanism: int = 1, iterations: int = 4096) -> ScramCredentialUpsertion:
+    return ScramCredentialUpsertion(
+        name=user, mechanism=mechanism, iterations=iterations, salt=b"salt", salted_password=b"p" * 32
+    )
+
+
+def alter_scram(
+    admin: AdminBroker, deletions: list[ScramCredentialDeletion], upsertions: list[ScramCredentialUpsertion]
+) -> dict[str, int]:
+    request = AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions)
+    response = drive(admin.broker, request, AlterUserScramCredentialsResponse)
+    return {result.user: result.error_code for result in response.results}
+
+
+def test_scram_credentials_are_set_described_and_kept(admin: AdminBroker) -> None:
+    assert alter_scram(admin, [], [upsert("ann"), upsert("ann", 2, 8192), upsert("bob")]) == {"ann": 0, "bob": 0}
+    again = admin.reopen()
+    request = DescribeUserScramCredentialsRequest(users=None)
+    response = drive(again.broker, request, DescribeUserScramCredentialsResponse)
+    found = {
+        result.user: [(info.mechanism, info.iterations) for info in result.credential_infos]
+        for result in response.results
+    }
+    assert found == {"ann": [(1, 4096), (2, 8192)], "bob": [(1, 4096)]}
+    assert alter_scram(again, [ScramCredentialDeletion(name="ann", mechanism=1)], []) == {"ann": 0}
+    assert ScramCredentials(again.store).get("ann", ScramMechanism.SCRAM_SHA_256) is None
+    assert ScramCredentials(again.store).get("ann", ScramMechanism.SCRAM_SHA_512) is not None
+
+
+def test_scram_keys_are_those_of_rfc_7677(admin: AdminBroker) -> None:
+    import base64
+    import hashlib
+
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", salt, 4096)
+    credentials = ScramCredentials(admin.store)
+    credentials.put("user", ScramMechanism.SCRAM_SHA_256, 4096, salt, salted)
+    credential = credentials.get("user", ScramMechanism.SCRAM_SHA_256)
+    assert credential is not None
+    assert base64.b64encode(credential.stored_key) == b"WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY="
+    assert base64.b64encode(credential.server_key) == b"wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="
+
+
+def test_bad_scram_changes(admin: AdminBroker) -> None:
+    deletions = [ScramCredentialDeletion(name="nobody", mechanism=1)]
+    upsertions = [upsert("few", iterations=1), upsert("many", iterations=99999), upsert(""), upsert("odd", 9)]
+    assert alter_scram(admin, deletions, [*upsertions, upsert("twice"), upsert("twice")]) == {
+        "nobody": ResourceNotFoundError.code,
+        "few": UnacceptableCredentialError.code,
+        "many": UnacceptableCredentialError.code,
+        "": UnacceptableCredentialError.code,
+        "odd": UnsupportedSaslMechanismError.code,
+        "twice": DuplicateResourceError.code,
+    }
+
+
+def test_users_without_credentials_are_told(admin: AdminBroker) -> None:
+    users = [UserName(name=name) for name in ("nobody", "twice", "twice")]
+    request = DescribeUserScramCredentialsRequest(users=users)
+    response = drive(admin.broker, request, DescribeUserScramCredentialsResponse)
+    codes = {result.user: result.error_code for result in response.results}
+    assert codes == {"nobody": ResourceNotFoundError.code, "twice": DuplicateResourceError.code}
+
+
+def test_scram_errors_for_whole_requests() -> None:
+    from broker.handlers import alter_user_scram_credentials, describe_user_scram_credentials
+
+    request = AlterUserScramCredentialsRequest(upsertions=[upsert("ann")])
+    whole = alter_user_scram_credentials.error_response(request, UnknownServerError())
+    assert [(result.user, result.error_code) for result in whole.results] == [("ann", -1)]
+    asked = DescribeUserScramCredentialsRequest(users=None)
+    assert describe_user_scram_credentials.error_response(asked, UnknownServerError()).error_code == -1
+
+
+# Quotas
+
+Entity = list[tuple[str, str | None]]
+
+
+def alter_quota(
+    admin: AdminBroker, entity: Entity, *ops: tuple[str, float | None], version: int = 1, validate_only: bool = False
+) -> int:
+    entry = alter_quotas.EntryData(
+        entity=[alter_quotas.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        ops=[alter_quotas.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in ops],
+    )
+    request = alter_quotas.AlterClientQuotasRequest(entries=[entry], validate_only=validate_only)
+    (answer,) = drive(admin.broker, request, alter_quotas.AlterClientQuotasResponse, version).entries
+    return answer.error_code
+
+
+def quotas(
+    admin: AdminBroker, *components: tuple[str, int, str | None], strict: bool = False, version: int = 1
+) -> dict[tuple[tuple[str, str | None], ...], dict[str, float]]:
+    request = describe_quotas.DescribeClientQuotasRequest(
+        components=[
+            describe_quotas.ComponentData(entity_type=kind, match_type=match_type, match=match)
+            for kind, match_type, match in components
+        ],
+        strict=strict,
+    )
+    response = drive(admin.broker, request, describe_quotas.DescribeClientQuotasResponse, version)
+    assert response.error_code == 0
+    return {
+        tuple((part.entity_type, part.entity_name) for part in entry.entity): {
+            value.key: value.value for value in entry.values
+        }
+        for entry in response.entries or ()
+    }
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_quotas_are_set_removed_and_kept(admin: AdminBroker, version: int) -> None:
+    entity: Entity = [("user", "ann"), ("client-id", None)]
+    assert alter_quota(admin, entity, ("producer_byte_rate", 1024.0), ("request_percentage", 50.5)) == 0
+    key = (("client-id", None), ("user", "ann"))
+    again = admin.reopen()
+    assert quotas(again, version=version) == {key: {"producer_byte_rate": 1024.0, "request_percentage": 50.5}}
+    assert alter_quota(again, entity, ("producer_byte_rate", None), version=version) == 0
+    assert quotas(again, version=version) == {key: {"request_percentage": 50.5}}
+    assert alter_quota(again, entity, ("request_percentage", None)) == 0
+    assert quotas(again) == {}
+
+
+def test_quotas_can_be_only_validated(admin: AdminBroker) -> None:
+    assert alter_quota(admin, [("user", "ann")], ("producer_byte_rate", 1.0), validate_only=True) == 0
+    assert quotas(admin) == {}
+
+
+def test_quotas_are_found_by_filter(admin: AdminBroker) -> None:
+    entities: list[Entity] = [[("user", "ann")], [("user", None)], [("user", "ann"), ("client-id", "c")]]
+    for entity in entities:
+        alter_quota(admin, entity, ("consumer_byte_rate", 1.0))
+    alter_quota(admin, [("ip", "10.0.0.1")], ("connection_creation_rate", 5.0))
+    ann, default, both = (("user", "ann"),), (("user", None),), (("client-id", "c"), ("user", "ann"))
+    assert set(quotas(admin, ("user", 0, "ann"))) == {ann, both}
+    assert set(quotas(admin, ("user", 0, "ann"), strict=True)) == {ann}
+    assert set(quotas(admin, ("user", 1, None))) == {default}
+    assert set(quotas(admin, ("user", 2, None))) == {ann, default, both}
+    assert set(quotas(admin, ("user", 2, None), ("client-id", 0, "c"))) == {both}
+    assert set(quotas(admin, ("ip", 2, None))) == {(("ip", "10.0.0.1"),)}
+    assert len(quotas(admin)) == 4
+
+
+@pytest.mark.parametrize(
+    ("entity", "key", "value"),
+    [
+        ([], "producer_byte_rate", 1.0),
+        ([("user", "a"), ("user", "b")], "producer_byte_rate", 1.0),
+        ([("planet", "a")], "producer_byte_rate", 1.0),
+        ([("user", "")], "producer_byte_rate", 1.0),
+        ([("ip", "10.0.0.1"), ("user", "a")], "connection_creation_rate", 1.0),
+        ([("ip", "not an address")], "connection_creation_rate", 1.0),
+        ([("ip", None)], "producer_byte_rate", 1.0),
+        ([("user", "a")], "connection_creation_rate", 1.0),
+        ([("user", "a")], "producer_byte_rate", 0.0),
+        ([("user", "a")], "producer_byte_rate", 1.5),
+        ([("user", "a")], "producer_byte_rate", float("nan")),
+        ([("user", "a")], "request_percentage", -1.0),
+    ],
+)
+def test_bad_quotas_are_refused(admin: AdminBroker, entity: Entity, key: str, value: float) -> None:
+    entry = alter_quotas.EntryData(
+        entity=[alter_quotas.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        ops=[alter_quotas.OpData(key=key, value=value)],
+    )
+    request = alter_quotas.AlterClientQuotasRequest(entries=[entry])
+    (answer,) = drive(admin.broker, request, alter_quotas.AlterClientQuotasResponse).entries
+    assert answer.error_code == InvalidRequestError.code
+    assert quotas(admin) == {}
+
+
+@pytest.mark.parametrize(
+    ("components", "code"),
+    [
+        ([("planet", 0, "a")], UnsupportedVersionError.code),
+        ([("user", 0, "a"), ("user", 0, "b")], InvalidRequestError.code),
+        ([("user", 9, None)], InvalidRequestError.code),
+        ([("user", 0, None)], InvalidRequestError.code),
+        ([("user", 1, "a")], InvalidRequestError.code),
+        ([("ip", 2, None), ("user", 2, None)], InvalidRequestError.code),
+    ],
+)
+def test_bad_quota_filters(admin: AdminBroker, components: list[tuple[str, int, str | None]], code: int) -> None:
+    request = describe_quotas.DescribeClientQuotasRequest(
+        components=[
+            describe_quotas.ComponentData(entity_type=kind, match_type=match_type, match=match)
+            for kind, match_type, match in components
+        ]
+    )
+    response = drive(admin.broker, request, describe_quotas.DescribeClientQuotasResponse)
+    assert (response.error_code, response.entries) == (code, None)
+
+
+# Features
+
+
+def update(
+    admin: AdminBroker, *updates: tuple[str, int, int], version: int = 1, validate_only: bool = False
+) -> UpdateFeaturesResponse:
+    keys = [
+        FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)
+        if version
+        else FeatureUpdateKey(feature=name, max_version_level=level, allow_downgrade=kind > 1)
+        for name, level, kind in updates
+    ]
+    request = UpdateFeaturesRequest(feature_updates=keys, validate_only=validate_only)
+    return drive(admin.broker, request, UpdateFeaturesResponse, version)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_features_go_down_and_up(admin: AdminBroker, version: int) -> None:
+    highest = supported_features()["metadata.version"].highest
+    assert finalized_features(admin.store)["metadata.version"] == highest
+    refused = update(admin, ("metadata.version", highest - 1, 1), version=version)
+    assert refused.error_code == InvalidUpdateVersionError.code
+    assert update(admin, ("metadata.version", highest - 1, 2), version=version).error_code == 0
+    again = admin.reopen()
+    assert finalized_features(again.store)["metadata.version"] == highest - 1
+    assert update(again, ("metadata.version", highest, 1), version=version).error_code == 0
+    assert finalized_features(again.store)["metadata.version"] == highest
+
+
+def test_features_change_all_or_none(admin: AdminBroker) -> None:
+    response = update(admin, ("metadata.version", 10, 2), ("no.such", 1, 1))
+    assert {result.error_code for result in response.results} == {InvalidUpdateVersionError.code}
+    assert finalized_features(admin.store)["metadata.version"] != 10
+
+
+def test_feature_updates_can_be_only_validated(admin: AdminBroker) -> None:
+    assert update(admin, ("metadata.version", 10, 2), validate_only=True).error_code == 0
+    assert finalized_features(admin.store)["metadata.version"] != 10
+
+
+@pytest.mark.parametrize(("level", "kind"), [(1, 2), (99, 1), (25, 2), (25, 7)])
+def test_bad_feature_updates(admin: AdminBroker, level: int, kind: int) -> None:
+    assert update(admin, ("metadata.version", 20, 2)).error_code == 0
+    assert update(admin, ("metadata.version", level, kind)).error_code != 0
+
+
+def test_features_are_offered_with_their_apis(monkeypatch: pytest.MonkeyPatch, admin: AdminBroker) -> None:
+    monkeypatch.delitem(REGISTRY, ApiKey.CONSUMER_GROUP_HEARTBEAT, raising=False)
+    assert "group.version" not in supported_features()
+    monkeypatch.setitem(REGISTRY, ApiKey.CONSUMER_GROUP_HEARTBEAT, REGISTRY[ApiKey.METADATA])
+    assert supported_features()["group.version"] == FeatureRange(0, 1)
+    assert finalized_features(admin.store)["group.version"] == 1
+    update(admin, ("group.version", 0, 3))
+    assert "group.version" not in finalized_features(admin.store)
+
+
+# Telemetry
+
+
+def subscribe(admin: AdminBroker, name: str, **texts: str) -> None:
+    changes = [Change(key.replace("_", "."), Operation.SET, text) for key, text in texts.items()]
+    admin.configs.alter(ResourceType.CLIENT_METRICS, name, changes, False)
+
+
+def subscription(admin: AdminBroker, instance: bytes = ZERO_UUID) -> GetTelemetrySubscriptionsResponse:
+    request = GetTelemetrySubscriptionsRequest(client_instance_id=instance)
+    return drive(admin.broker, request, GetTelemetrySubscriptionsResponse, context=context_of(0, client_id="app-1"))
+
+
+def push(admin: AdminBroker, instance: bytes, subscription_id: int, metrics: bytes = b"m") -> int:
+    request = PushTelemetryRequest(client_instance_id=instance, subscription_id=subscription_id, metrics=metrics)
+    return drive(admin.broker, request, PushTelemetryResponse, context=context_of(0, client_id="app-1")).error_code
+
+
+def test_without_subscriptions_nothing_is_asked_for(admin: AdminBroker) -> None:
+    response = subscription(admin)
+    assert response.client_instance_id != ZERO_UUID
+    assert (response.requested_metrics, response.push_interval_ms) == ([], 300_000)
+    assert subscription(admin, response.client_instance_id).client_instance_id == response.client_instance_id
+
+
+def test_subscriptions_that_match_are_put_together(admin: AdminBroker) -> None:
+    subscribe(admin, "a", metrics="b,a", interval_ms="1000")
+    subscribe(admin, "b", metrics="c", match="client_id=app-.*,client_source_address=10\\..*")
+    subscribe(admin, "c", metrics="d", match="client_id=other")
+    subscribe(admin, "d", metrics="e", match="client_software_name=known to nobody here")
+    response = subscription(admin)
+    assert (response.requested_metrics, response.push_interval_ms) == (["a", "b", "c"], 1000)
+    subscribe(admin, "e", metrics="*")
+    assert subscription(admin).requested_metrics == ["*"]
+
+
+def test_metrics_are_pushed_under_the_present_subscription(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"telemetry.max.bytes": "10"})
+    subscribe(admin, "a", metrics="*")
+    given = subscription(admin)
+    assert push(admin, given.client_instance_id, given.subscription_id) == 0
+    assert push(admin, ZERO_UUID, given.subscription_id) == InvalidRequestError.code
+    too_large = push(admin, given.client_instance_id, given.subscription_id, b"m" * 11)
+    assert too_large == TelemetryTooLargeError.code
+    subscribe(admin, "a", interval_ms="1000")
+    stale = push(admin, given.client_instance_id, given.subscription_id)
+    assert stale == UnknownSubscriptionIdError.code
+
+
+# Log directories
+
+
+async def test_log_directories_are_described(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path},{tmp_path}/missing"})
+    admin.topics.create_topic("a-b", 2)
+    admin.topics.create_topic("c", 1)
+    for name, size in (("a-b-0", 5), ("a-b-1", 7), ("a-b-2", 9), ("c-0", 1), ("gone-0", 3), ("x.1-delete", 3)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "00000000000000000000.log").write_bytes(bytes(size))
+        (tmp_path / name / "00000000000000000000.index").write_bytes(bytes(100))
+    admin.broker.loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as executor:
+        admin.broker.executor = executor
+        everything = await described(admin, DescribeLogDirsRequest(topics=None))
+        some = await described(
+            admin, DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="a-b", partitions=[1, 9])])
+        )
+    first, missing = everything.results
+    sizes = {
+        topic.name: [(entry.partition_index, entry.partition_size) for entry in topic.partitions]
+        for topic in first.topics
+    }
+    assert sizes == {"a-b": [(0, 5), (1, 7)], "c": [(0, 1)]}
+    assert (first.log_dir, first.error_code) == (str(tmp_path), 0)
+    assert first.total_bytes >= first.usable_bytes > 0
+    assert missing.error_code == KafkaStorageError.code
+    assert [topic.name for topic in some.results[0].topics] == ["a-b"]
+    assert [entry.partition_index for entry in some.results[0].topics[0].partitions] == [1]
+    assert describe_log_dirs.error_response(DescribeLogDirsRequest(), UnknownServerError()).error_code == -1
+
+
+async def described(admin: AdminBroker, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    deferred = describe_log_dirs.handle(admin.broker, context_of(5), request)
+    assert isinstance(deferred, Deferred)
+    answered = asyncio.Event()
+    deferred.on_done(lambda _: answered.set())
+    await answered.wait()
+    return DescribeLogDirsResponse.decode(deferred.result().encode(5), 5)
