@@ -72,15 +72,17 @@ class RecordEngine:
             return reference.check_section(section, count)
         return SectionCheck(low, high, keyless, consecutive == 1)
 
-    def first_at_or_after(self, section: Buffer, count: int, timestamp_delta: int) -> TimestampPosition | None:
+    def first_at_or_after(
+        self, section: Buffer, count: int, timestamp_delta: int, min_offset_delta: int
+    ) -> TimestampPosition | None:
         """See :func:`log.records.reference.first_at_or_after`: same result, same errors."""
         kernels = self._kernels
         if count < KERNEL_MIN_RECORDS or kernels is None or self._numpy is None:
-            return reference.first_at_or_after(section, count, timestamp_delta)
+            return reference.first_at_or_after(section, count, timestamp_delta, min_offset_delta)
         view = self._numpy.frombuffer(section, dtype=self._numpy.uint8)
-        status, offset_delta, found = kernels.first_at_or_after(view, count, timestamp_delta)
+        status, offset_delta, found = kernels.first_at_or_after(view, count, timestamp_delta, min_offset_delta)
         if status:
-            return reference.first_at_or_after(section, count, timestamp_delta)
+            return reference.first_at_or_after(section, count, timestamp_delta, min_offset_delta)
         return None if offset_delta < 0 else TimestampPosition(offset_delta, found)
 
     def first_with_max_timestamp(self, section: Buffer, count: int) -> TimestampPosition | None:

@@ -183,10 +183,15 @@ class TimestampPosition(NamedTuple):
     timestamp_delta: int
 
 
-def first_at_or_after(section: Buffer, count: int, timestamp_delta: int) -> TimestampPosition | None:
-    """The first record whose timestamp delta is at least ``timestamp_delta`` ms. Raises InvalidRecordError."""
+def first_at_or_after(
+    section: Buffer, count: int, timestamp_delta: int, min_offset_delta: int
+) -> TimestampPosition | None:
+    """The first record whose deltas are at least ``timestamp_delta`` ms and ``min_offset_delta``.
+
+    Raises InvalidRecordError on malformed records up to it.
+    """
     for found in _deltas(section, count):
-        if found.timestamp_delta >= timestamp_delta:
+        if found.timestamp_delta >= timestamp_delta and found.offset_delta >= min_offset_delta:
             return found
     return None
 

@@ -69,10 +69,15 @@ def test_engines_agree_on_the_structure_of_any_bytes(section: bytes, count: int)
     assert outcome(lambda: COMPILED.check_section(memoryview(section), count)) == expected
 
 
-@given(section=sections, count=st.integers(0, 20), delta=st.integers(-(2**62), 2**62) | st.integers(-5, 5))
-def test_engines_agree_on_look_ups_in_any_bytes(section: bytes, count: int, delta: int) -> None:
-    assert outcome(lambda: COMPILED.first_at_or_after(section, count, delta)) == outcome(
-        lambda: reference.first_at_or_after(section, count, delta)
+@given(
+    section=sections,
+    count=st.integers(0, 20),
+    delta=st.integers(-(2**62), 2**62) | st.integers(-5, 5),
+    low=st.integers(-1, 3000),
+)
+def test_engines_agree_on_look_ups_in_any_bytes(section: bytes, count: int, delta: int, low: int) -> None:
+    assert outcome(lambda: COMPILED.first_at_or_after(section, count, delta, low)) == outcome(
+        lambda: reference.first_at_or_after(section, count, delta, low)
     )
     assert outcome(lambda: COMPILED.first_with_max_timestamp(section, count)) == outcome(
         lambda: reference.first_with_max_timestamp(section, count)
@@ -111,9 +116,10 @@ def test_look_ups(engine: RecordEngine) -> None:
     times = [5, 3, 9, 9, 7]
     batch = RecordBatch(build_batch([Record(10 + i, NOW_MS + t, b"k", b"v") for i, t in enumerate(times)]))
     section, count = batch.records_section(), batch.record_count
-    assert engine.first_at_or_after(section, count, -100) == TimestampPosition(0, 0)
-    assert engine.first_at_or_after(section, count, 1) == TimestampPosition(2, 4)
-    assert engine.first_at_or_after(section, count, 5) is None
+    assert engine.first_at_or_after(section, count, -100, 0) == TimestampPosition(0, 0)
+    assert engine.first_at_or_after(section, count, 1, 0) == TimestampPosition(2, 4)
+    assert engine.first_at_or_after(section, count, 1, 3) == TimestampPosition(3, 4)
+    assert engine.first_at_or_after(section, count, 5, 0) is None
     assert engine.first_with_max_timestamp(section, count) == TimestampPosition(2, 4)
     assert engine.first_with_max_timestamp(b"", 0) is None
 
@@ -149,7 +155,7 @@ def test_a_kernel_that_is_wrong_about_damage_changes_nothing() -> None:
     """Semantics never depend on the engine: a kernel's complaint is only a reason to ask the reference."""
 
     def always(*arguments: Any) -> tuple[int, ...]:
-        return (1, 0, 0, 0, 0)[: 3 if len(arguments) == 3 else 5]
+        return (1, 0, 0, 0, 0)[: 3 if len(arguments) == 4 else 5]
 
     suspicious = SimpleNamespace(
         check_section=always, first_at_or_after=always, first_with_max_timestamp=lambda *_: (1, 0, 0)
@@ -158,7 +164,7 @@ def test_a_kernel_that_is_wrong_about_damage_changes_nothing() -> None:
     engine.use_kernels(cast(ModuleType, suspicious))
     section = bytes(batch_of(5)[61:])
     assert engine.check_section(section, 5) == reference.check_section(section, 5)
-    assert engine.first_at_or_after(section, 5, 2) == reference.first_at_or_after(section, 5, 2)
+    assert engine.first_at_or_after(section, 5, 2, 0) == reference.first_at_or_after(section, 5, 2, 0)
     assert engine.first_with_max_timestamp(section, 5) == reference.first_with_max_timestamp(section, 5)
 
 

@@ -1,0 +1,60 @@
+"""Finding records by time inside one stored batch, of any format: the last step of ListOffsets (KIP-33, KIP-734).
+
+A magic 2 batch is searched by ``log.records.engine`` without making record objects; message sets record by record.
+Under log append time every record of a batch has the batch's time, so only the offset decides.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from log.records import engine
+from protocol.message_set import LegacyRecordBatch
+from protocol.record_batch import LOG_APPEND_TIME, RecordBatch
+
+
+class FoundRecord(NamedTuple):
+    """A record's timestamp in ms and its offset."""
+
+    timestamp: int
+    offset: int
+
+
+def first_at_or_after(
+    batch: RecordBatch | LegacyRecordBatch, timestamp: int, min_offset: int, max_decompressed_bytes: int
+) -> FoundRecord | None:
+    """The first record at or after ``timestamp`` (ms) with at least ``min_offset``; None when the batch has none.
+
+    Raises InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError as reading the batch does.
+    """
+    if isinstance(batch, LegacyRecordBatch) or batch.timestamp_type == LOG_APPEND_TIME:
+        for record in batch.records(max_decompressed_bytes):
+            if record.timestamp >= timestamp and record.offset >= min_offset:
+                return FoundRecord(record.timestamp, record.offset)
+        return None
+    base_timestamp, base_offset = batch.base_timestamp, batch.base_offset
+    section = batch.uncompressed_section(max_decompressed_bytes)
+    found = engine.first_at_or_after(
+        section, batch.record_count, _as_delta(timestamp - base_timestamp), _as_delta(min_offset - base_offset)
+    )
+    if found is None:
+        return None
+    return FoundRecord(base_timestamp + found.timestamp_delta, base_offset + found.offset_delta)
+
+
+def with_max_timestamp(batch: RecordBatch | LegacyRecordBatch, max_decompressed_bytes: int) -> FoundRecord | None:
+    """The first of the batch's records with its largest timestamp; None in an emptied batch. Errors as above."""
+    if isinstance(batch, LegacyRecordBatch) or batch.timestamp_type == LOG_APPEND_TIME:
+        records = batch.records(max_decompressed_bytes)
+        newest = max(records, key=lambda record: record.timestamp, default=None)
+        return None if newest is None else FoundRecord(newest.timestamp, newest.offset)
+    section = batch.uncompressed_section(max_decompressed_bytes)
+    found = engine.first_with_max_timestamp(section, batch.record_count)
+    if found is None:
+        return None
+    return FoundRecord(batch.base_timestamp + found.timestamp_delta, batch.base_offset + found.offset_delta)
+
+
+def _as_delta(difference: int) -> int:
+    """A difference of two 64-bit numbers, kept within 64 bits for the kernels; no record lies beyond."""
+    return max(-(1 << 63), min(difference, (1 << 63) - 1))
