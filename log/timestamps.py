@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from log.batch_scan import NO_TIMESTAMP
+from log.records.lookup import first_at_or_after
 from log.segment import LogSegment
 from log.segments import LogSegments
 from protocol.record_batch import iter_batches
@@ -77,8 +78,8 @@ def _find_in_segment(log: UnifiedLog, segment: LogSegment, timestamp: int) -> Ti
 
 def _find_in_batch(log: UnifiedLog, batch: memoryview, timestamp: int) -> TimestampAndOffset | None:
     for entry in iter_batches(batch):
-        for record in entry.records(log.environment.max_decompressed_bytes):
-            if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
-                epoch = log.leader_epochs.epoch_for_offset(record.offset)
-                return TimestampAndOffset(record.timestamp, record.offset, epoch)
+        found = first_at_or_after(entry, timestamp, log.log_start_offset, log.environment.max_decompressed_bytes)
+        if found is not None:
+            epoch = log.leader_epochs.epoch_for_offset(found.offset)
+            return TimestampAndOffset(found.timestamp, found.offset, epoch)
     return None

@@ -85,20 +85,8 @@ class RecordEngine:
             return reference.first_at_or_after(section, count, timestamp_delta, min_offset_delta)
         return None if offset_delta < 0 else TimestampPosition(offset_delta, found)
 
-    def first_with_max_timestamp(self, section: Buffer, count: int) -> TimestampPosition | None:
-        """See :func:`log.records.reference.first_with_max_timestamp`: same result, same errors."""
-        kernels = self._kernels
-        if count < KERNEL_MIN_RECORDS or kernels is None or self._numpy is None:
-            return reference.first_with_max_timestamp(section, count)
-        view = self._numpy.frombuffer(section, dtype=self._numpy.uint8)
-        status, offset_delta, found = kernels.first_with_max_timestamp(view, count)
-        if status:
-            return reference.first_with_max_timestamp(section, count)
-        return None if offset_delta < 0 else TimestampPosition(offset_delta, found)
-
 
 #: The process's engine.
 ENGINE = RecordEngine()
 check_section = ENGINE.check_section
 first_at_or_after = ENGINE.first_at_or_after
-first_with_max_timestamp = ENGINE.first_with_max_timestamp

@@ -18,7 +18,6 @@ from numba import njit
 #: Read-only views are what frames give; numba lets writable arrays pass for them, so one signature serves both.
 _CHECK = "UniTuple(int64, 5)(Array(uint8, 1, 'C', True), int64)"
 _AT_OR_AFTER = "UniTuple(int64, 3)(Array(uint8, 1, 'C', True), int64, int64, int64)"
-_MAX_TIMESTAMP = "UniTuple(int64, 3)(Array(uint8, 1, 'C', True), int64)"
 _MIN_RECORD_BYTES = 7
 _MIN_INT64, _MAX_INT64 = -0x8000000000000000, 0x7FFFFFFFFFFFFFFF
 MALFORMED = 1
@@ -157,19 +156,3 @@ def first_at_or_after(data: Any, count: int, timestamp_delta: int, min_offset_de
         if timestamp >= timestamp_delta and offset >= min_offset_delta:
             return 0, offset, timestamp
     return 0, -1, 0
-
-
-@njit(_MAX_TIMESTAMP, nogil=True, cache=True)
-def first_with_max_timestamp(data: Any, count: int) -> Any:
-    """(status, offset delta, timestamp delta) of the first record with the largest timestamp; -1 when there is none."""
-    if count < 0 or count > data.size // _MIN_RECORD_BYTES:
-        return MALFORMED, 0, 0
-    position = 0
-    best_offset, best = np.int64(-1), np.int64(_MIN_INT64)
-    for _ in range(count):
-        timestamp, offset, _, position = _read_deltas(data, position)
-        if position < 0 or offset < 0:
-            return MALFORMED, 0, 0
-        if best_offset < 0 or timestamp > best:
-            best_offset, best = offset, timestamp
-    return 0, best_offset, best

@@ -1,4 +1,5 @@
-"""Finding records by time inside one stored batch, of any format: the last step of ListOffsets (KIP-33, KIP-734).
+"""Finding records by time inside one stored batch, of any format: the last step of ListOffsets (KIP-33). A batch header
+knows its largest timestamp, so looking for that one finds the record of the largest timestamp (KIP-734).
 
 A magic 2 batch is searched by ``log.records.engine`` without making record objects; message sets record by record.
 Under log append time every record of a batch has the batch's time, so only the offset decides.
@@ -40,19 +41,6 @@ def first_at_or_after(
     if found is None:
         return None
     return FoundRecord(base_timestamp + found.timestamp_delta, base_offset + found.offset_delta)
-
-
-def with_max_timestamp(batch: RecordBatch | LegacyRecordBatch, max_decompressed_bytes: int) -> FoundRecord | None:
-    """The first of the batch's records with its largest timestamp; None in an emptied batch. Errors as above."""
-    if isinstance(batch, LegacyRecordBatch) or batch.timestamp_type == LOG_APPEND_TIME:
-        records = batch.records(max_decompressed_bytes)
-        newest = max(records, key=lambda record: record.timestamp, default=None)
-        return None if newest is None else FoundRecord(newest.timestamp, newest.offset)
-    section = batch.uncompressed_section(max_decompressed_bytes)
-    found = engine.first_with_max_timestamp(section, batch.record_count)
-    if found is None:
-        return None
-    return FoundRecord(batch.base_timestamp + found.timestamp_delta, batch.base_offset + found.offset_delta)
 
 
 def _as_delta(difference: int) -> int:

@@ -196,11 +196,6 @@ def first_at_or_after(
     return None
 
 
-def first_with_max_timestamp(section: Buffer, count: int) -> TimestampPosition | None:
-    """The first of the records with the largest timestamp; None without records. Raises InvalidRecordError."""
-    return max(_deltas(section, count), key=lambda found: found.timestamp_delta, default=None)
-
-
 def _deltas(section: Buffer, count: int) -> Iterator[TimestampPosition]:
     ensure_plausible_count(count, len(section))
     position = 0

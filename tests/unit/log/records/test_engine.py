@@ -79,9 +79,6 @@ def test_engines_agree_on_look_ups_in_any_bytes(section: bytes, count: int, delt
     assert outcome(lambda: COMPILED.first_at_or_after(section, count, delta, low)) == outcome(
         lambda: reference.first_at_or_after(section, count, delta, low)
     )
-    assert outcome(lambda: COMPILED.first_with_max_timestamp(section, count)) == outcome(
-        lambda: reference.first_with_max_timestamp(section, count)
-    )
 
 
 @settings(max_examples=500)
@@ -120,8 +117,6 @@ def test_look_ups(engine: RecordEngine) -> None:
     assert engine.first_at_or_after(section, count, 1, 0) == TimestampPosition(2, 4)
     assert engine.first_at_or_after(section, count, 1, 3) == TimestampPosition(3, 4)
     assert engine.first_at_or_after(section, count, 5, 0) is None
-    assert engine.first_with_max_timestamp(section, count) == TimestampPosition(2, 4)
-    assert engine.first_with_max_timestamp(b"", 0) is None
 
 
 def test_loading_starts_once_after_enough_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,15 +152,12 @@ def test_a_kernel_that_is_wrong_about_damage_changes_nothing() -> None:
     def always(*arguments: Any) -> tuple[int, ...]:
         return (1, 0, 0, 0, 0)[: 3 if len(arguments) == 4 else 5]
 
-    suspicious = SimpleNamespace(
-        check_section=always, first_at_or_after=always, first_with_max_timestamp=lambda *_: (1, 0, 0)
-    )
+    suspicious = SimpleNamespace(check_section=always, first_at_or_after=always)
     engine = RecordEngine()
     engine.use_kernels(cast(ModuleType, suspicious))
     section = bytes(batch_of(5)[61:])
     assert engine.check_section(section, 5) == reference.check_section(section, 5)
     assert engine.first_at_or_after(section, 5, 2, 0) == reference.first_at_or_after(section, 5, 2, 0)
-    assert engine.first_with_max_timestamp(section, 5) == reference.first_with_max_timestamp(section, 5)
 
 
 def test_module_functions_are_the_processes_engine() -> None:
