@@ -22,34 +22,14 @@ from cleaner import layout as at
 from cleaner.engine import Engine, IntegerArray, TransactionRows
 from cleaner.errors import CleaningAbortedError, UnframedSegmentError
 from cleaner.key_index import KeyIndex, Section
+from cleaner.log_to_clean import LogToClean
 from cleaner.offset_map import SIPHASH_ALGORITHM
 from cleaner.segment_reader import REPORTED_BATCHES, TABLE_ROWS, SegmentReader, UnreadableBatch
 from cleaner.segment_writer import CleanedSegment, group_segments
 from log.segment import LogSegment
-from log.topic_partition import TopicPartition
 from log.transaction_index import AbortedTxn
-from log.unified_log import UnifiedLog
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LogToClean:
-    """A log and the offsets of its sections: clean below the first, dirty up to the second, not to be touched after."""
-
-    topic_partition: TopicPartition
-    log: UnifiedLog
-    first_dirty_offset: int
-    first_uncleanable_offset: int
-    clean_bytes: int = 0
-    cleanable_bytes: int = 0
-    compaction_delay_ms: int = 0
-
-    @property
-    def cleanable_ratio(self) -> float:
-        """Share of the cleanable bytes in clean and cleanable bytes."""
-        total = self.clean_bytes + self.cleanable_bytes
-        return self.cleanable_bytes / total if total else 0.0
 
 
 @dataclass(slots=True)

@@ -8,12 +8,10 @@ once.
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 import mmap
-import subprocess
-import sys
+import threading
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,8 +19,7 @@ import numpy as np
 from cleaner import layout as at
 from cleaner import reference
 from cleaner.offset_map import MD5_ALGORITHM, PROCESS_SECRET, OffsetMapFullError, SkimpyOffsetMap, digest_of
-
-logger = logging.getLogger(__name__)
+from log.records.kernel_loader import load_in_background
 
 IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
 WordArray = np.ndarray[Any, np.dtype[np.uint64]]
@@ -31,8 +28,6 @@ ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 #: Where a growing map begins: 512 KiB stay in the second-level cache, enough for 24,000 keys.
 FIRST_MAP_BYTES = 512 * 1024
 GROWTH = 4
-#: Compiling all kernels takes 12 s of CPU on one core; a machine that needs this long has other troubles.
-COMPILE_TIMEOUT_S = 300.0
 _DRAIN_BUCKETS = 64 * 1024
 
 
@@ -402,27 +397,28 @@ class KernelEngine:
         return BucketMap(memory, load_factor, algorithm)
 
 
-def kernels_installed() -> bool:
-    """Whether numba is there (``pip install tidelog[kernels]``)."""
-    return importlib.util.find_spec("numba") is not None
+class _Loaded:
+    """The kernel engine of this process, once it is loaded; or that it cannot be."""
+
+    lock = threading.Lock()
+    engine: Engine | None = None
 
 
-def compile_in_child() -> bool:
-    """Compile every kernel in a child process, into the cache on disk; False when that failed (logged).
+def load_engine(*, large: bool = True) -> Engine:
+    """The engine for a round: plain Python for small ones; for ``large`` ones, and from then on, the kernels.
 
-    Any thread but the event loop's; takes 12 s the first time, 1 s when all is cached.
+    The first large round waits until a child process has compiled them into the cache on disk (12 s of CPU, once per
+    installation) and they are loaded from there (1 s). Where numba is missing plain Python does it all. Any thread but
+    the event loop's.
     """
-    command = [sys.executable, "-m", "cleaner.compile"]
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_TIMEOUT_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        logger.warning("the cleaner's kernels do not compile, it goes on in plain Python: %s", error)
-        return False
-    return True
+    if _Loaded.engine is None and large:
+        with _Loaded.lock:
+            if _Loaded.engine is None:
+                _Loaded.engine = ReferenceEngine()
+                # The loader logs why when it fails, and then calls nobody.
+                load_in_background("cleaner.warm_kernels", _use_kernels).join()
+    return _Loaded.engine or ReferenceEngine()
 
 
-def load_engine(*, compile_ahead: bool = True) -> Engine:
-    """The fastest engine this installation has."""
-    if kernels_installed() and (not compile_ahead or compile_in_child()):
-        return KernelEngine()
-    return ReferenceEngine()
+def _use_kernels(module: ModuleType) -> None:
+    _Loaded.engine = module.ENGINE

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cleaner.cleaner import LogToClean
+from cleaner.log_to_clean import LogToClean
 from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
 from log.file_system import FileSystem, OsFileSystem

@@ -1,0 +1,382 @@
+"""State of every partition as the cleaner sees it, the choice of the filthiest log, and the cleaner's checkpoint.
+
+    state         may follow                    what it means
+    idle          in progress, paused(1)        nobody works on it
+    in progress   idle, quarantined             a round runs
+    aborted       in progress                   the round was told to stop and will be paused when it has
+    paused(n)     idle, quarantined, aborted,   n callers keep cleaning away: truncation, deletion, a directory move
+                  paused(n - 1), paused(n + 1)
+    quarantined   in progress                   the last round failed; tried again after a back-off that doubles
+
+``cleaner-offset-checkpoint`` in each log directory holds the first dirty offset of its partitions, in Kafka's form. An
+offset outside its log (the log was truncated, or deleted and made anew) counts as the log start.
+
+One lock guards the table; it is never held while a log is read or a file is written, except the small checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from cleaner.errors import CleaningAbortedError
+from cleaner.log_to_clean import LogToClean, look_at, roll_if_overdue
+from log.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    CheckpointCorruptError,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from log.file_system import FileSystem
+from log.time import Time
+from log.topic_partition import TopicPartition
+from log.unified_log import UnifiedLog
+from protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+#: A failed partition is tried again after this, then twice this, and so on up to the second.
+FIRST_RETRY_MS = 15_000
+LAST_RETRY_MS = 3_600_000
+
+#: The compacted logs there are now. May open logs; called without the lock.
+LogSource = Callable[[], Iterable[UnifiedLog]]
+
+
+class CleaningState(Enum):
+    """See the module's table."""
+
+    IDLE = "idle"
+    IN_PROGRESS = "in progress"
+    ABORTED = "aborted"
+    PAUSED = "paused"
+    QUARANTINED = "quarantined"
+
+
+VALID_PREVIOUS: Mapping[CleaningState, frozenset[CleaningState]] = {
+    CleaningState.IDLE: frozenset({CleaningState.IN_PROGRESS, CleaningState.PAUSED}),
+    CleaningState.IN_PROGRESS: frozenset({CleaningState.IDLE, CleaningState.QUARANTINED}),
+    CleaningState.ABORTED: frozenset({CleaningState.IN_PROGRESS}),
+    CleaningState.PAUSED: frozenset(
+        {CleaningState.IDLE, CleaningState.QUARANTINED, CleaningState.ABORTED, CleaningState.PAUSED}
+    ),
+    CleaningState.QUARANTINED: frozenset({CleaningState.IN_PROGRESS}),
+}
+
+
+class InvalidCleaningStateError(Exception):
+    """A call that the partition's state does not allow: our mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One round as others see it: when it ended, how long it took, what it found and left. Sizes in bytes."""
+
+    finished_ms: int
+    duration_ms: int
+    dry_run: bool
+    first_dirty_offset: int
+    end_offset: int
+    bytes_before: int
+    bytes_after: int
+    bytes_read: int
+    bytes_written: int
+    records_before: int
+    records_after: int
+    map_utilization: float
+    collision_rate: float
+    spilled_bytes: int
+    unreadable: tuple[str, ...]
+    unreadable_batches: int
+    keyless_records: int
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """Everything there is to know of one compacted partition."""
+
+    topic_partition: TopicPartition
+    state: CleaningState
+    pauses: int
+    cleanable_ratio: float
+    dirty_bytes: int
+    clean_bytes: int
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    compaction_lag_ms: int
+    last_round: RoundReport | None
+    last_error: str | None
+    failures: int
+    retry_in_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What the table holds of a partition; replaced, never changed."""
+
+    state: CleaningState = CleaningState.IDLE
+    pauses: int = 0
+    last_round: RoundReport | None = None
+    last_error: str | None = None
+    failures: int = 0
+    retry_at_ms: float = 0.0
+
+
+_NEW = _Entry()
+
+
+class LogCleanerManager:
+    """See the module. Any thread."""
+
+    def __init__(self, logs: LogSource, file_system: FileSystem, time: Time) -> None:
+        self._logs = logs
+        self._file_system = file_system
+        self._time = time
+        self._condition = threading.Condition(threading.RLock())
+        self._entries: dict[TopicPartition, _Entry] = {}
+        self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
+        self._incarnations: dict[TopicPartition, UnifiedLog] = {}
+        self.dirtiest_ratio = 0.0
+        self.max_compaction_delay_ms = 0
+        self.last_look_ms = time.milliseconds()
+
+    # ---- choice
+
+    def grab_filthiest(self) -> LogToClean | None:
+        """The log that needs cleaning most, put in progress; None when none is due."""
+        now_ms = self._time.milliseconds()
+        self.last_look_ms = now_ms
+        candidates = [candidate for log in self._logs() if (candidate := self._look(log, now_ms)) is not None]
+        self.dirtiest_ratio = max((c.cleanable_ratio for c in candidates), default=0.0)
+        self.max_compaction_delay_ms = max(
+            (c.compaction_lag_ms - c.log.config.max_compaction_lag_ms for c in candidates if c.overdue), default=0
+        )
+        due = [candidate for candidate in candidates if candidate.is_due]
+        for candidate in sorted(due, key=lambda c: c.cleanable_ratio, reverse=True):
+            if self._try_begin(candidate.topic_partition):
+                return candidate
+        return None
+
+    def grab(self, log: UnifiedLog) -> LogToClean | None:
+        """This log, due or not, put in progress; None while somebody works on it or keeps cleaning away.
+
+        Raises KafkaStorageError.
+        """
+        if not self._try_begin(log.topic_partition, ignore_back_off=True):
+            return None
+        try:
+            return self.measure(log)
+        except KafkaStorageError as error:
+            self.failed(log.topic_partition, str(error))
+            raise
+
+    def measure(self, log: UnifiedLog) -> LogToClean:
+        """The log's sections now. Raises KafkaStorageError."""
+        return look_at(log, self.checkpoint(log), self._time.milliseconds())
+
+    def _look(self, log: UnifiedLog, now_ms: int) -> LogToClean | None:
+        """The log's sections when it may be cleaned now; a log that cannot be measured is quarantined."""
+        partition = log.topic_partition
+        with self._condition:
+            if not self._may_begin(partition, ignore_back_off=False):
+                return None
+        try:
+            roll_if_overdue(log, now_ms)
+            return look_at(log, self.checkpoint(log), now_ms)
+        except KafkaStorageError as error:
+            if not log.is_closed:
+                logger.warning("%s cannot be measured for cleaning: %s", partition, error)
+                if self._try_begin(partition):
+                    self.failed(partition, str(error))
+            return None
+
+    def _may_begin(self, partition: TopicPartition, *, ignore_back_off: bool) -> bool:
+        entry = self._entries.get(partition, _NEW)
+        if entry.state is CleaningState.QUARANTINED:
+            return ignore_back_off or entry.retry_at_ms <= self._time.monotonic_ms()
+        return entry.state is CleaningState.IDLE
+
+    def _try_begin(self, partition: TopicPartition, *, ignore_back_off: bool = False) -> bool:
+        with self._condition:
+            if not self._may_begin(partition, ignore_back_off=ignore_back_off):
+                return False
+            self._move(partition, CleaningState.IN_PROGRESS)
+            return True
+
+    def _move(self, partition: TopicPartition, state: CleaningState, *, pauses: int = 0) -> None:
+        entry = self._entries.get(partition, _NEW)
+        if entry.state not in VALID_PREVIOUS[state]:
+            raise InvalidCleaningStateError(f"{partition} cannot go from {entry.state.value} to {state.value}")
+        self._entries[partition] = replace(entry, state=state, pauses=pauses)
+        self._condition.notify_all()
+
+    # ---- the end of a round
+
+    def check_aborted(self, partition: TopicPartition) -> None:
+        """Raises CleaningAbortedError when somebody has asked the round to stop."""
+        entry = self._entries.get(partition)
+        if entry is not None and entry.state is CleaningState.ABORTED:
+            raise CleaningAbortedError(f"cleaning of {partition} was aborted")
+
+    def succeeded(self, partition: TopicPartition, report: RoundReport) -> None:
+        """The round is over; its result is kept and earlier failures are forgiven."""
+        with self._condition:
+            entry = self._entries.get(partition, _NEW)
+            self._entries[partition] = replace(entry, last_round=report, last_error=None, failures=0)
+            self._leave(partition)
+
+    def stopped(self, partition: TopicPartition) -> None:
+        """The round ended early because it was told to."""
+        with self._condition:
+            self._leave(partition)
+
+    def _leave(self, partition: TopicPartition) -> None:
+        if self._entries.get(partition, _NEW).state is CleaningState.ABORTED:
+            self._move(partition, CleaningState.PAUSED, pauses=1)
+        else:
+            self._move(partition, CleaningState.IDLE)
+
+    def failed(self, partition: TopicPartition, reason: str) -> None:
+        """The round failed: quarantine until a back-off has passed; never forgotten."""
+        with self._condition:
+            entry = self._entries.get(partition, _NEW)
+            retry_ms = min(LAST_RETRY_MS, FIRST_RETRY_MS << min(entry.failures, 20))
+            self._entries[partition] = replace(
+                entry,
+                last_error=reason,
+                failures=entry.failures + 1,
+                retry_at_ms=self._time.monotonic_ms() + retry_ms,
+            )
+            if entry.state is CleaningState.ABORTED:
+                self._move(partition, CleaningState.PAUSED, pauses=1)
+            else:
+                self._move(partition, CleaningState.QUARANTINED)
+
+    # ---- keeping cleaning away
+
+    def abort_and_pause(self, partition: TopicPartition) -> None:
+        """Stop a running round and let none begin until ``resume``; returns when the round has stopped. Calls nest.
+
+        Not from a cleaner thread, nor while holding the log's lock: the round may need it to end.
+        """
+        with self._condition:
+            entry = self._entries.get(partition, _NEW)
+            if entry.state is CleaningState.ABORTED:
+                self._condition.wait_for(lambda: self._state(partition) is not CleaningState.ABORTED)
+                entry = self._entries.get(partition, _NEW)
+            if entry.state is CleaningState.IN_PROGRESS:
+                self._move(partition, CleaningState.ABORTED)
+                self._condition.wait_for(lambda: self._state(partition) is CleaningState.PAUSED)
+                return
+            self._move(partition, CleaningState.PAUSED, pauses=entry.pauses + 1)
+
+    def resume(self, partition: TopicPartition) -> None:
+        """Undo one pause. Raises InvalidCleaningStateError when there is none."""
+        with self._condition:
+            entry = self._entries.get(partition, _NEW)
+            if entry.state is not CleaningState.PAUSED:
+                raise InvalidCleaningStateError(f"{partition} is {entry.state.value}, not paused")
+            if entry.pauses > 1:
+                self._move(partition, CleaningState.PAUSED, pauses=entry.pauses - 1)
+            else:
+                self._move(partition, CleaningState.IDLE)
+
+    def _state(self, partition: TopicPartition) -> CleaningState:
+        return self._entries.get(partition, _NEW).state
+
+    def wait_until_free(self, partition: TopicPartition, timeout_s: float) -> bool:
+        """Wait until nobody works on the partition; False when that took longer."""
+        busy = (CleaningState.IN_PROGRESS, CleaningState.ABORTED)
+        with self._condition:
+            return self._condition.wait_for(lambda: self._state(partition) not in busy, timeout_s)
+
+    # ---- checkpoint
+
+    def checkpoint(self, log: UnifiedLog) -> int | None:
+        """The saved first dirty offset; None when there is none, or the log is not the one it was saved for."""
+        partition = log.topic_partition
+        with self._condition:
+            known = self._incarnations.setdefault(partition, log)
+            offsets = self._offsets_of(log)
+            if known is not log:
+                # Deleted and made anew: what was clean then says nothing now.
+                self._incarnations[partition] = log
+                self._entries.pop(partition, None)
+                offsets.pop(partition, None)
+            return offsets.get(partition)
+
+    def _offsets_of(self, log: UnifiedLog) -> dict[TopicPartition, int]:
+        directory = os.path.dirname(log.directory)
+        offsets = self._checkpoints.get(directory)
+        if offsets is None:
+            path = os.path.join(directory, CLEANER_OFFSET_FILE)
+            try:
+                offsets = read_offset_checkpoint(self._file_system, path)
+            except CheckpointCorruptError as error:
+                logger.error("%s; every log of the directory counts as dirty from its start", error)
+                offsets = {}
+            self._checkpoints[directory] = offsets
+        return offsets
+
+    def save(self, log: UnifiedLog, offset: int) -> None:
+        """Save that the log is clean below ``offset``. Raises KafkaStorageError."""
+        with self._condition:
+            self._offsets_of(log)[log.topic_partition] = offset
+            self._write(os.path.dirname(log.directory))
+
+    def truncated(self, log: UnifiedLog, offset: int) -> None:
+        """The log was cut at ``offset``: what is appended there again is dirty. Raises KafkaStorageError."""
+        with self._condition:
+            if self._offsets_of(log).get(log.topic_partition, 0) > offset:
+                self.save(log, offset)
+
+    def forget(self, log: UnifiedLog) -> None:
+        """The log was deleted: its checkpoint and its state go. Raises KafkaStorageError."""
+        with self._condition:
+            self._incarnations.pop(log.topic_partition, None)
+            self._entries.pop(log.topic_partition, None)
+            if self._offsets_of(log).pop(log.topic_partition, None) is not None:
+                self._write(os.path.dirname(log.directory))
+
+    def _write(self, directory: str) -> None:
+        path = os.path.join(directory, CLEANER_OFFSET_FILE)
+        write_offset_checkpoint(self._file_system, path, self._checkpoints[directory])
+
+    # ---- seen
+
+    def statuses(self) -> list[PartitionStatus]:
+        """Every compacted partition, by name. Reads segment headers at most; not for the event loop."""
+        return sorted((self.status(log) for log in self._logs()), key=lambda status: status.topic_partition)
+
+    def status(self, log: UnifiedLog) -> PartitionStatus:
+        """One partition."""
+        entry = self._entries.get(log.topic_partition, _NEW)
+        error = entry.last_error
+        try:
+            found = self.measure(log)
+        except KafkaStorageError as storage_error:
+            error = str(storage_error)
+            found = LogToClean(log.topic_partition, log, log.log_start_offset, log.log_start_offset)
+        retry_ms = None
+        if entry.state is CleaningState.QUARANTINED:
+            retry_ms = max(0, int(entry.retry_at_ms - self._time.monotonic_ms()))
+        return PartitionStatus(
+            topic_partition=log.topic_partition,
+            state=entry.state,
+            pauses=entry.pauses,
+            cleanable_ratio=found.cleanable_ratio,
+            dirty_bytes=found.cleanable_bytes,
+            clean_bytes=found.clean_bytes,
+            first_dirty_offset=found.first_dirty_offset,
+            first_uncleanable_offset=found.first_uncleanable_offset,
+            compaction_lag_ms=found.compaction_lag_ms,
+            last_round=entry.last_round,
+            last_error=error,
+            failures=entry.failures,
+            retry_in_ms=retry_ms,
+        )

@@ -1,0 +1,391 @@
+"""The cleaner's threads: they take the filthiest log, clean it, report, and wait when there is none.
+
+    thread:  a request? -> else the filthiest due log -> round -> else wait log.cleaner.backoff.ms (or a request)
+
+A round that fails quarantines its partition with the reason, whatever the failure was, and the thread goes on. A thread
+that ends all the same (for any reason) is replaced and counted. The rate of ``log.cleaner.io.max.bytes.per.second`` is
+shared by all threads. Nothing heavy is imported here: numpy comes with the first round, numba with the first round over
+more than ``KERNEL_BYTES``, after a child process has compiled the kernels. Smaller rounds are done in plain Python.
+
+All methods may be called by any thread; ``status``, ``shutdown`` and ``abort_and_pause`` wait for others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cleaner.cleaner_manager import LogCleanerManager, LogSource, PartitionStatus, RoundReport
+from cleaner.config import CleanerConfig
+from cleaner.errors import CleaningAbortedError
+from cleaner.log_to_clean import LogToClean
+from log.file_system import FileSystem
+from log.time import Time
+from log.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from cleaner.cleaner import CleanerStats
+    from cleaner.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+#: Clean and dirty bytes from which a round is worth loading the kernels (and their 90 MB).
+KERNEL_BYTES = 1024 * 1024
+#: How long a thread may take to stop: a round looks between chunks.
+STOP_TIMEOUT_S = 30.0
+
+EngineLoader = Callable[[bool], "Engine"]
+
+
+class CleaningUnavailableError(Exception):
+    """A request that cannot be served: no such compacted partition, cleaning is paused, or the cleaner stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerCounters:
+    """What all threads have done since the start."""
+
+    rounds: int = 0
+    failed_rounds: int = 0
+    dead_threads: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_dropped: int = 0
+    unreadable_batches: int = 0
+
+
+class _Request:
+    """A partition to be cleaned now."""
+
+    __slots__ = ("dry_run", "future", "partition")
+
+    def __init__(self, partition: TopicPartition, *, dry_run: bool) -> None:
+        self.partition = partition
+        self.dry_run = dry_run
+        self.future: Future[RoundReport] = Future()
+
+
+class Throttle:
+    """Holds bytes per second below a rate that may change. ``wait(seconds)`` sleeps; it may end early. Any thread."""
+
+    def __init__(self, rate: float, time: Time, wait: Callable[[float], object]) -> None:
+        self.rate = rate
+        self._time = time
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._paid_until_ms = time.monotonic_ms()
+
+    def take(self, size: int) -> None:
+        """Account for ``size`` bytes and wait until they are paid for."""
+        if size <= 0:
+            return
+        with self._lock:
+            now = self._time.monotonic_ms()
+            owed_until = max(self._paid_until_ms, now) + 1000.0 * size / self.rate
+            self._paid_until_ms = owed_until
+        if owed_until - now >= 1.0:
+            self._wait((owed_until - now) / 1000.0)
+
+
+class LogCleaner:
+    """See the module."""
+
+    def __init__(
+        self,
+        logs: LogSource,
+        file_system: FileSystem,
+        time: Time,
+        config: CleanerConfig | None = None,
+        load_engine: EngineLoader | None = None,
+    ) -> None:
+        self.manager = LogCleanerManager(logs, file_system, time)
+        self.config = config or CleanerConfig.parse()
+        self._logs = logs
+        self._time = time
+        self._load_engine = load_engine or _load_engine
+        self._condition = threading.Condition()
+        self._requests: deque[_Request] = deque()
+        self._threads: list[threading.Thread] = []
+        self._stopping = False
+        self._stop = threading.Event()
+        self._throttle = Throttle(self.config.io_max_bytes_per_second, time, self._stop.wait)
+        self.counters = CleanerCounters()
+
+    # ---- life
+
+    def startup(self) -> None:
+        """Start the threads, unless ``log.cleaner.enable`` is off."""
+        if not self.config.enabled:
+            logger.info("the log cleaner is switched off (log.cleaner.enable=false)")
+            return
+        with self._condition:
+            while len(self._threads) < self.config.threads:
+                self._start_thread()
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._thread_main, name=f"log-cleaner-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def shutdown(self) -> None:
+        """Stop the rounds (whole groups stay done) and the threads; waiting requests are told so."""
+        with self._condition:
+            self._stopping = True
+            self._stop.set()
+            self._condition.notify_all()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(STOP_TIMEOUT_S)
+            if thread.is_alive():
+                logger.error("%s does not stop", thread.name)
+        with self._condition:
+            waiting = list(self._requests)
+            self._requests.clear()
+        for request in waiting:
+            request.future.set_exception(CleaningUnavailableError("the cleaner stops"))
+
+    def reconfigure(self, config: CleanerConfig) -> None:
+        """Take over changed settings: rate and number of threads at once, the rest with the next round."""
+        with self._condition:
+            self.config = config
+            self._throttle.rate = config.io_max_bytes_per_second
+            self._condition.notify_all()
+            if self._threads and not self._stopping:
+                while len(self._threads) < config.threads:
+                    self._start_thread()
+
+    @property
+    def live_threads(self) -> int:
+        """Threads that work or wait."""
+        return sum(thread.is_alive() for thread in self._threads)
+
+    # ---- asked for
+
+    def request_clean(self, partition: TopicPartition, *, dry_run: bool = False) -> Future[RoundReport]:
+        """Clean a partition as soon as a thread is free, due or not; the future answers when it is done.
+
+        The active segment is closed first, so everything written before the call is cleaned (not younger than
+        ``min.compaction.lag.ms``, not beyond the last stable offset). ``dry_run`` changes nothing and tells what would
+        go. The future raises CleaningUnavailableError, CleaningAbortedError, KafkaStorageError.
+        """
+        request = _Request(partition, dry_run=dry_run)
+        with self._condition:
+            if self._stopping or not self._threads:
+                request.future.set_exception(CleaningUnavailableError("the cleaner does not run"))
+            else:
+                self._requests.append(request)
+                self._condition.notify_all()
+        return request.future
+
+    def status(self) -> list[PartitionStatus]:
+        """Every compacted partition."""
+        return self.manager.statuses()
+
+    def abort_and_pause(self, partition: TopicPartition) -> None:
+        """Keep cleaning away until ``resume``; returns when no round runs."""
+        self.manager.abort_and_pause(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        """Undo one ``abort_and_pause``."""
+        self.manager.resume(partition)
+
+    # ---- threads
+
+    def _thread_main(self) -> None:
+        finished = False
+        try:
+            self._work()
+            finished = True
+        finally:
+            with self._condition:
+                me = threading.current_thread()
+                self._threads = [thread for thread in self._threads if thread is not me]
+                if not finished:
+                    self._count(dead_threads=1)
+                    logger.error("%s died and is replaced", me.name)
+                    if not self._stopping:
+                        self._start_thread()
+
+    def _work(self) -> None:
+        while (request := self._next_request()) is not _NO_MORE:
+            if isinstance(request, _Request):
+                self._serve(request)
+                continue
+            found = self.manager.grab_filthiest()
+            if found is None:
+                self._idle()
+            else:
+                self._clean(found, dry_run=False)
+
+    def _next_request(self) -> _Request | object | None:
+        """The next request, None when there is none, ``_NO_MORE`` when this thread shall end."""
+        with self._condition:
+            if self._stopping or len(self._threads) > self.config.threads:
+                return _NO_MORE
+            return self._requests.popleft() if self._requests else None
+
+    def _idle(self) -> None:
+        with self._condition:
+            if not self._stopping and not self._requests:
+                self._condition.wait(self.config.backoff_ms / 1000.0)
+
+    def _serve(self, request: _Request) -> None:
+        try:
+            report = self._clean_requested(request)
+        except BaseException as error:
+            request.future.set_exception(error)  # the request's owner must hear of it, whatever it is
+            if not isinstance(error, Exception):
+                raise
+        else:
+            request.future.set_result(report)
+
+    def _clean_requested(self, request: _Request) -> RoundReport:
+        log = next((log for log in self._logs() if log.topic_partition == request.partition), None)
+        if log is None:
+            raise CleaningUnavailableError(f"{request.partition} is no compacted partition here")
+        if not request.dry_run and log.segments.active.size:
+            log.roll()
+        while not self._stopping:
+            found = self.manager.grab(log)
+            if found is not None:
+                report = self._clean(found, dry_run=request.dry_run, raising=True)
+                assert report is not None
+                return report
+            if not self.manager.wait_until_free(request.partition, 1.0):
+                continue
+            if self.manager.status(log).pauses:
+                raise CleaningUnavailableError(f"cleaning of {request.partition} is paused")
+        raise CleaningUnavailableError("the cleaner stops")
+
+    # ---- a round
+
+    def _clean(self, cleanable: LogToClean, *, dry_run: bool, raising: bool = False) -> RoundReport | None:
+        """One round and its bookkeeping. Failures end in quarantine, and are raised only when ``raising``."""
+        partition = cleanable.topic_partition
+        ended = False
+        report = None
+        try:
+            report = self._round(cleanable, dry_run=dry_run)
+            self.manager.succeeded(partition, report)
+            ended = True
+        except CleaningAbortedError as error:
+            self.manager.stopped(partition)
+            ended = True
+            logger.info("%s", error)
+            if raising:
+                raise
+        except Exception as error:  # anything may be wrong with the data: the partition waits, the thread goes on
+            ended = True
+            self._fail(cleanable, error)
+            if raising:
+                raise
+        finally:
+            if not ended:  # the thread itself is about to end
+                self.manager.failed(partition, "the cleaner thread died in the round")
+        return report
+
+    def _fail(self, cleanable: LogToClean, error: Exception) -> None:
+        partition = cleanable.topic_partition
+        if cleanable.log.is_closed:
+            self.manager.stopped(partition)
+            return
+        self._count(failed_rounds=1)
+        self.manager.failed(partition, f"{type(error).__name__}: {error}")
+        logger.warning("cleaning of %s failed, it is quarantined and tried again later", partition, exc_info=error)
+
+    def _round(self, cleanable: LogToClean, *, dry_run: bool) -> RoundReport:
+        from cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks  # numpy: not before there is work
+
+        config, log = self.config, cleanable.log
+        engine = self._load_engine(cleanable.clean_bytes + cleanable.cleanable_bytes >= KERNEL_BYTES)
+        options = CleanerOptions(
+            map_bytes=config.map_bytes_per_thread,
+            io_buffer_bytes=config.io_buffer_size,
+            load_factor=config.load_factor,
+            hash_algorithm=config.hash_algorithm,
+            max_decompressed_bytes=log.environment.max_decompressed_bytes,
+        )
+
+        def check(size: int) -> None:
+            if self._stopping:
+                raise CleaningAbortedError(f"cleaning of {log.topic_partition} stops with the cleaner")
+            if log.is_closed:
+                raise CleaningAbortedError(f"the log of {log.topic_partition} was closed")
+            self.manager.check_aborted(log.topic_partition)
+            self._throttle.take(size)
+
+        hooks = RoundHooks(check, lambda offset: self.manager.save(log, offset))
+        started = self._time.monotonic_ms()
+        stats = Cleaner(engine, options).clean(cleanable, self._time.milliseconds(), hooks, dry_run=dry_run)
+        if not dry_run:
+            self.manager.save(log, stats.end_offset)
+        report = self._report(cleanable, stats, engine, int(self._time.monotonic_ms() - started), dry_run=dry_run)
+        self._account(log.topic_partition, report)
+        return report
+
+    def _report(
+        self, cleanable: LogToClean, stats: CleanerStats, engine: Engine, duration_ms: int, *, dry_run: bool
+    ) -> RoundReport:
+        return RoundReport(
+            finished_ms=self._time.milliseconds(),
+            duration_ms=duration_ms,
+            dry_run=dry_run,
+            first_dirty_offset=cleanable.first_dirty_offset,
+            end_offset=stats.end_offset,
+            bytes_before=stats.bytes_before,
+            bytes_after=stats.bytes_after,
+            bytes_read=stats.bytes_read,
+            bytes_written=stats.bytes_written,
+            records_before=stats.records_before,
+            records_after=stats.records_after,
+            map_utilization=stats.map_utilization,
+            collision_rate=stats.collision_rate,
+            spilled_bytes=stats.spilled_bytes,
+            unreadable=tuple(str(batch) for batch in stats.unreadable),
+            unreadable_batches=stats.unreadable_batches,
+            keyless_records=stats.keyless_records,
+            engine=engine.name,
+        )
+
+    def _account(self, partition: TopicPartition, report: RoundReport) -> None:
+        self._count(
+            rounds=1,
+            bytes_read=report.bytes_read,
+            bytes_written=report.bytes_written,
+            records_read=report.records_before,
+            records_dropped=report.records_before - report.records_after,
+            unreadable_batches=report.unreadable_batches,
+        )
+        logger.info(
+            "cleaned %s from offset %d to %d: %d to %d bytes, %d to %d records in %d ms (%s)",
+            partition,
+            report.first_dirty_offset,
+            report.end_offset,
+            report.bytes_before,
+            report.bytes_after,
+            report.records_before,
+            report.records_after,
+            report.duration_ms,
+            report.engine,
+        )
+
+    def _count(self, **more: int) -> None:
+        with self._condition:
+            old = self.counters
+            values = {name: getattr(old, name) + more.get(name, 0) for name in CleanerCounters.__slots__}
+            self.counters = CleanerCounters(**values)
+
+
+_NO_MORE = object()
+
+
+def _load_engine(large: bool) -> Engine:
+    from cleaner.engine import load_engine
+
+    return load_engine(large=large)
