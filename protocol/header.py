@@ -66,7 +66,8 @@ def decode_request_header(view: Buffer) -> tuple[RequestHeader, int]:
             end = 10 + length
             if end > len(view):
                 raise MalformedError("the client id is longer than the request")
-            header.client_id = str(view[10:end], "utf-8")
+            # As Kafka: a client id in some other encoding is no reason to turn the client away.
+            header.client_id = str(view[10:end], "utf-8", "replace")
         elif length == -1:
             header.client_id = None
             end = 10
@@ -76,7 +77,7 @@ def decode_request_header(view: Buffer) -> tuple[RequestHeader, int]:
             raise MalformedError("a number below 0")
         if api_version >= FIRST_FLEXIBLE_VERSION[api_key]:
             end = end + 1 if view[end] == 0 else skip_tagged_fields(view, end)
-    except (StructError, IndexError, MalformedError, UnicodeDecodeError) as error:
+    except (StructError, IndexError, MalformedError) as error:
         raise _invalid(view, error) from None
     return header, end
 
@@ -88,7 +89,7 @@ def _invalid(view: Buffer, error: Exception) -> InvalidRequestError:
     api_key, api_version, _ = _START_V0.unpack_from(view)
     if api_key >= len(FIRST_FLEXIBLE_VERSION):
         return InvalidRequestError(f"there is no API key {api_key}")
-    reason = str(error) if isinstance(error, MalformedError) else "it ends early or is not UTF-8"
+    reason = str(error) if isinstance(error, MalformedError) else "it ends early"
     return InvalidRequestError(f"the header of API key {api_key} version {api_version} is malformed: {reason}")
 
 

@@ -5,7 +5,9 @@ Deterministic: the seeds are the test's parameters, so a failure repeats. The nu
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
 import tracemalloc
 
 import pytest
@@ -92,6 +94,23 @@ def test_claimed_lengths_allocate_nothing() -> None:
             assert tracemalloc.get_traced_memory()[1] - before < 200_000, f"{cls.__name__} v{version}"
     finally:
         tracemalloc.stop()
+
+
+def test_refusals_leave_nothing_behind() -> None:
+    """10^5 damaged messages; each refusal goes through a traceback, which must not stay alive."""
+    source = random.Random(8)
+    samples = [
+        (cls, version, arbitrary(cls, version, RandomChoices(9)).encode(version)) for cls, version in VERSIONS[::20]
+    ]
+    for cls, version, data in samples:
+        decode_or_refuse(cls, version, data)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for turn in range(100_000):
+        cls, version, data = samples[turn % len(samples)]
+        decode_or_refuse(cls, version, damaged(data[:200], source))
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 5_000
 
 
 def test_request_headers() -> None:
