@@ -76,9 +76,8 @@ def measure_row(row: Row, scale: Scale, everyone: Sequence[Contender], results: 
                 shutil.rmtree(WORK / f"{contender.name}-{row.name}-{number}", ignore_errors=True)
 
 
-def measure(rows: Sequence[Row], scale: Scale, everyone: Sequence[Contender]) -> Results:
+def measure(rows: Sequence[Row], scale: Scale, everyone: Sequence[Contender], results: Results) -> None:
     """All rows. The serving rows share one warm process of each contender."""
-    results = Results()
     serving = [row for row in rows if row.serving]
     with ExitStack() as running:
         for contender in everyone if serving else ():
@@ -89,7 +88,6 @@ def measure(rows: Sequence[Row], scale: Scale, everyone: Sequence[Contender]) ->
     for row in rows:
         if not row.serving:
             measure_row(row, scale, everyone, results)
-    return results
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -128,9 +126,12 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
     WORK.mkdir(parents=True)
     prewarm = scale.prewarm_bytes if asked.prewarm_gb is None else int(asked.prewarm_gb * 1e9)
     machine.prewarm_page_cache(WORK, prewarm)
-    results = measure(rows, scale, contenders(asked.rival, not asked.no_tidelog))
-    table = markdown_table(rows, results)
-    report(f"\n{machine.describe()}, commit {machine.commit()}\n\n{table}")
+    results = Results()
+    try:
+        measure(rows, scale, contenders(asked.rival, not asked.no_tidelog), results)
+    finally:  # what was measured before a failure is worth seeing
+        table = markdown_table(rows, results)
+        report(f"\n{machine.describe()}, commit {machine.commit()}\n\n{table}")
     for line in missed(rows, results):
         report(f"missed: {line}")
     if asked.save or not (asked.quick or asked.only or asked.no_tidelog):

@@ -1,0 +1,219 @@
+"""The command line as a user or an orchestrator sees it: real processes, signals, exit codes, wrong configuration."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import tidelog
+from tidelog.broker_process import BrokerProcessError, clean_environment
+
+TIDELOG = (sys.executable, "-I", "-m", "tidelog.cli")
+TIMEOUT_S = 30
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """One command to its end."""
+    return subprocess.run(
+        [*TIDELOG, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env={**clean_environment(), **(environment or {})},
+        check=False,
+    )
+
+
+def start(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """``tidelog serve``, ready."""
+    process = subprocess.Popen(
+        [*TIDELOG, "serve", "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**clean_environment(), **(environment or {})},
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("tidelog ready on "), (line, process.wait(TIMEOUT_S))
+    return process
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[tidelog.Broker]:
+    with tidelog.Broker(data_dir=tmp_path / "data") as running:
+        yield running
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    process = start("--data-dir", str(tmp_path))
+    process.send_signal(number)
+    assert process.wait(TIMEOUT_S) == 0
+    assert process.stdout is not None
+    assert process.stdout.read() == "", "standard output carries the ready line and nothing else"
+    process.stdout.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_ping_tells_whether_a_broker_answers(broker: tidelog.Broker) -> None:
+    answered = run("ping", "--bootstrap", broker.bootstrap)
+    assert (answered.returncode, answered.stderr) == (0, "")
+    assert answered.stdout.startswith(f"{broker.bootstrap} answers: ")
+    address = broker.bootstrap
+    broker.stop()
+    silent = run("ping", "--bootstrap", address)
+    assert (silent.returncode, silent.stdout) == (1, "")
+    assert len(silent.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "told"),
+    [
+        (["--override", "num.partitions=none"], {}, "'none' for configuration num.partitions"),
+        ([], {"KAFKA_LOG_RETENTION_MS": "a week"}, "'a week' for configuration log.retention.ms"),
+        (["--override", "listeners=SASL_SSL://:9092"], {}, "listeners"),
+        (["--config", "no-such-file"], {}, "no-such-file"),
+    ],
+)
+def test_wrong_configuration_is_one_line_and_code_2(
+    tmp_path: Path, arguments: Sequence[str], environment: dict[str, str], told: str
+) -> None:
+    ended = run("serve", "--data-dir", str(tmp_path), *arguments, environment=environment)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert told in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_broker_on_one_data_directory_is_refused(broker: tidelog.Broker) -> None:
+    ended = run("serve", "--port", "0", "--data-dir", str(broker.data_dir))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"{broker.data_dir} is in use" in ended.stderr.splitlines()[-1]
+    assert run("ping", "--bootstrap", broker.bootstrap).returncode == 0
+
+
+@pytest.mark.parametrize("setting", ["cluster.id=AAAAAAAAAAAAAAAAAAAAAA", "node.id=7"])
+def test_a_directory_of_another_cluster_or_node_is_refused(tmp_path: Path, setting: str) -> None:
+    tidelog.Broker(data_dir=tmp_path).start().stop()
+    ended = run("serve", "--port", "0", "--data-dir", str(tmp_path), "--override", setting)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert str(tmp_path) in ended.stderr.splitlines()[-1]
+
+
+def test_a_port_that_is_taken_is_told(broker: tidelog.Broker, tmp_path: Path) -> None:
+    port = broker.bootstrap.rpartition(":")[2]
+    ended = run("serve", "--port", port, "--data-dir", str(tmp_path / "other"))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert port in ended.stderr.splitlines()[-1]
+
+
+def test_kafkas_own_variables_configure_it(tmp_path: Path) -> None:
+    environment = {
+        "CLUSTER_ID": "5L6g3nShT-eMCtK--X86sw",
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_NODE_ID": "3",
+        "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0,CONTROLLER://:9093",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "3@localhost:9093",
+        "KAFKA_LOG_DIRS": str(tmp_path),
+    }
+    process = start(environment=environment)
+    process.terminate()
+    assert process.wait(TIMEOUT_S) == 0
+    assert process.stdout is not None
+    process.stdout.close()
+    text = (tmp_path / "meta.properties").read_text()
+    assert "cluster.id=5L6g3nShT-eMCtK--X86sw" in text
+    assert "node.id=3" in text
+
+
+def test_a_broker_of_ones_own_restarts_on_its_data(broker: tidelog.Broker) -> None:
+    address, pid = broker.bootstrap, broker.pid
+    broker.restart()
+    assert broker.bootstrap == address
+    assert broker.pid != pid
+    assert broker.kill() == -signal.SIGKILL
+    assert broker.start().bootstrap == address
+
+
+def test_a_directory_of_its_own_goes_with_it() -> None:
+    with tidelog.Broker() as broker:
+        directory = broker.data_dir
+        assert directory is not None
+        assert directory.exists()
+        assert "recover" not in broker.log_text().lower() or broker.log_text()
+    assert not directory.exists()
+
+
+def test_a_broker_that_cannot_start_tells_why() -> None:
+    with pytest.raises(BrokerProcessError, match=r"num\.partitions"):
+        tidelog.Broker({"num.partitions": 0}).start()
+
+
+def test_it_does_not_outlive_a_starter_that_is_killed(tmp_path: Path) -> None:
+    script = f"""
+        import sys, time, tidelog
+        broker = tidelog.Broker(data_dir={str(tmp_path)!r}).start()
+        print(broker.pid, flush=True)
+        time.sleep(60)
+    """
+    starter = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    pid = int(starter.stdout.readline())
+    starter.kill()
+    starter.wait(TIMEOUT_S)
+    assert starter.stdout.read() == ""
+    starter.stdout.close()
+    waiter = os.pidfd_open(pid)
+    import select
+
+    readable, _, _ = select.select([waiter], [], [], TIMEOUT_S)
+    os.close(waiter)
+    assert readable, "the broker is still there"
+
+
+def test_the_pytest_plugin_gives_a_running_broker(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        textwrap.dedent(
+            """
+            import pytest
+
+            @pytest.fixture(scope="session")
+            def tidelog_config():
+                return {"num.partitions": 3}
+            """
+        )
+    )
+    (tmp_path / "test_it.py").write_text(
+        textwrap.dedent(
+            """
+            from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+            from tidelog.client import Client
+
+            def test_topics_have_the_configured_partitions(tidelog_broker):
+                with Client(tidelog_broker.bootstrap) as client:
+                    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+                    (topic,) = client.call(request, MetadataResponse).topics
+                assert len(topic.partitions) == 3
+            """
+        )
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tidelog.pytest_plugin"]
+    ended = subprocess.run(
+        [*command, "-p", "no:randomly", "test_it.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**clean_environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
