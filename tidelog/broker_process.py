@@ -1,8 +1,9 @@
 """A broker in a process of its own, for tests and scripts: ``with Broker() as broker: ... broker.bootstrap``.
 
 The process runs ``python -I`` (isolated: no PYTHON* variables, no user site, no current directory on the path), so that
-nothing of the caller's surroundings changes the broker. It gets a free port on 127.0.0.1 and, unless one is given, a
-directory of its own that goes when it stops. It dies with its starter on Linux even when the starter is killed.
+nothing of the caller's surroundings changes the broker, KAFKA_* variables included. It gets a free port on 127.0.0.1
+and, unless one is given, a directory of its own that goes when it stops. It stops when its standard input closes, so it
+does not outlive a starter that is killed.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Broker:
             self.data_dir = Path(tempfile.mkdtemp(prefix="tidelog-"))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
         self._process = subprocess.Popen(
-            self._command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log, preexec_fn=None
+            self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=clean_environment()
         )
         try:
             self._bootstrap = self._wait_until_ready()
@@ -104,11 +105,8 @@ class Broker:
         """What the broker wrote to standard error so far."""
         if self._log is None:
             return ""
-        position = self._log.tell()
-        self._log.seek(0)
-        text = self._log.read().decode(errors="replace")
-        self._log.seek(position)
-        return text
+        descriptor = self._log.fileno()  # pread: the broker writes at this descriptor's own position
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
     def __enter__(self) -> Self:
         return self.start()
@@ -121,8 +119,8 @@ class Broker:
     def _command(self) -> list[str]:
         assert self.data_dir is not None
         start = f"import sys; sys.path.insert(0, {_PACKAGE_ROOT!r}); from tidelog.cli import main; sys.exit(main())"
-        command = [sys.executable, "-I", "-c", start, "serve", "--host", "127.0.0.1", "--port", str(self._port)]
-        command += ["--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-I", "-c", start, "serve", "--until-stdin-closes", "--host", "127.0.0.1"]
+        command += ["--port", str(self._port), "--data-dir", str(self.data_dir)]
         for key, text in self._texts.items():
             command += ["--override", f"{key}={text}"]
         return command
@@ -160,14 +158,24 @@ class Broker:
         return code
 
     def _clean_up(self, process: subprocess.Popen[bytes]) -> None:
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
         if self._log is not None:
             self._log.close()
             self._log = None
         if self._own_directory and self.data_dir is not None:
             shutil.rmtree(self.data_dir, ignore_errors=True)
             self.data_dir = None
+
+
+def clean_environment() -> dict[str, str]:
+    """The caller's environment without what would configure the broker."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("KAFKA_", "PYTHON")) and name != "CLUSTER_ID"
+    }
 
 
 def as_text(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -149,7 +150,7 @@ def test_a_directory_of_its_own_goes_with_it() -> None:
         directory = broker.data_dir
         assert directory is not None
         assert directory.exists()
-        assert "recover" not in broker.log_text().lower() or broker.log_text()
+        assert "Traceback" not in broker.log_text()
     assert not directory.exists()
 
 
@@ -173,8 +174,6 @@ def test_it_does_not_outlive_a_starter_that_is_killed(tmp_path: Path) -> None:
     assert starter.stdout.read() == ""
     starter.stdout.close()
     waiter = os.pidfd_open(pid)
-    import select
-
     readable, _, _ = select.select([waiter], [], [], TIMEOUT_S)
     os.close(waiter)
     assert readable, "the broker is still there"

@@ -43,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="one configuration key; may be given many times; wins over --config and KAFKA_* variables",
     )
+    parser.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="stop, too, when standard input closes: a broker that must not outlive its starter",
+    )
     parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="default: %(default)s")
 
 
@@ -60,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"tidelog serve: {error}", file=sys.stderr)
         return EXIT_USAGE
     config.log_unknown_keys()
-    return serve(config)
+    return serve(config, until_stdin_closes=arguments.until_stdin_closes)
 
 
 def stop_before_start(number: int, frame: object) -> None:
@@ -77,7 +82,7 @@ def configure_logging(level: str) -> None:
     )
 
 
-def serve(config: BrokerConfig) -> int:
+def serve(config: BrokerConfig, *, until_stdin_closes: bool = False) -> int:
     """Run the broker until a signal. Returns the exit code."""
     import asyncio
 
@@ -87,15 +92,15 @@ def serve(config: BrokerConfig) -> int:
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_until_signal(config))
+            runner.run(serve_until_asked_to_stop(config, until_stdin_closes))
     except (StartError, OSError) as error:
         print(f"tidelog serve: {error}", file=sys.stderr)
         return EXIT_FAILED
     return 0
 
 
-async def serve_until_signal(config: BrokerConfig) -> None:
-    """Start, say so, wait for a signal, stop."""
+async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bool) -> None:
+    """Start, say so, wait for a signal (or the end of standard input), stop."""
     import asyncio
 
     from broker.server import Server
@@ -104,6 +109,8 @@ async def serve_until_signal(config: BrokerConfig) -> None:
     stop_asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked.set)
+    if until_stdin_closes:
+        loop.add_reader(sys.stdin.fileno(), lambda: None if sys.stdin.buffer.raw.read(1024) else stop_asked.set())
     server = Server(config)
     await server.start()
     try:

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tidelog import cli
+
+
+def test_help_lists_every_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in cli.COMMANDS:
+        assert f"\n  {name} " in out
+
+
+def test_without_a_command_the_help_is_shown_and_the_code_says_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "commands:" in capsys.readouterr().out
+
+
+def test_arguments_default_to_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tidelog", "help"])
+    assert cli.main() == 0
+
+
+def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sevre"]) == 2
+    error = capsys.readouterr().err
+    assert "sevre" in error
+    assert "serve" in error
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_its_three_parts_and_a_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = cli.load(name)
+    assert "\n" not in module.HELP
+    assert callable(module.add_arguments)
+    assert callable(module.run)
+    assert cli.main([name, "--help"]) == 0
+    assert f"usage: tidelog {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_an_unknown_option_is_wrong_usage(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--no-such-option"]) == 2
+    assert f"usage: tidelog {name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([argument]) == 0
+    assert capsys.readouterr().out.startswith("tidelog 0.")
+
+
+@pytest.fixture
+def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
+    """Handlers that ``serve`` installs, noted instead of installed."""
+    installed: dict[int, Any] = {}
+    monkeypatch.setattr(signal, "signal", installed.__setitem__)
+    return installed
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--override", "num.partitions=0"], "num.partitions"),
+        (["--override", "nonsense"], "key=value"),
+        (["--config", "/no/such/file"], "/no/such/file"),
+        (["--port", "70000"], "70000"),
+    ],
+)
+def test_wrong_configuration_ends_in_one_line_and_code_2(
+    options: list[str],
+    told: str,
+    quiet_signals: dict[int, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serve = importlib.import_module("tidelog.commands.serve")
+    monkeypatch.setattr(serve, "configure_logging", lambda level: None)
+    assert cli.main(["serve", *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("tidelog serve: ")
+    assert told in line
+
+
+def test_a_signal_before_the_broker_runs_ends_it_well(
+    quiet_signals: dict[int, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = importlib.import_module("tidelog.commands.serve")
+    monkeypatch.setattr(serve, "configure_logging", lambda level: None)
+    cli.main(["serve", "--override", "nonsense"])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with pytest.raises(SystemExit) as ended:
+            quiet_signals[number](number, None)
+        assert ended.value.code == 0
+
+
+def test_the_serve_command_imports_little_before_it_is_asked() -> None:
+    module: ModuleType = importlib.import_module("tidelog.commands.serve")
+    for name in ("asyncio", "uvloop", "numpy", "broker"):
+        assert not hasattr(module, name)

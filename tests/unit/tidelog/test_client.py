@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from protocol.errors import UnsupportedVersionError
+from protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog import cli
+from tidelog.client import Client, ClientError, parse_bootstrap
+
+Answer = Callable[[int, int, int], bytes]
+
+
+def frame(correlation_id: int, body: bytes, *, flexible: bool = False) -> bytes:
+    payload = struct.pack(">i", correlation_id) + (b"\0" if flexible else b"") + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+def normal(api_key: int, version: int, correlation_id: int) -> bytes:
+    """A broker that serves Metadata up to version 9 and answers an empty cluster."""
+    if api_key == 18:
+        keys = [ApiVersion(api_key=3, min_version=2, max_version=9)]
+        return frame(correlation_id, ApiVersionsResponse(api_keys=keys).encode(version))
+    response = MetadataResponse(cluster_id=f"version {version}")
+    return frame(correlation_id, response.encode(version), flexible=version >= 9)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], None]]:
+    """Makes ``create_connection`` give one end of a pair, the other answered by a function in a thread."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    monkeypatch.setattr(socket, "create_connection", lambda address, timeout: ours)
+    monkeypatch.setattr(ours.__class__, "setsockopt", lambda *args: None)
+    threads: list[threading.Thread] = []
+
+    def start(answer: Answer) -> None:
+        def loop() -> None:
+            with theirs, contextlib.suppress(ConnectionResetError):  # a client may leave with bytes unread
+                while head := theirs.recv(4):
+                    request = theirs.recv(struct.unpack(">i", head)[0])
+                    answered = answer(*struct.unpack_from(">hhi", request))
+                    if not answered:
+                        return
+                    theirs.sendall(answered)
+
+        threads.append(threading.Thread(target=loop))
+        threads[0].start()
+
+    yield start
+    ours.close()
+    if not threads:
+        theirs.close()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("h:1", ("h", 1)), ("h", ("h", 9092)), ("[::1]:7", ("::1", 7)), ("[::1]", ("::1", 9092))],
+)
+def test_bootstrap_addresses(text: str, expected: tuple[str, int]) -> None:
+    assert parse_bootstrap(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", ":9092", "h:x", "h:"])
+def test_bad_bootstrap_addresses(text: str) -> None:
+    with pytest.raises(ClientError, match="HOST:PORT"):
+        parse_bootstrap(text)
+
+
+def test_the_newest_common_version_is_used(serve: Callable[[Answer], None]) -> None:
+    serve(normal)
+    with Client("h:1") as client:
+        assert client.api_versions() == {3: (2, 9)}
+        assert client.call(MetadataRequest(), MetadataResponse).cluster_id == "version 9"
+
+
+def test_an_api_that_is_not_served_is_told(serve: Callable[[Answer], None]) -> None:
+    serve(lambda key, version, number: frame(number, ApiVersionsResponse().encode(version)))
+    with Client("h:1") as client, pytest.raises(UnsupportedVersionError, match="METADATA"):
+        client.call(MetadataRequest(), MetadataResponse)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda key, version, number: b"", "closed the connection"),
+        (lambda key, version, number: b"HTTP/1.1 400 Bad Request\r\n", "no Kafka broker"),
+        (lambda key, version, number: frame(number + 1, b""), "instead of"),
+        (lambda key, version, number: frame(number, ApiVersionsResponse(error_code=35).encode(version)), "error 35"),
+    ],
+)
+def test_what_is_no_answer(serve: Callable[[Answer], None], answer: Answer, told: str) -> None:
+    serve(answer)
+    with Client("h:1") as client, pytest.raises(ClientError, match=told):
+        client.api_versions()
+
+
+def test_a_broker_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(address: object, timeout: float) -> socket.socket:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(ClientError, match="h:1"):
+        Client("h:1")
+
+
+def test_ping_says_how_long_it_took(serve: Callable[[Answer], None], capsys: pytest.CaptureFixture[str]) -> None:
+    serve(normal)
+    assert cli.main(["ping", "--bootstrap", "h:1"]) == 0
+    assert capsys.readouterr().out.startswith("h:1 answers: 1 APIs, ")
+
+
+def test_ping_can_be_quiet(serve: Callable[[Answer], None], capsys: pytest.CaptureFixture[str]) -> None:
+    serve(normal)
+    assert cli.main(["ping", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_ping_fails_with_one_line(serve: Callable[[Answer], None], capsys: pytest.CaptureFixture[str]) -> None:
+    serve(lambda key, version, number: b"")
+    assert cli.main(["ping"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tidelog ping: ")
