@@ -21,12 +21,13 @@ from broker.properties import (
     properties_from_environment,
     properties_from_overrides,
 )
+from cleaner.config import CLEANER_CONFIG_DEF
 from log.config import topic_defaults
 from protocol.config_def import ConfigDef, ConfigError
 
 logger = logging.getLogger(__name__)
 
-BROKER_CONFIG_DEF = ConfigDef(BROKER_KEYS)
+BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF))
 MAX_PORT = 65535
 CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
 SERVED_PROTOCOLS = ("PLAINTEXT",)

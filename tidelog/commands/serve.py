@@ -110,7 +110,7 @@ async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bo
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked.set)
     if until_stdin_closes:
-        loop.add_reader(sys.stdin.fileno(), lambda: None if sys.stdin.buffer.raw.read(1024) else stop_asked.set())
+        loop.add_reader(0, lambda: None if os.read(0, 1024) else stop_asked.set())
     server = Server(config)
     await server.start()
     try:

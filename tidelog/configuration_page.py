@@ -1,0 +1,139 @@
+"""Writes docs/configuration.md from the tables that the broker itself reads: ``python -m tidelog.configuration_page``.
+
+A test makes the page again and compares, so a key cannot change without its page.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from broker.config_keys import (
+    GROUP_KEYS,
+    LOG_TIME_KEYS,
+    NO_EFFECT,
+    NODE_KEYS,
+    SOCKET_KEYS,
+    TOPIC_KEYS,
+    TRANSACTION_KEYS,
+)
+from broker.resource_configs import CLIENT_METRICS_CONFIG_DEF, GROUP_CONFIG_DEF
+from cleaner.config import CLEANER_CONFIG_DEF
+from log.config import SYNONYMS, TOPIC_CONFIG_DEF
+from protocol.config_def import NO_DEFAULT, ConfigKey
+
+INTRODUCTION = """\
+# Configuration
+
+<!-- Made by `python -m tidelog.configuration_page > docs/configuration.md`; change the tables, not this page. -->
+
+Keys, values and units are Apache Kafka's. What is not set has the default below; defaults differ from Kafka's only
+where one node would not work otherwise (replication factors of internal topics are 1), and where a broker would be
+open to the network without being told to (`listeners`).
+
+## Where values come from
+
+Later ones win:
+
+1. the defaults on this page;
+2. a file: `tidelog serve --config server.properties`, in Java's properties syntax;
+3. environment variables, as Apache Kafka's image reads them: `KAFKA_LOG_RETENTION_MS` is `log.retention.ms`. `_` stands
+   for `.`, `__` for `_`, `___` for `-`. `CLUSTER_ID` is `cluster.id`;
+4. `--override KEY=VALUE`, as often as needed;
+5. `--data-dir`, `--host` and `--port`, which stand for `log.dirs` and for host and port of the first of `listeners`;
+6. while the broker runs, what the admin API has set (`kafka-configs.sh --alter`): for all brokers, then for this one.
+   These are kept over restarts. Only keys marked *dynamic* can be changed so.
+
+A topic's own configs win over all of these for that topic.
+
+A value that does not fit keeps the broker from starting: one line on standard error names the key, the value and what
+is allowed, and the exit code is 2. A key that nobody knows is ignored with a warning. Kafka's keys for machinery that
+is not here (ZooKeeper, KRaft quorums, replication between brokers, JVM metrics) are accepted and listed once in the
+log; the last section names them.
+
+## Durability
+
+As with Kafka, an acknowledged record is in the operating system's page cache: it survives a crash of the broker, not
+a crash of the machine. With `flush.messages=1` (per topic, or `log.flush.interval.messages=1` for all) a record is
+acknowledged when it is on disk; one sync serves all appends that wait for it.
+
+## Start
+
+`tidelog serve` prints one line, `tidelog ready on HOST:PORT`, when it answers; logs go to standard error. SIGTERM and
+SIGINT stop it cleanly with exit code 0. Exit code 1 means that it could not start: the port is taken, or the data
+directory is in use or another cluster's.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    sections = [
+        INTRODUCTION,
+        table("The node and its directories", NODE_KEYS),
+        table("Listeners and connections", SOCKET_KEYS),
+        table("Topics, logs and fetching", TOPIC_KEYS),
+        table("Times of logs in several units", LOG_TIME_KEYS),
+        topic_table(),
+        table("Cleaner", CLEANER_CONFIG_DEF),
+        table("Groups and offsets", GROUP_KEYS),
+        table("Transactions and producers", TRANSACTION_KEYS),
+        table("Configs of one group", GROUP_CONFIG_DEF, "Set with `kafka-configs.sh --entity-type groups`."),
+        table(
+            "Configs of a client metrics subscription",
+            CLIENT_METRICS_CONFIG_DEF,
+            "Set with `kafka-configs.sh --entity-type client-metrics`.",
+        ),
+        without_effect(),
+    ]
+    return "\n".join(sections)
+
+
+def table(title: str, keys: Iterable[ConfigKey], remark: str = "") -> str:
+    """A section with one row per key."""
+    rows = [f"## {title}", ""]
+    if remark:
+        rows += [remark, ""]
+    rows += ["| key | type | default | allowed | dynamic | |", "|---|---|---|---|---|---|"]
+    for key in keys:
+        dynamic = "yes" if key.dynamic else ""
+        rows.append(
+            f"| `{key.name}` | {key.type.name.lower()} | {default_of(key)} | {key.allowed} | {dynamic} | {key.doc} |"
+        )
+    return "\n".join([*rows, ""])
+
+
+def topic_table() -> str:
+    """The topic-level keys, with the server keys that give their defaults."""
+    rows = [
+        "## Topics' own configs",
+        "",
+        "Set when a topic is created or later through the admin API. Where a topic has no value of its own, the server",
+        "key gives it; these server keys are dynamic, but for `log.message.format.version` and those in minutes and hours.",
+        "",
+        "| key | server key | type | default | allowed | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for key in TOPIC_CONFIG_DEF:
+        names = ", ".join(f"`{synonym.server_key}`" for synonym in SYNONYMS.get(key.name, ()))
+        rows.append(
+            f"| `{key.name}` | {names} | {key.type.name.lower()} | {default_of(key)} | {key.allowed} | {key.doc} |"
+        )
+    return "\n".join([*rows, ""])
+
+
+def without_effect() -> str:
+    """The keys that are accepted and do nothing."""
+    names = [f"`{name}*`" if name.endswith(".") else f"`{name}`" for name in sorted(NO_EFFECT)]
+    return "\n".join(["## Kafka's keys without effect here", "", ", ".join(names) + ".", ""])
+
+
+def default_of(key: ConfigKey) -> str:
+    """A default as it would stand in a file."""
+    if key.default is NO_DEFAULT:
+        return "must be given"
+    text = key.to_text(key.default)
+    return f"`{text}`" if text else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
