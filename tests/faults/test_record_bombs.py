@@ -1,0 +1,145 @@
+"""F15: sets that claim or decompress to far more than they are. Bounded memory, a documented error, no long stall."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+
+from log.validator import LogValidator, ValidationParams
+from protocol.compression import XERIAL_HEADER, CompressionType
+from protocol.errors import InvalidRecordError, MessageTooLargeError
+from protocol.message_writer import MessageWriter
+from protocol.record_batch import LOG_OVERHEAD, BatchOptions, Record, build_batch, set_crc
+
+ROOT = Path(__file__).resolve().parents[2]
+GIBIBYTE = 1 << 30
+NOW_MS = 1_700_000_000_000
+#: The bound of the default topic (16 MiB) as chunks and once joined, and one window of zstd's.
+MEMORY_BYTES = 64 << 20
+#: F15 asks for 50 ms on an idle core; the test machine may be doing other things, so CPU time is counted and doubled.
+CPU_SECONDS = 0.1
+
+
+def gzip_bomb() -> bytes:
+    return gzip.compress(bytes(256 << 20), 1)
+
+
+def snappy_bomb() -> bytes:
+    block = bytes(cramjam.snappy.compress_raw(bytes(1 << 20)))
+    return XERIAL_HEADER + 20 * (struct.pack(">i", len(block)) + block)
+
+
+def snappy_claim() -> bytes:
+    return b"\xff\xff\xff\xff\x0f" + bytes(40)
+
+
+def lz4_bomb() -> bytes:
+    return bytes(lz4.frame.compress(bytes(192 << 20)))
+
+
+def zstd_bomb() -> bytes:
+    return zstandard.ZstdCompressor(1).compress(bytes(256 << 20))
+
+
+def zstd_claim() -> bytes:
+    """Declares 4 GiB in one segment, so that the window, too, is 4 GiB."""
+    return b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 4 * GIBIBYTE) + b"\x01\x00\x00"
+
+
+BOMBS: dict[str, tuple[CompressionType, Callable[[], bytes]]] = {
+    "gzip": (CompressionType.GZIP, gzip_bomb),
+    "snappy": (CompressionType.SNAPPY, snappy_bomb),
+    "snappy-claim": (CompressionType.SNAPPY, snappy_claim),
+    "lz4": (CompressionType.LZ4, lz4_bomb),
+    "zstd": (CompressionType.ZSTD, zstd_bomb),
+    "zstd-claim": (CompressionType.ZSTD, zstd_claim),
+}
+
+
+def batch_around(name: str) -> bytearray:
+    """A batch with a good header and checksum whose records section is the bomb."""
+    codec, bomb = BOMBS[name]
+    batch = build_batch([Record(0, NOW_MS, b"k", b"v")])[:61] + bomb()
+    struct.pack_into(">i", batch, 8, len(batch) - LOG_OVERHEAD)
+    struct.pack_into(">h", batch, 21, codec)
+    set_crc(batch, 0, len(batch))
+    return batch
+
+
+def wrapper_around(name: str) -> bytearray:
+    codec, bomb = BOMBS[name]
+    writer = MessageWriter()
+    with writer.entry(0), writer.message(1, codec, NOW_MS, None):
+        writer.write_nullable(bomb())
+    return bytearray(writer.to_bytes())
+
+
+def measure(path: str) -> None:
+    """In a child: validate what the file holds; print the error, the memory and the CPU time it cost."""
+    records = bytearray(Path(path).read_bytes())
+    validator = LogValidator(ValidationParams(max_message_bytes=2 << 20))
+    for codec in CompressionType:  # so that imports are not counted
+        warm = memoryview(build_batch([Record(0, NOW_MS, b"k", b"v")], BatchOptions(compression=codec)))
+        validator.validate_and_assign_offsets(warm, 0, 0, NOW_MS)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    try:
+        validator.validate_and_assign_offsets(memoryview(records), 0, 0, NOW_MS)
+        answer = "accepted"
+    except (InvalidRecordError, MessageTooLargeError) as error:
+        answer = type(error).__name__
+    seconds = time.process_time() - start
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    sys.stdout.write(json.dumps({"answer": answer, "bytes": grown, "seconds": seconds}))
+
+
+@pytest.mark.parametrize(
+    ("name", "around"),
+    [(name, batch_around) for name in BOMBS]
+    + [(name, wrapper_around) for name in BOMBS if not name.startswith("zstd")],  # message sets do not know zstd
+)
+def test_a_bomb_is_refused_cheaply(name: str, around: Callable[[str], bytearray], tmp_path: Path) -> None:
+    path = tmp_path / "bomb"
+    path.write_bytes(around(name))
+    code = "import sys; from tests.faults.test_record_bombs import measure; measure(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert measured["answer"] in {"InvalidRecordError", "MessageTooLargeError"}
+    assert measured["bytes"] <= MEMORY_BYTES
+    assert measured["seconds"] <= CPU_SECONDS
+
+
+def test_two_to_the_31_records_in_a_tiny_batch() -> None:
+    batch = build_batch([Record(0, NOW_MS, b"k", b"v")])
+    struct.pack_into(">i", batch, 23, 2**31 - 2)
+    struct.pack_into(">i", batch, 57, 2**31 - 1)
+    set_crc(batch, 0, len(batch))
+    start = time.process_time()
+    with pytest.raises(InvalidRecordError, match="count"):
+        LogValidator(ValidationParams()).validate_and_assign_offsets(memoryview(batch), 0, 0, NOW_MS)
+    assert time.process_time() - start < CPU_SECONDS
+
+
+def test_a_wrapper_in_a_wrapper_is_not_unpacked_twice() -> None:
+    inner = wrapper_around("gzip")
+    writer = MessageWriter()
+    with writer.entry(0), writer.message(1, CompressionType.GZIP, NOW_MS, None):
+        writer.write_nullable(gzip.compress(inner))
+    with pytest.raises(InvalidRecordError, match="must not be compressed"):
+        LogValidator(ValidationParams(max_message_bytes=2 << 20)).validate_and_assign_offsets(
+            memoryview(bytearray(writer.to_bytes())), 0, 0, NOW_MS
+        )
