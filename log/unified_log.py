@@ -452,7 +452,6 @@ class UnifiedLog:
                 timestamp_before_max_ms=config.timestamp_before_max_ms,
                 timestamp_after_max_ms=config.timestamp_after_max_ms,
                 max_message_bytes=config.max_message_bytes,
-                max_decompressed_bytes=self.environment.max_decompressed_bytes,
                 is_compacted=config.compact,
             )
             self._validate = LogValidator(params).validate_and_assign_offsets
