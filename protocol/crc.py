@@ -33,7 +33,8 @@ def _extension_path() -> str | None:
     return None
 
 
-def _load() -> Callable[..., int]:
+def load() -> Callable[..., int]:
+    """The extension's ``crc32c``, by the short way where there is one."""
     path = None if "crc32c" in sys.modules else _extension_path()
     if path is None:
         from crc32c import crc32c as imported
@@ -46,4 +47,4 @@ def _load() -> Callable[..., int]:
 
 
 #: ``crc32c(data, value=0) -> int``: unsigned CRC-32C of any buffer; releases the GIL above 32 KiB. Any thread.
-crc32c: Callable[..., int] = _load()
+crc32c: Callable[..., int] = load()
