@@ -43,6 +43,8 @@ def ensure_plausible_count(count: int, section_bytes: int) -> None:
         raise InvalidRecordError(f"Found invalid record count {count} in a section of {section_bytes} bytes")
 
 
+#: What an emptied batch of a compacted log holds.
+NOTHING = SectionCheck(0, 0, -1, True)
 _SINGLE_KEYED = SectionCheck(0, 0, -1, True)
 _SINGLE_KEYLESS = SectionCheck(0, 0, 0, True)
 
@@ -53,6 +55,8 @@ def check_section(section: Buffer, count: int) -> SectionCheck:
     Raises InvalidRecordError when the section is not exactly ``count`` well-formed records. Any thread.
     """
     ensure_plausible_count(count, len(section))
+    if count == 0 and not section:
+        return NOTHING
     data = bytes(section)  # indexing bytes takes half the time of indexing a memoryview
     if count == 1:
         usual = check_usual_record(data)

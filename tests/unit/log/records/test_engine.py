@@ -160,5 +160,11 @@ def test_a_kernel_that_is_wrong_about_damage_changes_nothing() -> None:
     assert engine.first_at_or_after(section, 5, 2, 0) == reference.first_at_or_after(section, 5, 2, 0)
 
 
+def test_an_emptied_batch_is_well_formed() -> None:
+    assert COMPILED.check_section(b"", 0) == reference.NOTHING
+    with pytest.raises(InvalidRecordError, match="remain"):
+        COMPILED.check_section(b"\x00", 0)
+
+
 def test_module_functions_are_the_processes_engine() -> None:
     assert engine_module.check_section == engine_module.ENGINE.check_section
