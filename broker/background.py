@@ -1,8 +1,8 @@
 """Jobs that come round: retention, flushing, checkpoints, producer expiry. Each in a thread, never twice at a time.
 
 A job's next round is timed from the end of the last, on the monotonic clock, so a slow disk makes rounds rarer
-instead of piling them up. A job that fails is logged and tried again at its next round: the partition at fault has gone offline by
-itself. Loop thread only; the jobs' functions run in the executor.
+instead of piling them up. A job that fails is logged and tried again at its next round: the partition at fault has
+gone offline by itself. Loop thread only; the jobs' functions run in the executor.
 """
 
 from __future__ import annotations

@@ -11,9 +11,6 @@ from log.time import Time
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from log.file_system import OpenFile
-    from log.manager import LogManager
-
     from broker.config import BrokerConfig
     from broker.config_manager import ConfigManager
     from broker.fetch_session import FetchSessionCache
@@ -25,6 +22,8 @@ if TYPE_CHECKING:
     from broker.replica_manager import ReplicaManager
     from broker.timers import TimerQueue
     from broker.topic_manager import TopicManager
+    from log.file_system import OpenFile
+    from log.manager import LogManager
 
 
 @dataclass(slots=True, kw_only=True)

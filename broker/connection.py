@@ -1,8 +1,8 @@
 """One client's connection: a raw non-blocking socket between the frame reader and the dispatcher.
 
 A turn: one ``recv`` into the scratch buffer that all connections share -> every complete frame in it is answered
-straight out of it -> the answers leave in one ``send``. Only what is left over (half a frame) is copied into a reader of the
-connection's own; the rest of a large frame is then received there directly, into a buffer that grows with
+straight out of it -> the answers leave in one ``send``. Only what is left over (half a frame) is copied into a reader
+of the connection's own; the rest of a large frame is then received there directly, into a buffer that grows with
 arriving bytes. So an idle connection owns no buffer.
 
     state            reads                        leaves it when
@@ -21,13 +21,13 @@ from __future__ import annotations
 import logging
 import socket
 import struct
-from asyncio import AbstractEventLoop, Future
+from asyncio import AbstractEventLoop, Event, Future
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from broker.broker import RequestContext
-from broker.dispatch import Answer, CloseConnectionError, Dispatcher, Parts, Pending
+from broker.dispatch import CloseConnectionError, Dispatcher, Parts, Pending
 from broker.sender import SendQueue, SendStatus, SliceCutShortError
 from broker.timers import Timer, TimerQueue
 from protocol.errors import InvalidReceiveError, InvalidRequestError
@@ -54,7 +54,7 @@ STALL_MS = 30_000
 SLOWEST_BYTES_PER_S = 32 * 1024
 """A frame larger than the deadline allows at this rate gets its time at this rate."""
 
-_LENGTH = struct.Struct(">i")
+_unpack_length = struct.Struct(">i").unpack_from
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +84,13 @@ class Shell:
         self.watched: dict[Connection, None] = {}
         self.on_closed: Callable[[Connection], None] | None = None
         self._sweeping = False
+        self._emptied: Event | None = None
+
+    async def wait_until_empty(self) -> None:
+        """Return once no connection is left."""
+        if self.connections:
+            self._emptied = Event()
+            await self._emptied.wait()
 
     def watch(self, connection: Connection) -> None:
         """Have ``sweep`` look at a connection that holds a buffer or owes bytes."""
@@ -108,6 +115,8 @@ class Shell:
         self.watched.pop(connection, None)
         if self.on_closed is not None:
             self.on_closed(connection)
+        if self._emptied is not None and not self.connections:
+            self._emptied.set()
 
 
 class Connection:
@@ -199,36 +208,40 @@ class Connection:
         """
         dispatch, context, out = self._shell.dispatch, self.context, self._out
         max_frame_bytes = self._shell.limits.max_frame_bytes
-        position = frames = 0
+        position = owed = 0
         self._has_frames = True
-        while count - position >= 4 and frames < FRAMES_PER_TURN:
-            size = _LENGTH.unpack_from(view, position)[0]
+        for _ in range(FRAMES_PER_TURN):
+            if count - position < 4:
+                self._has_frames = False
+                break
+            size = _unpack_length(view, position)[0]
             if not 0 <= size <= max_frame_bytes:
-                raise InvalidReceiveError(f"a frame of {size} bytes, allowed are 0 to {max_frame_bytes}")
+                raise InvalidReceiveError(f"a frame of {size} bytes; allowed are 0 to {max_frame_bytes}")
             end = position + 4 + size
             if end > count:
                 self._has_frames = False
                 break
             answer = dispatch(context, view[position + 4 : end])
             position = end
-            frames += 1
-            if answer.__class__ is bytes:
-                out.append(answer)  # type: ignore[arg-type]
+            if isinstance(answer, bytes):
+                out.append(answer)
+                owed += len(answer)
+                if owed >= QUEUE_BYTES:
+                    break
             elif answer is not None and not self._take_answer(answer):
                 break
-        else:
-            self._has_frames = frames == FRAMES_PER_TURN
         return position
 
-    def _take_answer(self, answer: Answer) -> bool:
-        """Queue an answer with slices, or wait for one; says whether the next frame may be handled."""
-        if answer.__class__ is list:
+    def _take_answer(self, answer: bytes | Parts | Pending) -> bool:
+        """Queue an answer, or wait for one that comes later; says whether the next frame may be handled."""
+        if isinstance(answer, bytes):
+            self._out.append(answer)
+        elif isinstance(answer, Pending):
+            self._pending = answer
+            answer.on_answer(self._on_answer)
+        else:
             self._out += answer
-            return self._owed_bytes() < QUEUE_BYTES
-        assert isinstance(answer, Pending)
-        self._pending = answer
-        answer.on_answer(self._on_answer)
-        return self._pending is None and self._owed_bytes() < QUEUE_BYTES
+        return self._may_handle()
 
     def _keep(self, rest: memoryview) -> None:
         """Copy what the turn left over out of the shared scratch buffer."""
@@ -256,9 +269,7 @@ class Connection:
                 largest = max(largest, len(frame))
                 answer = self._shell.dispatch(self.context, frame)
                 self._partial_since_ms = self._last_active_ms
-                if answer.__class__ is bytes:
-                    self._out.append(answer)  # type: ignore[arg-type]
-                elif answer is not None:
+                if answer is not None:
                     self._take_answer(answer)
         except (InvalidRequestError, InvalidReceiveError, CloseConnectionError) as error:
             self._refuse(error)

@@ -12,7 +12,8 @@ An incremental response leaves out partitions with no records, no error and noth
 records go to the end of the session's order, so that a small response limit starves none (KIP-74).
 
 The cache is bounded. A full cache makes room for a new session by dropping one unused for EVICTION_MS, else one
-with fewer partitions that is older than EVICTION_MS; otherwise the new client goes without a session, which costs it only bytes.
+with fewer partitions that is older than EVICTION_MS; otherwise the new client goes without a session, which costs it
+only bytes.
 Loop thread only; deadlines on the monotonic clock. Source: KIP-227, Kafka's FetchSession.
 """
 

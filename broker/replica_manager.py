@@ -17,15 +17,22 @@ from log.topic_partition import TopicPartition
 from protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from log.manager import LogManager
-
     from log.config import LogConfig
+    from log.manager import LogManager
 
 
 class ReplicaManager:
     """Finds partitions; makes and removes them as topics come and go (a ``TopicListener``)."""
 
-    __slots__ = ("_log_config", "_log_manager", "_metadata", "_node_id", "_partitions", "_purgatory", "_topics")
+    __slots__ = (
+        "_log_config",
+        "_log_manager",
+        "_metadata",
+        "_node_id",
+        "_partitions",
+        "_purgatory",
+        "_topics",
+    )
 
     def __init__(
         self,

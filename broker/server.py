@@ -11,9 +11,11 @@ the ten seconds an orchestrator gives (F23). The clean marker is written only wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections import Counter
+from functools import partial
 
 from broker.acceptor import Acceptor, highest_client_descriptor, raise_descriptor_limit
 from broker.background import BackgroundJobs, Job
@@ -29,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 DRAIN_MS = 3_000
 """How long clients may take to receive the answers in flight when the broker stops."""
-_DRAIN_POLL_S = 0.01
 _NEVER_MS = 2**31
 
 
@@ -74,9 +75,7 @@ class Server:
         self._jobs.start(self._background_jobs(broker))
         if not INTERNAL_TOPICS.isdisjoint(broker.metadata.topics):
             # Sessions and open transactions have clocks that run though no client asks: load them now.
-            from broker.coordinator.coordinators import coordinators_of
-
-            coordinators_of(broker).start()
+            loop.call_soon(start_coordinators, broker)
         return self.endpoints
 
     async def stop(self) -> None:
@@ -102,9 +101,8 @@ class Server:
             broker.coordinators.close()
         for connection in list(shell.connections):
             connection.finish()
-        deadline = self.time.monotonic_ms() + DRAIN_MS
-        while shell.connections and self.time.monotonic_ms() < deadline:
-            await asyncio.sleep(_DRAIN_POLL_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(shell.wait_until_empty(), DRAIN_MS / 1000)
         for connection in list(shell.connections):
             connection.close()
 
@@ -118,7 +116,7 @@ class Server:
                 loop,
                 self.broker.timers,
                 listener,
-                on_accept=lambda client, host, bound=bound: self._on_accept(client, host, bound),
+                on_accept=partial(self._on_accept, bound),
                 has_room=self._has_room,
                 highest_descriptor=highest,
             )
@@ -130,7 +128,7 @@ class Server:
         assert self._shell is not None
         return len(self._shell.connections) < self.config.get_int("max.connections")
 
-    def _on_accept(self, client: socket.socket, host: str, endpoint: Endpoint) -> None:
+    def _on_accept(self, endpoint: Endpoint, client: socket.socket, host: str) -> None:
         """Take over a new connection, unless its address has too many already."""
         assert self._shell is not None
         if self._per_ip[host] >= self._limit_for(host):
@@ -193,10 +191,17 @@ class Server:
         ]
 
 
+def start_coordinators(broker: Broker) -> None:
+    """Load what the internal topics hold; imported only where they exist."""
+    from broker.coordinator.coordinators import coordinators_of
+
+    coordinators_of(broker).start()
+
+
 def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
     """A listening, non-blocking socket for an endpoint. Raises OSError."""
     any_host = not endpoint.host
-    host = endpoint.host or ("::" if socket.has_ipv6 else "0.0.0.0")  # noqa: S104 - what an empty host asks for
+    host = endpoint.host or ("::" if socket.has_ipv6 else "0.0.0.0")
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -216,7 +221,7 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
 
 
 def set_buffers(sock: socket.socket, config: BrokerConfig) -> None:
-    """Socket buffer sizes, where someone set them: the system's own grow with the connection, a fixed 100 KiB does not."""
+    """Socket buffer sizes where someone set them: the system's own grow with the connection, Kafka's 100 KiB do not."""
     for key, option in (
         ("socket.send.buffer.bytes", socket.SO_SNDBUF),
         ("socket.receive.buffer.bytes", socket.SO_RCVBUF),

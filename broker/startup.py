@@ -3,8 +3,8 @@
     directories exist -> locked against a second broker -> store opens -> meta.properties compared or written
     -> topics and configs from the store -> logs (recovered, or only looked at after a clean stop) -> the rest
 
-Everything here runs before the listener opens, so what it imports counts against the start-up budget. Loop thread only, but
-for opening the logs, which has a thread to itself.
+Everything here runs before the listener opens, so what it imports counts against the start-up budget. Loop thread
+only, but for opening the logs, which has a thread to itself.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
             validate_configs=configs.validate_topic_configs,
             new_topic_id=partial(random_uuid, random.SystemRandom()),
         )
+        configs.topics = topics
         topics.load()
         log_manager = LogManager(
             config.log_dirs,

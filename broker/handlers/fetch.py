@@ -13,23 +13,25 @@ whole from v3 on, so that a consumer always gets on (KIP-74); v0-2 get its begin
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from log.unified_log import FetchIsolation, UnifiedLog
+from typing import NamedTuple, cast
 
 from broker.broker import Broker, RequestContext
 from broker.deferred import Deferred
 from broker.fetch_session import FetchContext, FetchTarget, Result
 from broker.partition import Partition
 from broker.purgatory import Parked
+from broker.threads import in_thread
+from log.fetch import FetchIsolation
+from log.unified_log import UnifiedLog
 from protocol.api_keys import ApiKey
+from protocol.compression import CompressionType
 from protocol.errors import (
     FencedLeaderEpochError,
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
-    UnsupportedVersionError,
+    UnsupportedCompressionTypeError,
 )
 from protocol.messages.fetch import (
     AbortedTransaction,
@@ -50,7 +52,7 @@ _READ_COMMITTED = 1
 _LAST_VERSION_WITH_HARD_LIMIT = 2
 _LAST_VERSION_DOWN_CONVERTED = 3
 _LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
-_FIRST_VERSION_WITH_SESSIONS = 7
+_FIRST_VERSION_WITH_ZSTD = 10
 _NO_EPOCH = -1
 
 
@@ -90,6 +92,8 @@ def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Fe
     targets = fetch_context.targets
     read = read_targets(broker, targets, params)
     if read.total_bytes >= params.min_bytes or read.must_answer or request.max_wait_ms <= 0 or not targets:
+        if params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
+            return converted_response(broker, fetch_context, params, read)
         return build_response(fetch_context, read.results)
     release_results(read.results)
     return DelayedFetch(broker, fetch_context, params).park(request.max_wait_ms)
@@ -144,13 +148,22 @@ class DelayedFetch:
         if read.total_bytes < self._params.min_bytes and not read.must_answer:
             release_results(read.results)
             return False
-        self._deferred.complete(build_response(self._context, read.results))
+        self._answer(read)
         return True
 
     def expire(self) -> None:
         """Answer with what there is."""
-        read = read_targets(self._broker, self._context.targets, self._params)
-        self._deferred.complete(build_response(self._context, read.results))
+        self._answer(read_targets(self._broker, self._context.targets, self._params))
+
+    def _answer(self, read: ReadResult) -> None:
+        if self._params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
+            converted = converted_response(self._broker, self._context, self._params, read)
+            if isinstance(converted, Deferred):
+                converted.on_done(lambda done: self._deferred.complete(done.result()))
+            else:
+                self._deferred.complete(converted)
+        else:
+            self._deferred.complete(build_response(self._context, read.results))
 
     def _abandon(self) -> None:
         assert self._parked is not None
@@ -212,6 +225,8 @@ def read_partition(
     if target.last_fetched_epoch != _NO_EPOCH and (diverging := diverging_epoch(log, target)) is not None:
         data.diverging_epoch = diverging
         return data
+    if params.version < _FIRST_VERSION_WITH_ZSTD and log.config.compression_type == CompressionType.ZSTD:
+        raise UnsupportedCompressionTypeError
     if target.fetch_offset == (data.last_stable_offset if committed else data.high_watermark):
         known = target.sent_high_watermark == data.high_watermark
         return (
@@ -227,8 +242,6 @@ def read_partition(
         ]
     if info.first_entry_incomplete and params.version > _LAST_VERSION_WITH_HARD_LIMIT:
         release_records(info.records)
-    elif params.version <= _LAST_VERSION_DOWN_CONVERTED and info.records:
-        data.records = down_converted(info.records, params.version)
     else:
         data.records = info.records
     return data
@@ -247,9 +260,36 @@ def diverging_epoch(log: UnifiedLog, target: FetchTarget) -> EpochEndOffset | No
     return None
 
 
-def down_converted(records: TransferableRecords | bytes, version: int) -> bytes:
-    """The records as clients from before 0.11 read them."""
-    raise UnsupportedVersionError
+def converted_response(
+    broker: Broker, context: FetchContext, params: ReadParams, read: ReadResult
+) -> FetchResponse | Deferred[FetchResponse]:
+    """The response in the format of clients from before 0.11; in a thread when there is much to convert."""
+    from broker.down_conversion import INLINE_BYTES, Conversion, code_and_records
+
+    converting = [data for _, data in read.results if data.records]
+    conversions = [
+        Conversion(
+            broker.replica_manager.partition(target.topic, target.index).log,
+            cast(TransferableRecords, data.records),
+            params.version,
+            target.fetch_offset,
+            params.isolation,
+        )
+        for target, data in read.results
+        if data.records
+    ]
+
+    def fill(converted: list[tuple[int, bytes]]) -> FetchResponse:
+        for data, (code, records) in zip(converting, converted, strict=True):
+            data.error_code, data.records = code, records
+        return build_response(context, read.results)
+
+    if read.total_bytes <= INLINE_BYTES:
+        return fill([code_and_records(conversion) for conversion in conversions])
+    deferred: Deferred[FetchResponse] = Deferred()
+    work = in_thread(broker.loop, broker.executor, lambda: [code_and_records(each) for each in conversions])
+    work.on_done(lambda done: deferred.complete(fill(done.result())))
+    return deferred
 
 
 def failed_partition(
