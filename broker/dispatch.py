@@ -93,8 +93,8 @@ class Route:
         """The whole frame of a response, length prefix included."""
         prefix = self.prefix
         if not self.has_slices:
-            body = response.encode(self.api_version)
-            return prefix.pack(len(body) + prefix.size - 4, correlation_id) + body  # type: ignore[no-any-return]
+            body = response if response.__class__ is bytes else response.encode(self.api_version)
+            return prefix.pack(len(body) + prefix.size - 4, correlation_id) + body
         parts: Parts = response.encode_parts(self.api_version)
         size = prefix.size - 4
         for part in parts:

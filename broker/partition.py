@@ -36,6 +36,7 @@ class Partition:
         "isr",
         "leader_epoch",
         "node_id",
+        "produce_responses",
         "replicas",
         "topic_id",
         "topic_partition",
@@ -60,6 +61,8 @@ class Partition:
         self._purgatory = purgatory
         self._open_log = open_log
         self._log: UnifiedLog | None = None
+        self.produce_responses: dict[int, tuple[bytes, bytes]] = {}
+        """What the Produce handler keeps of its last response, by version."""
 
     @property
     def log(self) -> UnifiedLog:
