@@ -16,15 +16,16 @@ import struct
 
 from log.validator import (
     AppendContext,
+    BatchSummary,
     ValidationParams,
     ValidationResult,
     check_each_record,
     rebuild,
-    result_of,
+    result_from,
 )
 from protocol.crc import crc32
 from protocol.errors import CorruptMessageError
-from protocol.message_set import ByteBufferMessageSet, LegacyRecordBatch
+from protocol.message_set import LegacyRecordBatch
 from protocol.record_batch import (
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
@@ -43,13 +44,15 @@ _ATTRIBUTES_POSITION = LOG_OVERHEAD + 5
 _TIMESTAMP_POSITION = LOG_OVERHEAD + 6
 
 
-def validate_message_set(view: memoryview, params: ValidationParams, context: AppendContext) -> ValidationResult:
-    """Validate, assign and restamp a message set whose entries are whole, of one magic and have good CRCs.
+def validate_message_set(
+    view: memoryview, entries: list[LegacyRecordBatch], params: ValidationParams, context: AppendContext
+) -> ValidationResult:
+    """Validate, assign and restamp the message set ``entries`` at the start of ``view``: whole, one magic, good CRCs.
 
     Raises what ``LogValidator.validate_and_assign_offsets`` raises.
     """
-    entries = list(ByteBufferMessageSet(view).shallow())
-    first = entries[0]
+    first, last = entries[0], entries[-1]
+    view = view[: last.position + last.size_in_bytes]
     source_codec = first.compression_type
     inner = first.inner_messages(params.decompressed_bound) if first.is_compressed else []
     check_inner_messages(inner, params)
@@ -97,25 +100,42 @@ def _finish_in_place(
 ) -> ValidationResult:
     if view.readonly:
         view = memoryview(bytearray(view))
-    last_offset = context.next_offset - 1
+    offset = context.next_offset
+    summaries = []
     for entry in entries:
-        last_offset += len(records) if entry.is_compressed else 1
-        part = view[entry.position : entry.position + entry.size_in_bytes]
-        _OFFSET.pack_into(part, 0, last_offset)
-        largest = max(record.timestamp for record in records) if entry.is_compressed else entry.max_timestamp
-        if params.timestamp_type == LOG_APPEND_TIME:
-            largest = context.now_ms
-        restamp_message(part, params.timestamp_type, largest)
-    return result_of(view, params, sizes_changed=False)
+        count = len(records) if entry.is_compressed else 1
+        last_offset = offset + count - 1
+        _OFFSET.pack_into(view, entry.position, last_offset)
+        timestamp = entry.max_timestamp
+        if entry.magic == MAGIC_V1:
+            timestamp = _stamp(view, entry, records, params, context)
+        summaries.append(
+            BatchSummary(
+                entry.position, entry.size_in_bytes, offset, last_offset, timestamp, -1, -1, -1, -1, False, False
+            )
+        )
+        offset += count
+    return result_from(view, tuple(summaries), params, sizes_changed=False)
+
+
+def _stamp(
+    view: memoryview,
+    entry: LegacyRecordBatch,
+    records: list[Record],
+    params: ValidationParams,
+    context: AppendContext,
+) -> int:
+    """Give a magic 1 entry the timestamp it must have; a wrapper's is the largest of ``records``. Returns it."""
+    timestamp = context.now_ms
+    if params.timestamp_type != LOG_APPEND_TIME:
+        timestamp = max(record.timestamp for record in records) if entry.is_compressed else entry.max_timestamp
+    if entry.timestamp_type != params.timestamp_type or entry.max_timestamp != timestamp:
+        restamp_message(view[entry.position : entry.position + entry.size_in_bytes], params.timestamp_type, timestamp)
+    return timestamp
 
 
 def restamp_message(part: memoryview, timestamp_type: int, timestamp: int) -> None:
-    """Set timestamp type and timestamp (ms) of the magic 1 entry ``part`` in place, with a new CRC; not of magic 0."""
-    if part[_MAGIC_POSITION] != MAGIC_V1:
-        return
-    entry = LegacyRecordBatch(part)
-    if entry.timestamp_type == timestamp_type and entry.max_timestamp == timestamp:
-        return
+    """Set timestamp type and timestamp (ms) of the magic 1 entry ``part`` in place, with a new CRC."""
     attributes = part[_ATTRIBUTES_POSITION] & ~TIMESTAMP_TYPE_MASK
     if timestamp_type == LOG_APPEND_TIME:
         attributes |= TIMESTAMP_TYPE_MASK

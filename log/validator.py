@@ -296,8 +296,8 @@ def validate_generally(records: memoryview, params: ValidationParams, context: A
         return _validate_batch(first, params, context)
     from log.legacy_validator import validate_message_set
 
-    last = batches[-1]
-    return validate_message_set(records[: last.position + last.size_in_bytes], params, context)
+    entries = [batch for batch in batches if not isinstance(batch, RecordBatch)]
+    return validate_message_set(records, entries, params, context)
 
 
 def ensure_size(size: int, params: ValidationParams) -> None:
@@ -503,7 +503,15 @@ def rebuild(records: Iterable[Record], options: BatchOptions, params: Validation
 
 def result_of(view: memoryview, params: ValidationParams, *, sizes_changed: bool) -> ValidationResult:
     """The result for finished ``view``. Raises MessageTooLargeError when rebuilding made a batch too large."""
-    summaries = tuple(_summary(batch, params) for batch in iter_batches(view))
+    return result_from(
+        view, tuple(_summary(batch) for batch in iter_batches(view)), params, sizes_changed=sizes_changed
+    )
+
+
+def result_from(
+    view: memoryview, summaries: tuple[BatchSummary, ...], params: ValidationParams, *, sizes_changed: bool
+) -> ValidationResult:
+    """As :func:`result_of`, from summaries that are already there."""
     newest = max(summaries, key=lambda summary: summary.max_timestamp)
     if sizes_changed:
         for summary in summaries:
@@ -523,7 +531,7 @@ def result_of(view: memoryview, params: ValidationParams, *, sizes_changed: bool
     )
 
 
-def _summary(batch: RecordBatch | LegacyRecordBatch, params: ValidationParams) -> BatchSummary:
+def _summary(batch: RecordBatch | LegacyRecordBatch) -> BatchSummary:
     return BatchSummary(
         batch.position,
         batch.size_in_bytes,

@@ -51,6 +51,8 @@ _ENTRY = struct.Struct(">qi")
 _HEAD = struct.Struct(">IBb")
 _HEAD_V1 = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
+_HEAD_OF_V0 = b"\x00\x00"
+_HEAD_OF_V1 = struct.Struct(">Bbq")
 _CRC_BYTES = 4
 _CODEC_MAX = CompressionType.LZ4
 
@@ -320,8 +322,8 @@ def _write_message(writer: MessageWriter, offset: int, record: Record, options: 
     timestamp, attributes = record.timestamp, 0
     if options.magic == MAGIC_V1 and options.log_append_time is not None:
         timestamp, attributes = options.log_append_time, TIMESTAMP_TYPE_MASK
-    with writer.entry(offset), writer.message(options.magic, attributes, timestamp, record.key):
-        writer.write_nullable(record.value)
+    head = _HEAD_OF_V0 if options.magic == MAGIC_V0 else _HEAD_OF_V1.pack(MAGIC_V1, attributes, timestamp)
+    writer.write_message(offset, head, record.key, record.value)
 
 
 def _write_wrapper(writer: MessageWriter, records: list[Record], options: MessageSetOptions) -> None:

@@ -125,3 +125,14 @@ def test_compressed_content_is_written_on_leaving() -> None:
     encoded = writer.to_bytes()
     assert struct.unpack(">i", encoded[:4]) == (len(encoded) - 4,)
     assert decompress(encoded[4:], CompressionType.GZIP, 500) == b"inner" * 100
+
+
+@given(segment_bytes=segment_sizes, key=st.none() | st.binary(max_size=9), value=st.none() | st.binary(max_size=30))
+def test_a_message_at_hand_is_what_the_prefixes_write(
+    segment_bytes: int, key: bytes | None, value: bytes | None
+) -> None:
+    slow, fast = MessageWriter(), MessageWriter(segment_bytes)
+    with slow.entry(7), slow.message(1, 0x08, 77, key):
+        slow.write_nullable(value)
+    fast.write_message(7, struct.pack(">Bbq", 1, 0x08, 77), key, value)
+    assert fast.to_bytes() == slow.to_bytes()
