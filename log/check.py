@@ -1,15 +1,17 @@
 """Whole-log invariants of one partition directory, read-only (``tidelog check``, and after every fault test).
 
-Looked at: names and base offsets; every batch's header and CRC; offsets strictly growing, within and across segments (I3);
-the offset index points at batches and nowhere else, with entries about every ``index.interval.bytes``; the time index grows,
-its offsets are in the segment, and it covers the largest timestamp; transaction indices; leader epochs; snapshots.
+Looked at: names and base offsets; every batch's header and CRC; offsets strictly growing, within and across segments
+(I3); the offset index points at batches and nowhere else, with entries about every ``index.interval.bytes``; the time
+index grows, its offsets are in the segment, and it covers the largest timestamp; transaction indices; leader epochs;
+snapshots.
 
-Indices may differ from a clean build in what Kafka's rules leave open: entries may be fewer (a full disk, several batches
-per append) and the hole behind the entries of a log that was not closed is no fault.
+Indices may differ from a clean build in what Kafka's rules leave open: entries may be fewer (a full disk, several
+batches per append) and the hole behind the entries of a log that was not closed is no fault.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -74,7 +76,9 @@ class _Checker:
         next_offset = 0
         for base in bases:
             if base < next_offset:
-                yield Finding(self._path(base, LOG_SUFFIX), -1, f"overlaps the segment before, which ends at {next_offset}")
+                yield Finding(
+                    self._path(base, LOG_SUFFIX), -1, f"overlaps the segment before, which ends at {next_offset}"
+                )
             findings: list[Finding] = []
             summary = self._read_segment(base, findings)
             yield from findings
@@ -164,7 +168,7 @@ class _Checker:
         epochs = os.path.join(self._directory, LEADER_EPOCH_FILE)
         try:
             entries = read_leader_epochs(self._file_system, epochs)
-            for before, after in zip(entries, entries[1:], strict=False):
+            for before, after in itertools.pairwise(entries):
                 if after.epoch <= before.epoch or after.start_offset < before.start_offset:
                     yield Finding(epochs, -1, f"{after} does not follow {before}")
             if entries and entries[-1].start_offset > next_offset:

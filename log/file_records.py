@@ -102,9 +102,10 @@ class FileRecords:
 
         Raises KafkaStorageError; then the file holds what it held before.
         """
-        if self._broken:
-            raise KafkaStorageError(f"{self.path} could not be cut back after a failed append; recovery at restart")
         position = self.size
+        if self._broken:
+            self.shared.file.truncate(position)
+            self._broken = False
         try:
             (self._shared or self._open()).file.write_at(data, position)
         except LogStorageError:
@@ -118,9 +119,7 @@ class FileRecords:
             self.shared.file.truncate(size)
         except KafkaStorageError:
             self._broken = True
-            logger.exception(
-                "%s keeps part of a failed append behind byte %d; refusing further appends", self.path, size
-            )
+            logger.warning("%s keeps part of a failed append behind byte %d; cut before the next one", self.path, size)
 
     def read_at(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from byte ``position``; fewer only where the file ends."""

@@ -83,6 +83,7 @@ class LogLoader:
         self._file_system = request.environment.file_system
         self._directory = request.directory
         self._interval_bytes = request.config.index_interval_bytes
+        self._is_compacted = request.config.compact
         self._environment = (self._file_system, request.environment.time)
         self._producer_state = ProducerStateManager(
             self._file_system, self._directory, request.environment.time, request.environment.producer_id_expiration_ms
@@ -226,7 +227,7 @@ class LogLoader:
             if previous_end is not None and segment.base_offset < previous_end:
                 raise LogLoadError(f"{where} overlaps the segment before it, which ends at {previous_end}")
             gap = previous_end is not None and segment.base_offset > previous_end
-            if gap and not self._request.config.compact:
+            if gap and not self._is_compacted:
                 raise LogLoadError(
                     f"offsets {previous_end} to {segment.base_offset - 1} are missing before {where}; if the topic was "
                     f"compacted once, set cleanup.policy=compact,delete to accept that"
@@ -271,12 +272,17 @@ class LogLoader:
         unflushed = segments.values(recovery_point, 2**63 - 1)
         flushed = LogSegments(segment for segment in segments if segment not in unflushed)
         self._check_indices(flushed, every_entry=True)
+        # Snapshots are not synced: a power loss may have torn any of them, and each may be asked for by a truncation.
+        self._producer_state.remove_unreadable_snapshots()
         if not unflushed:
             return segments
         state = self._state_at(segments, unflushed[0].base_offset)
         cut = False
         kept = list(flushed)
+        end: int | None = None
         for number, segment in enumerate(unflushed, 1):
+            # A file can lose its unsynced end just between two batches; what follows is then as lost as behind damage.
+            cut = cut or (end is not None and segment.base_offset > end >= recovery_point and not self._is_compacted)
             if cut:
                 logger.warning("%s: removing unsynced segment %d behind the cut", self._directory, segment.base_offset)
                 segment.close()
@@ -291,6 +297,7 @@ class LogLoader:
             ) > 0  # fmt: skip
             state.take_snapshot()
             kept.append(segment)
+            end = segment.read_next_offset()
         return LogSegments(kept)
 
     # ---- state beside the records

@@ -395,6 +395,16 @@ class ProducerStateManager:
         """Unlink the snapshot at ``offset``, if there."""
         self._file_system.unlink(self.snapshot_path(offset), missing_ok=True)
 
+    def remove_unreadable_snapshots(self) -> None:
+        """Unlink the snapshots whose checksum is wrong."""
+        for offset in self.snapshot_offsets():
+            path = self.snapshot_path(offset)
+            try:
+                decode_snapshot(self._file_system.read_file(path), path)
+            except CheckpointCorruptError as error:
+                logger.warning("producer snapshot removed: %s", error)
+                self.remove_snapshot(offset)
+
     def remove_snapshots_outside(self, kept: set[int]) -> None:
         """Unlink the snapshots whose offset is not in ``kept`` (segment bases and the log end)."""
         for offset in self.snapshot_offsets():

@@ -398,6 +398,13 @@ class UnifiedLog:
             remove_segments(self, [s for s in self.segments if s.base_offset > offset])
             self.segments.active.truncate_to(offset)
             end = self.segments.active.read_next_offset()
+            # The batch that held the offset went as a whole: the end may lie below what was asked, even below the
+            # start.
+            if end < self.log_start_offset:
+                self.truncate_fully_and_start_at(self.log_start_offset)
+                return True
+            self.recovery_point = min(self.recovery_point, end)
+            self.high_watermark = min(self.high_watermark, end)
             self._publish_end(end)
             self.leader_epochs.truncate_from_end(end)
             rebuild_producer_state(self.producer_state, self.segments, self.log_start_offset, end)

@@ -1,12 +1,13 @@
 """A disk that forgets, tears and fails: :class:`FaultyFileSystem` works on a real directory and knows what is durable.
 
-Durable are: a file's bytes as of its last ``sync``; a directory's names as of its last ``sync_directory``. ``crash`` puts the
-real directory into a state a power loss may leave: unsynced bytes gone, or with ``torn`` any of the written 512-byte sectors
-kept; unsynced names gone or, with ``keep_names``, kept (a process kill, or a file system that orders its journal).
+Durable are: a file's bytes as of its last ``sync``; a directory's names as of its last ``sync_directory``. ``crash``
+puts the real directory into a state a power loss may leave: unsynced bytes gone, or with ``torn`` any of the written
+512-byte sectors kept; unsynced names gone or, with ``keep_names``, kept (a process kill, or a file system that orders
+its journal).
 
 ``fail_at`` makes the N-th mutating call fail with an errno; ``kill_at`` makes it, and every later call, raise
-:class:`Killed` after (for writes) a part of the data went through. ``calls`` lists the mutating calls made so far, so that a
-test can go through them all.
+:class:`Killed` after (for writes) a part of the data went through. ``calls`` lists the mutating calls made so far, so
+that a test can go through them all.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ class FaultyFileSystem:
             os.makedirs(directory, exist_ok=True)
         for path, image in images.items():
             if os.path.isdir(os.path.dirname(path)):
-                with open(path, "wb") as file:
-                    file.write(image)
+                with open(path, "wb") as target:
+                    target.write(image)
         self.kill_at = None
         self.fail_at.clear()
         self.fail_operation.clear()

@@ -1,4 +1,6 @@
-"""``tidelog check DIR``: verify the invariants of logs on disk, of one partition directory or all below a log directory."""
+"""``tidelog check DIR``: verify the invariants of logs on disk, of one partition directory or all below a log
+directory.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import argparse
 import os
 import sys
 
-HELP = "verify the logs of a stopped broker: checksums, offsets, indices, snapshots; exit code 1 when something is wrong"
+HELP = (
+    "verify the logs of a stopped broker: checksums, offsets, indices, snapshots; exit code 1 when something is wrong"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from log.check import check_directory  # noqa: PLC0415 - what the other commands do not need
-    from log.file_system import OsFileSystem  # noqa: PLC0415
-    from protocol.errors import KafkaStorageError  # noqa: PLC0415
+    from log.check import check_directory
+    from log.file_system import OsFileSystem
+    from protocol.errors import KafkaStorageError
 
     file_system = OsFileSystem()
     wrong = 0

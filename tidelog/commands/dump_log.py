@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from protocol.errors import KafkaError  # noqa: PLC0415 - what the other commands do not need
+    from protocol.errors import KafkaError
 
     complaints = 0
     try:
@@ -43,7 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _dump(path: str, arguments: argparse.Namespace) -> int:
     name, suffix = os.path.splitext(os.path.basename(path))
-    if not (len(name) == 20 and name.isdigit()) or suffix not in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
+    if not (len(name) == 20 and name.isdigit()) or suffix not in (
+        ".log",
+        ".index",
+        ".timeindex",
+        ".txnindex",
+        ".snapshot",
+    ):
         print(f"ignoring {path}: not a segment file", file=sys.stderr)
         return 1
     if suffix == ".log":
@@ -56,13 +62,13 @@ def _dump(path: str, arguments: argparse.Namespace) -> int:
 
 
 def _open(path: str) -> OpenFile:
-    from log.file_system import OsFileSystem  # noqa: PLC0415
+    from log.file_system import OsFileSystem
 
     return OsFileSystem().open_file(path, writable=False)
 
 
 def _dump_log(path: str, base_offset: int, arguments: argparse.Namespace) -> int:
-    from log.batch_scan import crc_matches, iter_batches  # noqa: PLC0415
+    from log.batch_scan import crc_matches, iter_batches
 
     print(f"Log starting offset: {base_offset}")
     file = _open(path)
@@ -81,7 +87,7 @@ def _dump_log(path: str, base_offset: int, arguments: argparse.Namespace) -> int
 
 
 def _print_batch(header: BatchHeader, batch: memoryview, *, is_valid: bool) -> None:
-    from protocol.record_batch import RecordBatch  # noqa: PLC0415
+    from protocol.record_batch import RecordBatch
 
     codec = _CODECS[header.attributes & 7] if header.attributes & 7 < len(_CODECS) else "unknown"
     if header.magic == 2:
@@ -115,7 +121,7 @@ def _text(value: bool) -> str:
 
 
 def _print_records(batch: memoryview, *, with_data: bool) -> None:
-    from protocol.record_batch import iter_batches  # noqa: PLC0415
+    from protocol.record_batch import iter_batches
 
     for entry in iter_batches(batch):
         time_name = "LogAppendTime" if entry.timestamp_type else "CreateTime"
@@ -137,8 +143,8 @@ def _shown(data: bytes | None) -> str:
 
 
 def _dump_snapshot(path: str) -> int:
-    from log.file_system import OsFileSystem  # noqa: PLC0415
-    from log.producer_snapshot import decode_snapshot  # noqa: PLC0415
+    from log.file_system import OsFileSystem
+    from log.producer_snapshot import decode_snapshot
 
     for entry in decode_snapshot(OsFileSystem().read_file(path), path):
         line = (
@@ -160,8 +166,8 @@ def _optional(value: int) -> str:
 
 
 def _dump_transactions(path: str, base_offset: int) -> int:
-    from log.file_system import OsFileSystem  # noqa: PLC0415
-    from log.transaction_index import TransactionIndex  # noqa: PLC0415
+    from log.file_system import OsFileSystem
+    from log.transaction_index import TransactionIndex
 
     index = TransactionIndex(OsFileSystem(), path, base_offset)
     for entry in index:
@@ -174,8 +180,8 @@ def _dump_transactions(path: str, base_offset: int) -> int:
 
 
 def _dump_index(path: str, base_offset: int, arguments: argparse.Namespace) -> int:
-    from log.check import check_directory  # noqa: PLC0415
-    from log.file_system import OsFileSystem  # noqa: PLC0415
+    from log.check import check_directory
+    from log.file_system import OsFileSystem
 
     findings = [f for f in check_directory(OsFileSystem(), os.path.dirname(os.path.abspath(path)))
                 if os.path.basename(f.path) == os.path.basename(path)]  # fmt: skip
@@ -190,8 +196,8 @@ def _dump_index(path: str, base_offset: int, arguments: argparse.Namespace) -> i
 
 
 def _print_index(path: str, base_offset: int) -> None:
-    from log.offset_index import OffsetIndex  # noqa: PLC0415
-    from log.time_index import TimeIndex  # noqa: PLC0415
+    from log.offset_index import OffsetIndex
+    from log.time_index import TimeIndex
 
     file = _open(path)
     data = file.read_at(0, file.size())

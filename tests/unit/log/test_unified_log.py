@@ -44,9 +44,9 @@ def bench(tmp_path: Path) -> LogBench:
     return LogBench(str(tmp_path), segment_bytes=1000, index_interval_bytes=100, file_delete_delay_ms=0)
 
 
-def fill(log: UnifiedLog, count: int, **shape: int) -> None:
+def fill(log: UnifiedLog, count: int) -> None:
     for number in range(count):
-        append(log, batch(1, value=b"v%d" % (log.log_end_offset), timestamp=NOW_MS + number), **shape)
+        append(log, batch(1, value=b"v%d" % (log.log_end_offset), timestamp=NOW_MS + number))
 
 
 class TestAppendAndRead:

@@ -1,0 +1,67 @@
+"""Partition directories written here pass Apache Kafka's DumpLogSegments without a complaint."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from log.unified_log import UnifiedLog
+from log.validator import AppendOrigin
+from protocol.record_batch import BatchOptions, Record, build_batch
+from tests.support.kafka_jars import KAFKA_3, KAFKA_4, broker_classpath
+from tests.support.logs import NOW_MS, LogBench, append, batch, marker, producer_batch
+from tests.support.requirements import require_tool
+
+pytestmark = pytest.mark.java
+
+
+def write_log(directory: Path) -> UnifiedLog:
+    """Plain, compressed, idempotent and transactional batches over several segments, closed."""
+    bench = LogBench(str(directory), segment_bytes=8000, index_interval_bytes=300)
+    log = bench.open()
+    for number in range(40):
+        append(log, batch(3, timestamp=NOW_MS + number * 10))
+        records = [Record(i, NOW_MS + number * 10 + i, b"k%d" % i, b"v" * 50) for i in range(4)]
+        append(log, build_batch(records, BatchOptions(compression=number % 5)))
+        append(log, producer_batch(number * 2, 2, producer_id=5, timestamp=NOW_MS + number))
+        append(log, producer_batch(number, transactional=True))
+        append(log, marker(7, commit=number % 3 == 0), AppendOrigin.COORDINATOR)
+    log.close()
+    return log
+
+
+def dump(version: str, files: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    java = require_tool("java", install="apt-get install default-jre-headless")
+    command = [
+        java,
+        "-cp",
+        broker_classpath(version),
+        "kafka.tools.DumpLogSegments",
+        *options,
+        "--files",
+        ",".join(files),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("version", [KAFKA_4, KAFKA_3])
+def test_dump_log_segments_has_no_complaint(tmp_path: Path, version: str) -> None:
+    log = write_log(tmp_path)
+    names = [name for name in sorted(os.listdir(log.directory)) if name[:20].isdigit()]
+    assert {Path(name).suffix for name in names} == {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
+    deep = dump(version, [os.path.join(log.directory, name) for name in names], "--deep-iteration")
+    assert deep.returncode == 0
+    # What it does not like goes to standard error, where the logging library has its say too.
+    for complaint in ("Mismatches", "Non-consecutive", "out of order", "not found", "invalid bytes", "isvalid: false",
+                      "Exception", "corrupt"):  # fmt: skip
+        assert complaint.lower() not in (deep.stdout + deep.stderr).lower()
+    assert deep.stdout.count("| offset:") == log.log_end_offset
+    assert "producerId: 5 producerEpoch: 0 coordinatorEpoch: -1 currentTxnFirstOffset: " in deep.stdout
+    indices = [os.path.join(log.directory, name) for name in names if name.endswith((".index", ".timeindex"))]
+    sanity = dump(version, indices, "--index-sanity-check")
+    assert sanity.returncode == 0
+    assert "exception" not in sanity.stderr.lower()
+    assert sanity.stdout.count("passed sanity check") + sanity.stdout.count("is empty") == len(indices)
