@@ -316,7 +316,10 @@ class Message(Struct):
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises EncodeError, UnsupportedVersionError."""
-        coder = self._encoders.get(version) or _encoder(type(self), version)
+        try:
+            coder = self._encoders[version]
+        except KeyError:
+            coder = _encoder(type(self), version)
         try:
             return b"".join(coder.function(self))
         except _UNENCODABLE as error:
@@ -328,7 +331,10 @@ class Message(Struct):
 
     def encode_parts(self, version: int) -> list[Part]:
         """The message as pieces to send in order; record slices stay promises, large buffers are not copied."""
-        coder = self._encoders.get(version) or _encoder(type(self), version)
+        try:
+            coder = self._encoders[version]
+        except KeyError:
+            coder = _encoder(type(self), version)
         try:
             return coder.function(self)  # type: ignore[no-any-return]
         except _UNENCODABLE as error:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from protocol import types
@@ -32,6 +36,8 @@ from protocol.schema import (
 from protocol.schema_encoder import COPY_BELOW_BYTES
 from protocol.transferable import TransferableRecords
 from protocol.types import ZERO_UUID, Buffer, RecordsValue, unsigned_varint
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Point(Struct):
@@ -282,6 +288,17 @@ def test_source_is_straight_line_python() -> None:
     assert "version" not in source
     assert "note = None" in source
     assert "pack_h(o.count)" in source_of(Sample, 0, "encode")
+
+
+def test_importing_messages_compiles_nothing() -> None:
+    """What start-up pays for a message module is its declarations: no compiler, no coder, no constructor."""
+    program = (
+        "import sys, protocol.messages.fetch as fetch\n"
+        "assert not {'protocol.schema_source', 'protocol.schema_decoder', 'numpy'} & set(sys.modules)\n"
+        "assert not fetch.FetchRequest._decoders and '__init__' not in vars(fetch.FetchRequest)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_field_shows_itself() -> None:
