@@ -52,6 +52,8 @@ class Broker:
     """The data directories' locks, held until the process ends."""
     coordinators: Any = None
     """The group and transaction coordinators, made when the first request for them comes."""
+    cleaner: Any = None
+    """The log cleaner, once ``broker.compaction`` has started it."""
 
 
 class RequestContext:

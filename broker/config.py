@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from broker.admin_http import ADMIN_KEYS
 from broker.config_keys import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
 from broker.properties import (
     PropertiesError,
@@ -27,7 +28,7 @@ from protocol.config_def import ConfigDef, ConfigError
 
 logger = logging.getLogger(__name__)
 
-BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF))
+BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS))
 MAX_PORT = 65535
 CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
 SERVED_PROTOCOLS = ("PLAINTEXT",)
@@ -150,6 +151,11 @@ class BrokerConfig:
         given = known_texts({**self.static_texts, **texts})
         self._values = BROKER_CONFIG_DEF.parse(given)
         self._given = given
+
+    def settle(self, name: str, text: str) -> None:
+        """Replace a static value by what came of it: an address with the port that was chosen for port 0."""
+        self.static_texts[name] = self._given[name] = text
+        self._values[name] = BROKER_CONFIG_DEF[name].parse(text)
 
     def topic_defaults(self) -> dict[str, Any]:
         """Values of topic-level keys that the given server keys ask for; topics lay their own over these."""

@@ -18,6 +18,7 @@ from collections import Counter
 from functools import partial
 
 from broker.acceptor import Acceptor, highest_client_descriptor, raise_descriptor_limit
+from broker.admin_http import AdminListener
 from broker.background import BackgroundJobs, Job
 from broker.broker import Broker, RequestContext
 from broker.config import BrokerConfig, Endpoint
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 DRAIN_MS = 3_000
 """How long clients may take to receive the answers in flight when the broker stops."""
 _NEVER_MS = 2**31
+START_DELAY_S = 1.0
+"""Between the opening of the listeners and the cleaner's first look."""
 
 
 class Server:
@@ -45,8 +48,14 @@ class Server:
         self._shell: Shell | None = None
         self._acceptors: list[Acceptor] = []
         self._jobs: BackgroundJobs | None = None
+        self._admin: AdminListener | None = None
         self._per_ip: Counter[str] = Counter()
         self._descriptor_limit = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Between start and stop."""
+        return self._broker is not None
 
     @property
     def broker(self) -> Broker:
@@ -71,6 +80,9 @@ class Server:
         self._shell = Shell(loop, Dispatcher(broker), broker.timers, broker.executor, limits)
         self._shell.on_closed = self._on_closed
         self._open_listeners(loop)
+        self._admin = AdminListener(broker)
+        self._admin.open()
+        loop.call_later(START_DELAY_S, start_cleaner, self)
         self._jobs = BackgroundJobs(loop, broker.executor, broker.timers)
         self._jobs.start(self._background_jobs(broker))
         if not INTERNAL_TOPICS.isdisjoint(broker.metadata.topics):
@@ -87,8 +99,12 @@ class Server:
             return
         if shell is not None:
             await self._drain(broker, shell)
+        if self._admin is not None:
+            await self._admin.close()
         if self._jobs is not None:
             await self._jobs.stop()
+        if broker.cleaner is not None:
+            await asyncio.get_running_loop().run_in_executor(broker.executor, broker.cleaner.shutdown)
         await asyncio.get_running_loop().run_in_executor(broker.executor, broker.log_manager.shutdown)
         broker.timers.close()
         broker.store.close()
@@ -189,6 +205,14 @@ class Server:
                 logs.checkpoint_high_watermarks,
             ),
         ]
+
+
+def start_cleaner(server: Server) -> None:
+    """Imported and started only now: compaction can wait until the broker answers."""
+    if server.is_running and server.config.get_bool("log.cleaner.enable"):
+        from broker.compaction import cleaner_of
+
+        cleaner_of(server.broker)
 
 
 def start_coordinators(broker: Broker) -> None:

@@ -147,7 +147,7 @@ class CleaningRound:
         cleanable = self._cleanable
         upper = cleanable.first_uncleanable_offset
         segments = [s for s in self._log.segments.values(self._log.log_start_offset, upper) if s.base_offset < upper]
-        ends = [segment.base_offset for segment in segments[1:]] + [upper]
+        ends = [*(segment.base_offset for segment in segments[1:]), upper][: len(segments)]
         first = next((i for i, end in enumerate(ends) if end > cleanable.first_dirty_offset), len(segments))
         return Section(segments[:first], ends[:first]), Section(segments[first:], ends[first:])
 
@@ -210,7 +210,7 @@ class CleaningRound:
             changed = int(self._counts[at.STAT_BATCHES_CHANGED]) > changed_before
             new = target.finish(group[-1])
             if new is not None:
-                self._swap(new, group)
+                self._swap(new, group, target)
             finished = True
         finally:
             if not finished:
@@ -223,12 +223,14 @@ class CleaningRound:
         else:
             self.stats.groups_left_alone += 1
 
-    def _swap(self, new: LogSegment, group: list[LogSegment]) -> None:
+    def _swap(self, new: LogSegment, group: list[LogSegment], target: CleanedSegment) -> None:
         with self._log.lock:
             # Retention or truncation may have taken a segment meanwhile; the new one must not bring it back.
             if self._log.is_closed or any(segment not in self._log.segments for segment in group):
                 raise CleaningAbortedError(f"segments of {self._log.topic_partition} were removed during the round")
             self._hooks.check(0)
+            # From here on the files belong to the swap: when it fails half-way only the next start may sort them out.
+            target.hand_over()
             self._log.replace_segments([new], group)
 
     def _clean_segment(

@@ -103,11 +103,14 @@ class LogCleaner:
         time: Time,
         config: CleanerConfig | None = None,
         load_engine: EngineLoader | None = None,
+        current_config: Callable[[], CleanerConfig] | None = None,
     ) -> None:
+        """``current_config`` is asked before each piece of work, so that changed settings hold from then on."""
         self.manager = LogCleanerManager(logs, file_system, time)
         self.config = config or CleanerConfig.parse()
         self._logs = logs
         self._time = time
+        self._current_config = current_config
         self._load_engine = load_engine or _load_engine
         self._condition = threading.Condition()
         self._requests: deque[_Request] = deque()
@@ -225,6 +228,8 @@ class LogCleaner:
 
     def _next_request(self) -> _Request | object | None:
         """The next request, None when there is none, ``_NO_MORE`` when this thread shall end."""
+        if self._current_config is not None and (config := self._current_config()) != self.config:
+            self.reconfigure(config)
         with self._condition:
             if self._stopping or len(self._threads) > self.config.threads:
                 return _NO_MORE

@@ -75,7 +75,8 @@ def look_at(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToClean:
     segments = [s for s in log.segments.values(log.log_start_offset, uncleanable) if s.base_offset < uncleanable]
     dirty: list[LogSegment] = []
     clean_bytes = 0
-    for segment, end in zip(segments, [*(s.base_offset for s in segments[1:]), uncleanable], strict=True):
+    ends = [*(segment.base_offset for segment in segments[1:]), uncleanable][: len(segments)]
+    for segment, end in zip(segments, ends, strict=True):
         if end > first_dirty:
             dirty.append(segment)
         else:

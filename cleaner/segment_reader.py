@@ -25,7 +25,12 @@ from cleaner.layout import BATCH_OVERHEAD, BatchState, Unreadable
 from log.file_system import LogStorageError
 from log.segment import LogSegment
 from protocol.compression import decompress
-from protocol.errors import CorruptMessageError, InvalidRecordError, UnsupportedCompressionTypeError
+from protocol.errors import (
+    CorruptMessageError,
+    InvalidRecordError,
+    MessageTooLargeError,
+    UnsupportedCompressionTypeError,
+)
 from protocol.message_set import LegacyRecordBatch
 from protocol.record_batch import BatchOptions, Record, build_batch
 
@@ -39,7 +44,7 @@ CONVERTED_BYTES = 64 * 1024
 #: Longest list of unreadable batches kept for reports; all are counted.
 REPORTED_BATCHES = 100
 
-_UNREADABLE = (InvalidRecordError, CorruptMessageError, UnsupportedCompressionTypeError)
+_UNREADABLE = (InvalidRecordError, CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError)
 
 
 @dataclass(frozen=True, slots=True)

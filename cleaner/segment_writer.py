@@ -221,6 +221,10 @@ class CleanedSegment:
         except OSError as error:
             logger.debug("%s keeps its own date: %s", target.records.path, error)
 
+    def hand_over(self) -> None:
+        """Somebody else owns the files now."""
+        self.segment = None
+
     def discard(self) -> None:
         """Remove the files of a round that ended early. Raises KafkaStorageError."""
         if self.segment is not None:

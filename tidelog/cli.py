@@ -16,6 +16,7 @@ COMMANDS = {
     "ping": "tidelog.commands.ping",
     "dump-log": "tidelog.commands.dump_log",
     "check": "tidelog.commands.check",
+    "compaction": "tidelog.commands.compaction",
     "version": "tidelog.commands.version",
 }
 EXIT_USAGE = 2

@@ -1,0 +1,78 @@
+"""The cleaner in the broker: which logs it sees, when it starts, where its settings come from.
+
+It starts a moment after the listeners are open, or with the first request for it, whichever comes first, so that it
+costs the start nothing. Logs that nobody has opened since a clean stop are looked at once: only those with more than
+one segment can have anything to clean, and are opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cleaner.config import CleanerConfig
+from cleaner.log_cleaner import LogCleaner
+from log.segment import LOG_SUFFIX
+from log.topic_partition import TopicPartition
+from log.unified_log import UnifiedLog
+from protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+
+class CompactedLogs:
+    """The compacted logs of a broker, opened as far as they can be dirty. For cleaner threads."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._looked_at: set[TopicPartition] = set()
+
+    def __call__(self) -> list[UnifiedLog]:
+        opened = {log.topic_partition: log for log in self._broker.log_manager.open_logs()}
+        logs = [log for log in opened.values() if log.config.compact]
+        return logs + list(self._open_others(opened))
+
+    def _open_others(self, opened: dict[TopicPartition, UnifiedLog]) -> Iterator[UnifiedLog]:
+        manager = self._broker.log_manager
+        others = [p for p in manager.partitions() if p not in opened and p not in self._looked_at]
+        compacted = {topic: self._is_compacted(topic) for topic in {partition.topic for partition in others}}
+        for partition in others:
+            self._looked_at.add(partition)
+            if compacted[partition.topic] and self._has_closed_segments(partition):
+                try:
+                    log = manager.get_log(partition)
+                except KafkaError:  # refused, with its reason in the log: nothing to clean
+                    continue
+                if log is not None and log.config.compact:
+                    yield log
+
+    def _is_compacted(self, topic: str) -> bool:
+        image = self._broker.metadata.topics.get(topic)
+        return image is not None and self._broker.configs.log_config(image).compact
+
+    def _has_closed_segments(self, partition: TopicPartition) -> bool:
+        for directory in self._broker.config.log_dirs:
+            try:
+                names = os.listdir(os.path.join(directory, partition.directory_name))
+            except OSError:
+                continue
+            return sum(name.endswith(LOG_SUFFIX) for name in names) > 1
+        return False
+
+
+def cleaner_of(broker: Broker) -> LogCleaner:
+    """The broker's cleaner, started now if need be. Loop thread."""
+    if broker.cleaner is None:
+        cleaner = LogCleaner(
+            CompactedLogs(broker),
+            broker.log_manager.environment.file_system,
+            broker.time,
+            CleanerConfig.parse(broker.config.values),
+            current_config=lambda: CleanerConfig.parse(broker.config.values),
+        )
+        cleaner.startup()
+        broker.cleaner = cleaner
+    started: LogCleaner = broker.cleaner
+    return started

@@ -1,0 +1,139 @@
+"""``tidelog compaction status`` and ``tidelog compaction run TOPIC``: the cleaner, seen and called.
+
+Talks to the broker's admin interface, whose address the broker itself tells (DescribeConfigs, ``admin.listener``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from tidelog.client import DEFAULT_BOOTSTRAP, Client, ClientError, parse_bootstrap
+
+HELP = "show what the cleaner does, or clean a topic now"
+BROKER_RESOURCE = 4
+WAIT_S = 24 * 3600.0
+CONNECT_S = 10.0
+ANY_HOST = ("", "0.0.0.0", "::")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", required=True)
+    status = commands.add_parser("status", help="state of every compacted partition")
+    status.add_argument("--json", action="store_true", help="everything, as JSON")
+    run_now = commands.add_parser("run", help="clean a topic's partitions now, due or not")
+    run_now.add_argument("topic", metavar="TOPIC")
+    run_now.add_argument("--wait", action="store_true", help="come back when it is done, with what was done")
+    run_now.add_argument("--dry-run", action="store_true", help="change nothing, tell what would go (waits)")
+    for command in (status, run_now):
+        command.add_argument("--bootstrap", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT", help="default: %(default)s")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        if arguments.action == "status":
+            return show_status(arguments.bootstrap, as_json=arguments.json)
+        return run_topic(arguments)
+    except (ClientError, OSError) as error:
+        print(f"tidelog compaction: {error}", file=sys.stderr)
+        return 1
+
+
+def admin_address(bootstrap: str) -> tuple[str, int]:
+    """Where the broker's admin interface is. Raises ClientError."""
+    with Client(bootstrap) as client:
+        node = client.call(DescribeClusterRequest(), DescribeClusterResponse).brokers[0].broker_id
+        resource = DescribeConfigsResource(
+            resource_type=BROKER_RESOURCE, resource_name=str(node), configuration_keys=["admin.listener"]
+        )
+        response = client.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+    values = [entry.value for result in response.results for entry in result.configs if entry.name == "admin.listener"]
+    if not values or not values[0]:
+        raise ClientError(f"{bootstrap} has no admin interface (admin.listener)")
+    host, _, port = values[0].rpartition(":")
+    host = host.strip("[]")
+    return parse_bootstrap(bootstrap)[0] if host in ANY_HOST else host, int(port)
+
+
+def ask(bootstrap: str, method: str, path: str) -> tuple[int, Any]:
+    """One HTTP request to the admin interface: (status, JSON). Raises ClientError, OSError."""
+    from http.client import HTTPConnection, HTTPException
+
+    host, port = admin_address(bootstrap)
+    connection = HTTPConnection(host, port, timeout=CONNECT_S)
+    try:
+        connection.connect()
+        connection.sock.settimeout(WAIT_S)
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    except (HTTPException, ValueError) as error:
+        raise ClientError(f"the admin interface at {host}:{port} does not answer as it should: {error}") from error
+    finally:
+        connection.close()
+
+
+def show_status(bootstrap: str, *, as_json: bool) -> int:
+    """Print one line per partition."""
+    status, partitions = ask(bootstrap, "GET", "/compaction")
+    if status != 200:
+        raise ClientError(f"the admin interface answered {status}")
+    if as_json:
+        print(json.dumps(partitions, indent=2))
+        return 0
+    print(f"{'PARTITION':<40} {'STATE':<12} {'DIRTY':>6} {'DIRTY BYTES':>14} {'FROM OFFSET':>12} {'LAG MS':>10}  LAST")
+    for entry in partitions:
+        print(status_line(entry))
+    return 0
+
+
+def status_line(entry: dict[str, Any]) -> str:
+    """One partition, for people."""
+    name = f"{entry['topic_partition']['topic']}-{entry['topic_partition']['partition']}"
+    last = entry["last_round"]
+    told = "never"
+    if last is not None:
+        told = f"{last['bytes_before']} -> {last['bytes_after']} bytes in {last['duration_ms']} ms"
+    if entry["last_error"]:
+        told += f"; {entry['last_error']}"
+    return (
+        f"{name:<40} {entry['state']:<12} {entry['cleanable_ratio']:>6.0%} {entry['dirty_bytes']:>14} "
+        f"{entry['first_dirty_offset']:>12} {entry['compaction_lag_ms']:>10}  {told}"
+    )
+
+
+def run_topic(arguments: argparse.Namespace) -> int:
+    """Ask for rounds over a topic's partitions and tell what came of them."""
+    from urllib.parse import quote
+
+    wait = arguments.wait or arguments.dry_run
+    path = f"/compaction/{quote(arguments.topic, safe='')}?wait={int(wait)}&dry_run={int(arguments.dry_run)}"
+    status, answer = ask(arguments.bootstrap, "POST", path)
+    if status == 404:
+        raise ClientError(answer["error"])
+    if not wait:
+        print(f"{arguments.topic}: {answer['requested']} partitions will be cleaned")
+        return 0
+    for entry in answer:
+        print(result_line(entry))
+    return 0 if status == 200 else 1
+
+
+def result_line(entry: dict[str, Any]) -> str:
+    """One round, for people."""
+    name = f"{entry['topic']}-{entry['partition']}"
+    if "error" in entry:
+        return f"{name}: {entry['error']}"
+    verb = "would go from" if entry["dry_run"] else "went from"
+    return (
+        f"{name} {verb} {entry['bytes_before']} to {entry['bytes_after']} bytes, "
+        f"{entry['records_before']} to {entry['records_after']} records, in {entry['duration_ms']} ms"
+    )
