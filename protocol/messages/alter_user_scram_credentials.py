@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials (key 51): set or delete SCRAM credentials (KIP-554). Mechanism 1 is SHA-256, 2 is SHA-512."""
+"""AlterUserScramCredentials (key 51): set or delete SCRAM credentials (KIP-554). Mechanism 1: SHA-256, 2: SHA-512."""
 
 from __future__ import annotations
 
