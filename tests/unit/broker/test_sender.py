@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from broker import sender
 from broker.sender import SMALL_SLICE_BYTES, TURN_BYTES, SendQueue, SendStatus, SliceCutShortError
 from protocol.transferable import TransferableRecords
 
@@ -139,7 +138,7 @@ def test_cold_pages_are_left_to_a_thread(
     queue = SendQueue()
     queue.extend([b"head", slice_of(file, 0, size)])
     with monkeypatch.context() as patched:
-        patched.setattr(sender.os, "preadv", refuse)
+        patched.setattr(os, "preadv", refuse)
         assert queue.send_some(pair[0]) is SendStatus.COLD
     sent = queue.send_cold(pair[0])
     queue.advance_cold(sent)
@@ -157,7 +156,7 @@ def test_a_file_system_without_nowait_counts_as_hot(
             raise OSError(errno.EOPNOTSUPP, "no flags here")
         return real(descriptor, buffers, position)
 
-    monkeypatch.setattr(sender.os, "preadv", plain_only)
+    monkeypatch.setattr(os, "preadv", plain_only)
     queue = SendQueue()
     queue.extend([slice_of(file, 5, 50), slice_of(file, 0, SMALL_SLICE_BYTES * 2)])
     expected = CONTENT[5:55] + CONTENT[: SMALL_SLICE_BYTES * 2]

@@ -1,0 +1,92 @@
+"""F12: when descriptors run out, accepting pauses and resumes, without a spin, and segments can still be opened."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import raw_client
+from tests.support.broker import TidelogProcess
+
+DESCRIPTORS = 256
+
+
+class ScarceProcess(TidelogProcess):
+    """A broker that may open only so many files."""
+
+    def command(self) -> list[str]:
+        return ["prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}", *super().command()]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
+    directory: Path = tmp_path_factory.mktemp("network-descriptors")
+    with ScarceProcess(directory, {"socket.listen.backlog.size": "1000"}) as process:
+        yield process
+        assert "Traceback" not in process.output()
+
+
+def cpu_s(broker: TidelogProcess) -> float:
+    fields = Path(f"/proc/{broker.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_accepting_pauses_and_resumes_and_segments_still_open(broker: TidelogProcess) -> None:
+    connections = [raw_client.connect(broker.port) for _ in range(DESCRIPTORS + 100)]
+    try:
+        first = connections[0]
+        first.sendall(raw_client.frame(3, 1, 1, struct.pack(">ih", 1, 3) + b"new"))
+        raw_client.receive_frame(first)
+        first.sendall(raw_client.produce("new", b"value"))
+        assert raw_client.receive_produced(first)[1] == 0
+        assert len(list(Path(f"/proc/{broker.pid}/fd").iterdir())) < DESCRIPTORS
+        before = cpu_s(broker)
+        time.sleep(2)
+        assert cpu_s(broker) - before < 0.5
+        for connection in connections[1:200]:
+            connection.close()
+        last = connections[-1]
+        last.sendall(raw_client.api_versions(9))
+        assert struct.unpack(">i", raw_client.receive_frame(last)[:4]) == (9,)
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_the_limits_on_connections_hold(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path, {"max.connections.per.ip": "3"}) as broker:
+        connections = [raw_client.connect(broker.port) for _ in range(3)]
+        for connection in connections:
+            connection.sendall(raw_client.api_versions())
+            raw_client.receive_frame(connection)
+        with raw_client.connect(broker.port) as refused:
+            assert raw_client.is_closed(refused)
+        connections.pop().close()
+        time.sleep(0.2)
+        with raw_client.connect(broker.port) as accepted:
+            accepted.sendall(raw_client.api_versions())
+            assert raw_client.receive_frame(accepted)
+        for connection in connections:
+            connection.close()
+
+
+def test_max_connections_leaves_the_next_in_the_backlog(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path, {"max.connections": "2"}) as broker:
+        first, second = raw_client.connect(broker.port), raw_client.connect(broker.port)
+        for connection in (first, second):
+            connection.sendall(raw_client.api_versions())
+            raw_client.receive_frame(connection)
+        with raw_client.connect(broker.port) as waiting:
+            waiting.sendall(raw_client.api_versions())
+            waiting.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                waiting.recv(1)
+            first.close()
+            waiting.settimeout(raw_client.TIMEOUT_S)
+            assert raw_client.receive_frame(waiting)
+        second.close()

@@ -1,0 +1,103 @@
+"""F23: SIGTERM while clients produce and wait: what was acknowledged is kept, the exit is clean and quick."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from pathlib import Path
+
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tests.support import raw_client
+from tests.support.broker import TidelogProcess
+
+STOP_LIMIT_S = 10.0
+
+
+def create_topic(port: int, name: bytes) -> None:
+    with raw_client.connect(port) as connection:
+        connection.sendall(raw_client.frame(3, 1, 1, struct.pack(">ih", 1, len(name)) + name))
+        raw_client.receive_frame(connection)
+
+
+def fetch(topic: str, offset: int, max_wait_ms: int) -> bytes:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1_000_000)
+    request = FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        session_epoch=-1,
+        topics=[FetchTopic(topic=topic, partitions=[partition])],
+    )
+    return raw_client.frame(1, 7, 1, request.encode(7))
+
+
+class Producer(threading.Thread):
+    """Produces one record after the other until the broker is gone; remembers the last acknowledged offset."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self.port = port
+        self.acknowledged = -1
+
+    def run(self) -> None:
+        with raw_client.connect(self.port) as connection:
+            try:
+                while True:
+                    connection.sendall(raw_client.produce("stop", b"value"))
+                    _, error, offset = raw_client.receive_produced(connection)
+                    assert error == 0
+                    self.acknowledged = offset
+            except (EOFError, ConnectionError):
+                return
+
+
+def test_what_was_acknowledged_before_sigterm_is_kept(tmp_path: Path) -> None:
+    broker = TidelogProcess(tmp_path).start()
+    create_topic(broker.port, b"stop")
+    producers = [Producer(broker.port) for _ in range(3)]
+    for producer in producers:
+        producer.start()
+    time.sleep(0.5)
+    started = time.monotonic()
+    broker.terminate()
+    assert time.monotonic() - started < STOP_LIMIT_S
+    for producer in producers:
+        producer.join()
+    acknowledged = max(producer.acknowledged for producer in producers)
+    assert acknowledged > 0
+    assert (broker.data_directory / ".kafka_cleanshutdown").exists()
+    with broker, raw_client.connect(broker.port) as connection:
+        connection.sendall(raw_client.produce("stop", b"after"))
+        assert raw_client.receive_produced(connection)[2] > acknowledged
+        connection.sendall(fetch("stop", acknowledged, 0))
+        response = FetchResponse.decode(memoryview(raw_client.receive_frame(connection))[4:], 7)
+        assert response.responses[0].partitions[0].error_code == 0
+        assert response.responses[0].partitions[0].records
+
+
+def test_a_waiting_fetch_is_answered_at_once(tmp_path: Path) -> None:
+    broker = TidelogProcess(tmp_path).start()
+    create_topic(broker.port, b"stop")
+    with raw_client.connect(broker.port) as connection:
+        connection.sendall(fetch("stop", 0, 60_000))
+        time.sleep(0.3)
+        started = time.monotonic()
+        broker.terminate()
+        assert time.monotonic() - started < STOP_LIMIT_S
+        response = FetchResponse.decode(memoryview(raw_client.receive_frame(connection))[4:], 7)
+        assert response.responses[0].partitions[0].error_code == 0
+
+
+def test_a_client_that_takes_nothing_does_not_hold_the_stop(tmp_path: Path) -> None:
+    broker = TidelogProcess(tmp_path).start()
+    create_topic(broker.port, b"stop")
+    with raw_client.connect(broker.port) as connection:
+        for _ in range(30):
+            connection.sendall(raw_client.produce("stop", b"x" * 900_000))
+            raw_client.receive_produced(connection)
+        for _ in range(30):
+            connection.sendall(fetch("stop", 0, 0))
+        time.sleep(0.3)
+        started = time.monotonic()
+        broker.terminate()
+        assert time.monotonic() - started < STOP_LIMIT_S
