@@ -19,6 +19,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.config import BROKER_CONFIG_DEF, BrokerConfig
+from broker.features import show_features
 from broker.metadata import MetadataCache, TopicImage
 from broker.metadata_store import MetadataStore, Put
 from log.config import SYNONYMS, TOPIC_CONFIG_DEF, LogConfig
@@ -131,6 +132,7 @@ class ConfigManager:
             kind, _, name = entry.key.removeprefix(CONFIGS_PREFIX).partition("/")
             self._show(ResourceType[kind.replace("-", "_").upper()], name, json.loads(entry.value))
         self._apply_broker_texts()
+        show_features(self._store, self._metadata)
 
     # What others read
 

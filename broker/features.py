@@ -1,8 +1,9 @@
 """Feature levels (KIP-584): what this broker could do, and up to which level it has been told to.
 
 A feature is offered when its APIs are in the registry. Until somebody updates a level it is the highest, so that
-clients get all there is; updated levels are kept in the store under ``/features/<name>`` and the store's revision is
-the epoch. Loop thread only.
+clients get all there is; updated levels are kept in the store under ``/features/<name>``. The levels in force stand in
+the MetadataCache, with the store's revision as their epoch, because every new connection asks for them. Loop thread
+only.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker.handlers.registry import REGISTRY
+from broker.metadata import MetadataCache
 from broker.metadata_store import MetadataStore, Put
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, InvalidUpdateVersionError
@@ -44,14 +46,15 @@ def supported_features() -> dict[str, FeatureRange]:
     }
 
 
-def finalized_features(store: MetadataStore) -> dict[str, int]:
-    """The level in force of every feature; a feature at level 0 is off and left out."""
+def show_features(store: MetadataStore, metadata: MetadataCache) -> None:
+    """Put the levels in the store, or the highest, into the cache. A feature at level 0 is off and left out."""
     stored = {entry.key.removeprefix(FEATURES_PREFIX): int(entry.value) for entry in store.list(FEATURES_PREFIX)}
     levels = {name: stored.get(name, levels.highest) for name, levels in supported_features().items()}
-    return {name: level for name, level in levels.items() if level > 0}
+    metadata.features = {name: level for name, level in levels.items() if level > 0}
+    metadata.features_epoch = store.revision
 
 
-def check_update(store: MetadataStore, name: str, level: int, upgrade_type: int) -> Put:
+def check_update(metadata: MetadataCache, name: str, level: int, upgrade_type: int) -> Put:
     """The change of the store that puts a feature at ``level``.
 
     Raises InvalidUpdateVersionError, InvalidRequestError. Source: UpdateFeatures.
@@ -68,7 +71,7 @@ def check_update(store: MetadataStore, name: str, level: int, upgrade_type: int)
         )
     if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise InvalidRequestError(f"Unknown upgrade type {upgrade_type} for feature {name}")
-    current = finalized_features(store).get(name, 0)
+    current = metadata.features.get(name, 0)
     if level < current and upgrade_type == UPGRADE:
         raise InvalidUpdateVersionError(
             f"Invalid update version {level} for feature {name}. Can't downgrade the version of this feature without "

@@ -28,11 +28,13 @@ class TopicImage(NamedTuple):
 
 
 class MetadataCache:
-    """Topics by name and by id; read without waiting, on the loop thread."""
+    """Topics by name and by id, and feature levels; read without waiting, on the loop thread."""
 
-    __slots__ = ("topic_names", "topics")
+    __slots__ = ("features", "features_epoch", "topic_names", "topics")
 
     def __init__(self) -> None:
+        self.features: dict[str, int] = {}
+        self.features_epoch = 0
         self.topics: dict[str, TopicImage] = {}
         self.topic_names: dict[bytes, str] = {}
 

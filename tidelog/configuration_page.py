@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from broker.admin_http import ADMIN_KEYS
 from broker.config_keys import (
     GROUP_KEYS,
     LOG_TIME_KEYS,
@@ -75,6 +76,7 @@ def page() -> str:
         table("Times of logs in several units", LOG_TIME_KEYS),
         topic_table(),
         table("Cleaner", CLEANER_CONFIG_DEF),
+        table("Admin interface", ADMIN_KEYS),
         table("Groups and offsets", GROUP_KEYS),
         table("Transactions and producers", TRANSACTION_KEYS),
         table("Configs of one group", GROUP_CONFIG_DEF, "Set with `kafka-configs.sh --entity-type groups`."),
@@ -108,7 +110,7 @@ def topic_table() -> str:
         "## Topics' own configs",
         "",
         "Set when a topic is created or later through the admin API. Where a topic has no value of its own, the server",
-        "key gives it; these server keys are dynamic, but for `log.message.format.version` and those in minutes and hours.",
+        "key gives it; these are dynamic, but for `log.message.format.version` and those in minutes or hours.",
         "",
         "| key | server key | type | default | allowed | |",
         "|---|---|---|---|---|---|",

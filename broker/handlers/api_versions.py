@@ -10,15 +10,23 @@ from __future__ import annotations
 import re
 
 from broker.broker import Broker, RequestContext
+from broker.features import supported_features
 from broker.handlers.registry import REGISTRY
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
-from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 API_KEY = ApiKey.API_VERSIONS
 MIN_VERSION, MAX_VERSION = 0, 4
 Request = ApiVersionsRequest
 
+FIRST_VERSION_WITH_ZERO = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -28,13 +36,31 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
         for name in (request.client_software_name, request.client_software_version):
             if _SOFTWARE.fullmatch(name) is None:
                 raise InvalidRequestError
-    return ApiVersionsResponse(api_keys=served())
+    metadata = broker.metadata
+    return ApiVersionsResponse(
+        api_keys=served(),
+        supported_features=supported(context.api_version),
+        finalized_features_epoch=metadata.features_epoch,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, level in metadata.features.items()
+        ],
+    )
 
 
 def error_response(request: ApiVersionsRequest | None, error: KafkaError) -> ApiVersionsResponse:
     """The error; with UNSUPPORTED_VERSION the table too, so that the client can choose a version (KIP-511)."""
     known = served() if isinstance(error, UnsupportedVersionError) else []
     return ApiVersionsResponse(error_code=error.code, api_keys=known)
+
+
+def supported(version: int) -> list[SupportedFeatureKey]:
+    """The features this broker could do; before v4 without those whose lowest level is 0 (KAFKA-17011)."""
+    return [
+        SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
+        for name, levels in supported_features().items()
+        if levels.lowest > 0 or version >= FIRST_VERSION_WITH_ZERO
+    ]
 
 
 def served() -> list[ApiVersion]:

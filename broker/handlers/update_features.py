@@ -6,7 +6,7 @@ Versions: 0 says whether a downgrade is meant; 1+ what kind of change, and valid
 from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
-from broker.features import SAFE_DOWNGRADE, UPGRADE, check_update
+from broker.features import SAFE_DOWNGRADE, UPGRADE, check_update, show_features
 from broker.metadata_store import Put
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
@@ -31,11 +31,12 @@ def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesReque
         if context.api_version == 0:
             kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
         try:
-            puts.append(check_update(broker.store, update.feature, update.max_version_level, kind))
+            puts.append(check_update(broker.metadata, update.feature, update.max_version_level, kind))
         except KafkaError as error:
             return refused(request, update, error)
     if puts and not request.validate_only:
         broker.store.txn([], puts, [])
+        show_features(broker.store, broker.metadata)
     return UpdateFeaturesResponse(
         error_message=None,
         results=[

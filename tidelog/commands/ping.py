@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 
@@ -10,10 +11,15 @@ from tidelog.client import DEFAULT_BOOTSTRAP, Client, ClientError
 
 HELP = "ask a broker for its API versions; exit code 0 when it answers"
 DEFAULT_TIMEOUT_S = 3.0
+LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bootstrap", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT", help="default: %(default)s")
+    address = parser.add_mutually_exclusive_group()
+    address.add_argument("--bootstrap", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT", help="default: %(default)s")
+    address.add_argument(
+        "--local", action="store_true", help="the broker on this machine that the KAFKA_* variables configure"
+    )
     parser.add_argument(
         "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="give up after this; default: 3"
     )
@@ -22,13 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
+    bootstrap = local_bootstrap() if arguments.local else arguments.bootstrap
     try:
-        with Client(arguments.bootstrap, arguments.timeout) as client:
+        with Client(bootstrap, arguments.timeout) as client:
             served = client.api_versions()
     except ClientError as error:
         print(f"tidelog ping: {error}", file=sys.stderr)
         return 1
     if not arguments.quiet:
         elapsed_ms = (time.perf_counter() - start) * 1000
-        print(f"{arguments.bootstrap} answers: {len(served)} APIs, {elapsed_ms:.1f} ms")
+        print(f"{bootstrap} answers: {len(served)} APIs, {elapsed_ms:.1f} ms")
     return 0
+
+
+def local_bootstrap() -> str:
+    """Where the first listener of the environment's configuration is reached from this machine."""
+    from broker.config import BrokerConfig
+
+    endpoint = BrokerConfig.load(None, os.environ).listeners[0]
+    host = LOOPBACK.get(endpoint.host, endpoint.host)
+    return f"[{host}]:{endpoint.port}" if ":" in host else f"{host}:{endpoint.port}"

@@ -13,6 +13,7 @@ from protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog import cli
 from tidelog.client import Client, ClientError, parse_bootstrap
+from tidelog.commands.ping import local_bootstrap
 
 Answer = Callable[[int, int, int], bytes]
 
@@ -129,3 +130,31 @@ def test_ping_fails_with_one_line(serve: Callable[[Answer], None], capsys: pytes
     assert cli.main(["ping"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tidelog ping: ")
+
+
+@pytest.mark.parametrize(
+    ("listeners", "expected"),
+    [
+        (None, "127.0.0.1:9092"),
+        ("PLAINTEXT://:9094", "127.0.0.1:9094"),
+        ("PLAINTEXT://0.0.0.0:9094", "127.0.0.1:9094"),
+        ("PLAINTEXT://[::]:9094", "[::1]:9094"),
+        ("PLAINTEXT://kafka:9094", "kafka:9094"),
+    ],
+)
+def test_ping_finds_the_broker_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, listeners: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("KAFKA_LISTENERS", raising=False)
+    if listeners is not None:
+        monkeypatch.setenv("KAFKA_LISTENERS", listeners)
+    assert local_bootstrap() == expected
+
+
+def test_ping_asks_the_broker_of_this_machine(
+    serve: Callable[[Answer], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KAFKA_LISTENERS", "PLAINTEXT://:9094")
+    serve(normal)
+    assert cli.main(["ping", "--local"]) == 0
+    assert capsys.readouterr().out.startswith("127.0.0.1:9094 answers")

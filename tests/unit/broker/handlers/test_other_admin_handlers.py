@@ -8,7 +8,7 @@ import pytest
 
 from broker.config_manager import Change, Operation, ResourceType
 from broker.deferred import Deferred
-from broker.features import FeatureRange, finalized_features, supported_features
+from broker.features import FeatureRange, show_features, supported_features
 from broker.handlers import describe_log_dirs
 from broker.handlers.registry import REGISTRY
 from broker.scram_credentials import ScramCredentials, ScramMechanism
@@ -36,6 +36,7 @@ from protocol.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from protocol.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
 from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
@@ -314,25 +315,42 @@ def update(
 @pytest.mark.parametrize("version", range(3))
 def test_features_go_down_and_up(admin: AdminBroker, version: int) -> None:
     highest = supported_features()["metadata.version"].highest
-    assert finalized_features(admin.store)["metadata.version"] == highest
+    assert admin.metadata.features["metadata.version"] == highest
     refused = update(admin, ("metadata.version", highest - 1, 1), version=version)
     assert refused.error_code == InvalidUpdateVersionError.code
     assert update(admin, ("metadata.version", highest - 1, 2), version=version).error_code == 0
     again = admin.reopen()
-    assert finalized_features(again.store)["metadata.version"] == highest - 1
+    assert again.metadata.features["metadata.version"] == highest - 1
     assert update(again, ("metadata.version", highest, 1), version=version).error_code == 0
-    assert finalized_features(again.store)["metadata.version"] == highest
+    assert again.metadata.features["metadata.version"] == highest
 
 
 def test_features_change_all_or_none(admin: AdminBroker) -> None:
     response = update(admin, ("metadata.version", 10, 2), ("no.such", 1, 1))
     assert {result.error_code for result in response.results} == {InvalidUpdateVersionError.code}
-    assert finalized_features(admin.store)["metadata.version"] != 10
+    assert admin.metadata.features["metadata.version"] != 10
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_features_are_advertised(admin: AdminBroker, version: int) -> None:
+    request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    update(admin, ("metadata.version", 10, 2))
+    response = drive(admin.broker, request, ApiVersionsResponse, version)
+    if version < 3:
+        assert (response.supported_features, response.finalized_features_epoch) == ([], -1)
+        return
+    finalized = {key.name: (key.min_version_level, key.max_version_level) for key in response.finalized_features}
+    supported = {key.name: FeatureRange(key.min_version, key.max_version) for key in response.supported_features}
+    assert finalized == {name: (level, level) for name, level in admin.metadata.features.items()}
+    assert finalized["metadata.version"] == (10, 10)
+    assert response.finalized_features_epoch == admin.store.revision
+    offered = supported_features()
+    assert supported == {name: levels for name, levels in offered.items() if version >= 4 or levels.lowest > 0}
 
 
 def test_feature_updates_can_be_only_validated(admin: AdminBroker) -> None:
     assert update(admin, ("metadata.version", 10, 2), validate_only=True).error_code == 0
-    assert finalized_features(admin.store)["metadata.version"] != 10
+    assert admin.metadata.features["metadata.version"] != 10
 
 
 @pytest.mark.parametrize(("level", "kind"), [(1, 2), (99, 1), (25, 2), (25, 7)])
@@ -346,9 +364,10 @@ def test_features_are_offered_with_their_apis(monkeypatch: pytest.MonkeyPatch, a
     assert "group.version" not in supported_features()
     monkeypatch.setitem(REGISTRY, ApiKey.CONSUMER_GROUP_HEARTBEAT, REGISTRY[ApiKey.METADATA])
     assert supported_features()["group.version"] == FeatureRange(0, 1)
-    assert finalized_features(admin.store)["group.version"] == 1
+    show_features(admin.store, admin.metadata)
+    assert admin.metadata.features["group.version"] == 1
     update(admin, ("group.version", 0, 3))
-    assert "group.version" not in finalized_features(admin.store)
+    assert "group.version" not in admin.metadata.features
 
 
 # Telemetry
