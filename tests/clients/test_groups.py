@@ -95,7 +95,8 @@ def shared(group: list[Member], partitions: int) -> bool:
 def committed(broker: BrokerProcess, topic: str, partitions: int) -> dict[int, int]:
     """Committed offsets of the group that is named as its topic."""
     request = ConsumerGroupTopicPartitions(topic, [TopicPartition(topic, index) for index in range(partitions)])
-    found = Admin(broker.bootstrap).client.list_consumer_group_offsets([request])[topic].result()
+    admin = Admin(broker.bootstrap)  # held on to: without its client the answer never comes
+    found = admin.client.list_consumer_group_offsets([request])[topic].result()
     return {each.partition: each.offset for each in found.topic_partitions}
 
 
