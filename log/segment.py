@@ -73,6 +73,7 @@ class LogSegment:
         "_created_ms",
         "_file_system",
         "_index_interval_bytes",
+        "_is_index_full",
         "_largest",
         "_rolling_timestamp",
         "_time",
@@ -108,6 +109,7 @@ class LogSegment:
         self._rolling_timestamp: int | None = None
         self._largest: TimestampOffset | None = None
         self._bytes_since_entry = -1 if size else 0
+        self._is_index_full: bool | None = None  # asked at every append, changes with an entry only
 
     @classmethod
     def create(
@@ -168,6 +170,7 @@ class LogSegment:
     def _append_entries(self, last_offset: int, position: int) -> bool:
         """Make index entries for the batch at ``position``. A full disk here does not undo the append: the records are
         in place, and an index with an entry less only makes look-ups longer; the next append tries again."""
+        self._is_index_full = None
         try:
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(*self.largest)
@@ -186,9 +189,12 @@ class LogSegment:
         """True when ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset
         range."""
         own_size = self.records.size
-        if own_size > config.segment_bytes - size:
+        if own_size > config.segment_bytes - size or last_offset - self.base_offset > 0x7FFFFFFF:
             return True
-        if last_offset - self.base_offset > 0x7FFFFFFF or self.offset_index.is_full or self.time_index.is_full:
+        is_full = self._is_index_full
+        if is_full is None:
+            is_full = self._is_index_full = self.offset_index.is_full or self.time_index.is_full
+        if is_full:
             return True
         return own_size > 0 and self.time_waited_for_roll(max_timestamp) > config.segment_ms - self.roll_jitter_ms
 
@@ -306,8 +312,7 @@ class LogSegment:
         if self.records.size == 0:
             self._created_ms = self._time.milliseconds()
             self._rolling_timestamp = None
-        self._bytes_since_entry = -1
-        self._largest = None
+        self.forget_state()
         return removed
 
     def forget_state(self) -> None:
@@ -315,6 +320,7 @@ class LogSegment:
         self._largest = None
         self._rolling_timestamp = None
         self._bytes_since_entry = -1
+        self._is_index_full = None
 
     def flush(self) -> None:
         """Make records and indices durable. Raises KafkaStorageError. Any thread, no lock."""

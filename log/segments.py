@@ -56,8 +56,11 @@ class LogSegments:
 
     def get(self, base_offset: int) -> LogSegment | None:
         """The segment with exactly this base offset."""
-        slot = bisect_left(self._bases, base_offset)
-        return self._segments[slot] if slot < len(self._bases) and self._bases[slot] == base_offset else None
+        bases = self._bases
+        if bases and bases[-1] == base_offset:  # the active segment, which is asked for most
+            return self._segments[-1]
+        slot = bisect_left(bases, base_offset)
+        return self._segments[slot] if slot < len(bases) and bases[slot] == base_offset else None
 
     def floor_index(self, offset: int) -> int:
         """The place of the last segment whose base offset is <= ``offset``; -1 when there is none."""

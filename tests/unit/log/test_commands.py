@@ -1,0 +1,85 @@
+"""``tidelog dump-log`` and ``tidelog check`` on a log of every kind of batch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from log.validator import AppendOrigin
+from tests.support.logs import LogBench, append, batch, marker, producer_batch
+from tidelog.commands import check, dump_log
+
+
+def run(command: ModuleType, *arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return int(command.run(parser.parse_args(arguments)))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    log = LogBench(str(tmp_path), segment_bytes=2000, index_interval_bytes=100).open()
+    for number in range(10):
+        append(log, batch(2))
+        append(log, producer_batch(number, transactional=True))
+        append(log, marker(7, commit=False), AppendOrigin.COORDINATOR)
+    log.close()
+    return log.directory
+
+
+def test_check_of_an_orderly_log(directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(check, str(tmp_path)) == 0
+    assert capsys.readouterr().out == f"{directory}: in order\n"
+
+
+def test_check_names_file_and_byte(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = os.path.join(directory, f"{0:020d}.log")
+    with open(path, "r+b") as file:
+        file.seek(70)
+        file.write(b"\xff")
+    assert run(check, directory) == 1
+    assert f"{path} at 0: wrong CRC" in capsys.readouterr().out
+
+
+def test_check_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(check, str(tmp_path / "none")) == 2
+    assert "none" in capsys.readouterr().err
+
+
+def test_dump_prints_batches_records_and_entries(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name[:20].isdigit()]
+    assert run(dump_log, "--print-data-log", *names) == 0
+    out = capsys.readouterr().out
+    assert "baseOffset: 0 lastOffset: 1 count: 2 baseSequence: -1" in out
+    record = "| offset: 1 CreateTime: 1700000000001 keySize: 3 valueSize: 5 sequence: -1 headerKeys: []"
+    assert f"{record} key: key payload: value" in out
+    assert "isTransactional: true isControl: true" in out
+    assert "version: 0 producerId: 7 firstOffset: 2 lastOffset: 3 lastStableOffset: 4" in out
+    assert "producerId: 7 producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong.empty" in out
+    assert out.count("isvalid: true") == 30
+
+
+def test_dump_checks_indices(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = os.path.join(directory, f"{0:020d}.index")
+    assert run(dump_log, "--index-sanity-check", path) == 0
+    assert "passed sanity check" in capsys.readouterr().out
+    with open(path, "r+b") as file:
+        file.write(b"\x00\x00\x00\x77")
+    assert run(dump_log, path) == 1
+
+
+def test_dump_tells_of_a_cut_batch(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = os.path.join(directory, f"{0:020d}.log")
+    os.truncate(path, os.path.getsize(path) - 3)
+    assert run(dump_log, path) == 1
+    assert "invalid bytes at the end" in capsys.readouterr().out
+
+
+def test_dump_ignores_what_is_no_segment_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    assert run(dump_log, str(tmp_path / "notes.txt")) == 1
+    assert "not a segment file" in capsys.readouterr().err

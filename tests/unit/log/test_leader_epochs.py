@@ -1,0 +1,69 @@
+"""Leader epochs: file bytes, look-up, truncation at both ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from log.checkpoints import CheckpointCorruptError, EpochEntry
+from log.file_system import OsFileSystem
+from log.leader_epochs import LeaderEpochCache
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> LeaderEpochCache:
+    cache = LeaderEpochCache(OsFileSystem(), str(tmp_path))
+    for epoch, start in ((0, 0), (2, 10), (5, 30)):
+        cache.assign(epoch, start)
+    return cache
+
+
+def test_file_has_kafkas_bytes(cache: LeaderEpochCache, tmp_path: Path) -> None:
+    assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n3\n0 0\n2 10\n5 30\n"
+    again = LeaderEpochCache(OsFileSystem(), str(tmp_path))
+    again.load()
+    assert again.entries == cache.entries
+    assert again.latest_epoch == 5
+
+
+@pytest.mark.parametrize(
+    ("epoch", "answer"),
+    [(-1, (-1, -1)), (0, (0, 10)), (1, (0, 10)), (2, (2, 30)), (4, (2, 30)), (5, (5, 99)), (6, (-1, -1))],
+)
+def test_end_offset(cache: LeaderEpochCache, epoch: int, answer: tuple[int, int]) -> None:
+    assert cache.end_offset_for(epoch, 99) == answer
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(0, 0), (9, 0), (10, 2), (30, 5), (1000, 5)])
+def test_epoch_of_an_offset(cache: LeaderEpochCache, offset: int, epoch: int) -> None:
+    assert cache.epoch_for_offset(offset) == epoch
+
+
+def test_older_epoch_is_not_assigned(cache: LeaderEpochCache) -> None:
+    cache.assign(4, 50)
+    assert cache.latest_epoch == 5
+
+
+def test_truncation_at_the_end(cache: LeaderEpochCache) -> None:
+    cache.truncate_from_end(30)
+    assert cache.entries == (EpochEntry(0, 0), EpochEntry(2, 10))
+
+
+def test_truncation_at_the_start(cache: LeaderEpochCache) -> None:
+    cache.truncate_from_start(15)
+    assert cache.entries == (EpochEntry(2, 15), EpochEntry(5, 30))
+
+
+def test_entries_that_go_back_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n3 20\n2 25\n")
+    cache = LeaderEpochCache(OsFileSystem(), str(tmp_path))
+    cache.load()
+    assert cache.entries == (EpochEntry(0, 0), EpochEntry(2, 25))
+
+
+@pytest.mark.parametrize("content", [b"", b"0\n1\na b\n", b"0\n2\n1 1\n"])
+def test_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "leader-epoch-checkpoint").write_bytes(content)
+    with pytest.raises(CheckpointCorruptError):
+        LeaderEpochCache(OsFileSystem(), str(tmp_path)).load()

@@ -1,0 +1,194 @@
+"""LogManager: lazy opening, recovery, deletion, checkpoints, strays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from log.config import LogConfig
+from log.file_system import OsFileSystem
+from log.manager import LogManager
+from log.time import ManualTime
+from log.topic_partition import TopicPartition
+from protocol.errors import InconsistentTopicIdError, KafkaStorageError
+from tests.support.logs import NOW_MS, append, batch, values
+
+CONFIG = LogConfig({"segment.bytes": 2000, "file.delete.delay.ms": 60_000})
+T0, T1 = TopicPartition("topic-with-dashes", 0), TopicPartition("topic-with-dashes", 1)
+ID = bytes(range(16))
+
+
+def manager_of(path: Path, time: ManualTime | None = None) -> LogManager:
+    manager = LogManager([str(path)], OsFileSystem(), time or ManualTime(NOW_MS), CONFIG)
+    manager.startup()
+    return manager
+
+
+def test_unknown_partition_is_none(tmp_path: Path) -> None:
+    assert manager_of(tmp_path).get_log(T0) is None
+
+
+def test_clean_restart_opens_lazily_and_serves(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    for partition in (T0, T1):
+        append(manager.get_or_create_log(partition, ID, CONFIG), batch(3))
+    manager.shutdown()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    again = manager_of(tmp_path)
+    assert list(again.open_logs()) == []
+    assert again.partitions() == [T0, T1]
+    log = again.get_log(T1)
+    assert log is not None
+    assert (log.log_end_offset, log.recovery_point, log.topic_id) == (3, 3, ID)
+    assert list(again.open_logs()) == [log]
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_unclean_restart_recovers(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    for _ in range(50):
+        append(log, batch(1))
+    again = manager_of(tmp_path)
+    recovered = again.get_log(T0)
+    assert recovered is not None
+    assert recovered.log_end_offset == 50
+
+
+def test_deleted_name_is_free_at_once(tmp_path: Path) -> None:
+    time = ManualTime(NOW_MS)
+    manager = manager_of(tmp_path, time)
+    old = manager.get_or_create_log(T0, ID, CONFIG)
+    append(old, batch(5))
+    assert manager.delete_log(T0)
+    assert not manager.delete_log(T0)
+    new = manager.get_or_create_log(T0, bytes(16), CONFIG)
+    assert (new.log_end_offset, new.topic_id) == (0, bytes(16))
+    with pytest.raises(KafkaStorageError):
+        append(old, batch(1))
+    assert any(name.endswith("-delete") for name in os.listdir(tmp_path))
+    time.advance(60_001)
+    manager.run_retention(time.milliseconds())
+    assert not any(name.endswith("-delete") for name in os.listdir(tmp_path))
+    assert manager.get_log(T0) is new
+
+
+def test_deleted_directories_go_at_the_next_start(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    manager.get_or_create_log(T0, ID, CONFIG)
+    manager.delete_log(T0)
+    again = manager_of(tmp_path)
+    again.run_retention(NOW_MS)
+    assert not any(name.endswith("-delete") for name in os.listdir(tmp_path))
+
+
+def test_another_topics_directory_is_refused(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    manager.get_or_create_log(T0, ID, CONFIG)
+    manager.shutdown()
+    with pytest.raises(InconsistentTopicIdError):
+        manager_of(tmp_path).get_or_create_log(T0, bytes(16), CONFIG)
+
+
+def test_log_start_offset_survives_a_kill(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    append(log, batch(5))
+    log.maybe_increment_log_start_offset(3)
+    manager.checkpoint_log_start_offsets()
+    again = manager_of(tmp_path).get_log(T0)
+    assert again is not None
+    assert again.log_start_offset == 3
+
+
+def test_checkpoints_hold_what_kafka_would_write(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    append(log, batch(5))
+    log.flush()
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_high_watermarks()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == f"0\n1\n{T0.topic} 0 5\n"
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == f"0\n1\n{T0.topic} 0 5\n"
+
+
+def test_logs_of_unknown_topics_are_reported_and_left(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    append(manager.get_or_create_log(T0, ID, CONFIG), batch(5))
+    manager.shutdown()
+    again = LogManager([str(tmp_path)], OsFileSystem(), ManualTime(NOW_MS), CONFIG)
+    assert again.startup({}) == [T0]
+    assert again.get_log(T0) is None
+    assert (tmp_path / T0.directory_name).is_dir()
+
+
+def test_retention_reaches_logs_nobody_opened(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    for partition in (T0, T1):
+        log = manager.get_or_create_log(partition, ID, CONFIG)
+        for _ in range(50):
+            append(log, batch(1))
+    manager.shutdown()
+    again = manager_of(tmp_path)
+    assert again.run_retention(NOW_MS + 1) == 0
+    assert list(again.open_logs()) == []
+    later = manager_of(tmp_path, ManualTime(NOW_MS + 10 * 7 * 86_400_000))
+    assert later.run_retention(NOW_MS + 10 * 7 * 86_400_000) > 2
+
+
+def test_rolled_segments_are_flushed(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    for _ in range(50):
+        append(log, batch(1))
+    manager.flush_dirty_logs()
+    assert log.recovery_point == log.segments.active.base_offset > 0
+    assert values(log) == values(log, 0)
+
+
+def test_flush_ms(tmp_path: Path) -> None:
+    time = ManualTime(NOW_MS)
+    manager = manager_of(tmp_path, time)
+    log = manager.get_or_create_log(T0, ID, LogConfig({"flush.ms": 1000}))
+    append(log, batch(1))
+    manager.flush_dirty_logs()
+    assert log.recovery_point == 0
+    time.advance(1000)
+    manager.flush_dirty_logs()
+    assert log.recovery_point == 1
+
+
+def test_damaged_checkpoint_means_recovery_not_refusal(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    append(manager.get_or_create_log(T0, ID, CONFIG), batch(5))
+    manager.shutdown()
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(b"nonsense")
+    log = manager_of(tmp_path).get_log(T0)
+    assert log is not None
+    assert log.log_end_offset == 5
+
+
+def test_directory_that_cannot_be_made_is_offline_and_the_other_serves(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    paths = [str(tmp_path / "file" / "below"), str(tmp_path / "good")]
+    manager = LogManager(paths, OsFileSystem(), ManualTime(NOW_MS), CONFIG)
+    manager.startup()
+    append(manager.get_or_create_log(T0, ID, CONFIG, is_new=True), batch(1))
+    assert [d.failure is None for d in manager.describe()] == [False, True]
+    with pytest.raises(KafkaStorageError, match="no log directory works"):
+        LogManager(paths[:1], OsFileSystem(), ManualTime(NOW_MS), CONFIG).startup()
+
+
+def test_sizes_are_described_without_opening(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    append(log, batch(5))
+    size = log.size_bytes
+    manager.shutdown()
+    again = manager_of(tmp_path)
+    (description,) = again.describe()
+    assert description.sizes == {T0: size}
+    assert description.total_bytes > description.usable_bytes > 0
+    assert list(again.open_logs()) == []
