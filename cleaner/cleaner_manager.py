@@ -326,6 +326,7 @@ class LogCleanerManager:
     def save(self, log: UnifiedLog, offset: int) -> None:
         """Save that the log is clean below ``offset``. Raises KafkaStorageError."""
         with self._condition:
+            self._incarnations[log.topic_partition] = log
             self._offsets_of(log)[log.topic_partition] = offset
             self._write(os.path.dirname(log.directory))
 

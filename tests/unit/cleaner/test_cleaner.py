@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,7 @@ def test_engines_leave_equal_bytes(steps: list[Any]) -> None:
     assert contents[0] == contents[1]
 
 
-def filled(directory: Path, *segments: list[tuple[bytes | None, bytes | None]], **config: Any) -> UnifiedLog:
+def filled(directory: Path, *segments: Sequence[tuple[bytes | None, bytes | None]], **config: Any) -> UnifiedLog:
     """One batch of single records per list entry, one closed segment per list."""
     log = open_log(directory, compacted(**config))
     writer = LogWriter(log)
@@ -564,7 +564,7 @@ def test_reader_with_the_old_file_reads_on(tmp_path: Path, engine: Engine) -> No
 
 
 def test_many_keys_read_every_byte_twice_and_write_it_once(tmp_path: Path, engine: Engine) -> None:
-    pairs: list[tuple[bytes | None, bytes | None]] = [(b"%d" % (n * 7919 % 400), b"v") for n in range(600)]
+    pairs = [(b"%d" % (n * 7919 % 400), b"v") for n in range(600)]
     log = filled(tmp_path, pairs[:300], pairs[300:])
     size = sum(segment.size for segment in log.segments)
 

@@ -1,0 +1,202 @@
+"""States and their valid predecessors, the filthiest log, checkpoint, quarantine."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleaner.cleaner_manager import (
+    FIRST_RETRY_MS,
+    CleaningState,
+    InvalidCleaningStateError,
+    LogCleanerManager,
+    RoundReport,
+)
+from cleaner.errors import CleaningAbortedError
+from log.file_system import OsFileSystem
+from log.time import ManualTime
+from log.unified_log import UnifiedLog
+from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log
+
+REPORT = RoundReport(0, 0, False, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, (), 0, 0, "reference")
+
+
+class Bench:
+    """A manager over one log with two closed segments."""
+
+    def __init__(self, directory: Path, **config: Any) -> None:
+        self.time = ManualTime(NOW_MS)
+        self.log = open_log(directory, compacted(**config))
+        writer = LogWriter(self.log)
+        for _ in range(2):
+            writer.append([(b"a", b"1")])
+            writer.roll()
+        self.logs: list[UnifiedLog] = [self.log]
+        self.manager = LogCleanerManager(lambda: self.logs, OsFileSystem(), self.time)
+
+    def state(self) -> CleaningState:
+        return self.manager.status(self.log).state
+
+
+def test_filthiest_due_log_is_taken_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    found = bench.manager.grab_filthiest()
+
+    assert found is not None
+    assert (found.first_dirty_offset, found.first_uncleanable_offset, found.cleanable_ratio) == (0, 2, 1.0)
+    assert bench.state() is CleaningState.IN_PROGRESS
+    assert bench.manager.grab_filthiest() is None
+    assert bench.manager.grab(bench.log) is None
+
+
+def test_clean_log_is_not_due(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.manager.save(bench.log, 2)
+
+    assert bench.manager.grab_filthiest() is None
+    assert bench.manager.grab(bench.log) is not None
+
+
+def test_ratio_must_be_passed_not_met(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, min_cleanable_dirty_ratio=0.5)
+    bench.manager.save(bench.log, 1)
+
+    assert bench.manager.measure(bench.log).cleanable_ratio == 0.5
+    assert bench.manager.grab_filthiest() is None
+
+
+def test_overdue_log_is_due_whatever_its_ratio_and_its_active_segment_is_rolled(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, min_cleanable_dirty_ratio=1, max_compaction_lag_ms=1000)
+    LogWriter(bench.log).append([(b"b", b"1")])
+
+    found = bench.manager.grab_filthiest()
+
+    assert found is not None
+    assert found.overdue
+    assert found.first_uncleanable_offset == 3
+    assert bench.manager.max_compaction_delay_ms > 900_000
+
+
+def test_young_records_are_not_cleaned(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, min_compaction_lag_ms=10_000_000)
+
+    assert bench.manager.measure(bench.log).cleanable_bytes == 0
+
+
+def test_offsets_of_a_truncated_log_count_as_its_start(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.manager.save(bench.log, 99)
+
+    assert bench.manager.measure(bench.log).first_dirty_offset == 0
+    bench.manager.save(bench.log, 2)
+    bench.manager.truncated(bench.log, 1)
+    assert bench.manager.measure(bench.log).first_dirty_offset == 1
+
+
+def test_checkpoint_survives_and_is_forgotten_with_the_log(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.manager.save(bench.log, 2)
+    again = LogCleanerManager(lambda: bench.logs, OsFileSystem(), bench.time)
+
+    assert again.checkpoint(bench.log) == 2
+    assert (tmp_path / "cleaner-offset-checkpoint").read_text() == f"0\n1\n{PARTITION.topic} 0 2\n"
+    again.forget(bench.log)
+    assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
+
+
+def test_log_made_anew_under_the_same_name_is_dirty_from_its_start(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.manager.save(bench.log, 2)
+    other = open_log(tmp_path)
+
+    assert bench.manager.checkpoint(other) is None
+
+
+def test_damaged_checkpoint_makes_everything_dirty(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    (tmp_path / "cleaner-offset-checkpoint").write_text("rubbish")
+
+    assert bench.manager.measure(bench.log).first_dirty_offset == 0
+
+
+def test_failed_round_is_retried_after_a_back_off_that_doubles(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for attempt in range(3):
+        assert bench.manager.grab_filthiest() is not None
+        bench.manager.failed(PARTITION, "the reason")
+        status = bench.manager.status(bench.log)
+        assert (status.state, status.last_error) == (CleaningState.QUARANTINED, "the reason")
+        assert (status.failures, status.retry_in_ms) == (attempt + 1, FIRST_RETRY_MS << attempt)
+        bench.time.advance((FIRST_RETRY_MS << attempt) - 1)
+        assert bench.manager.grab_filthiest() is None
+        bench.time.advance(1)
+
+    assert bench.manager.grab_filthiest() is not None
+    bench.manager.succeeded(PARTITION, REPORT)
+    status = bench.manager.status(bench.log)
+    assert (status.state, status.last_error, status.last_round) == (CleaningState.IDLE, None, REPORT)
+
+
+def test_request_does_not_wait_for_the_back_off(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.manager.grab_filthiest()
+    bench.manager.failed(PARTITION, "the reason")
+
+    assert bench.manager.grab(bench.log) is not None
+
+
+def test_pauses_nest(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.manager.abort_and_pause(PARTITION)
+    bench.manager.abort_and_pause(PARTITION)
+
+    assert bench.manager.status(bench.log).pauses == 2
+    assert bench.manager.grab_filthiest() is None
+    bench.manager.resume(PARTITION)
+    assert bench.state() is CleaningState.PAUSED
+    bench.manager.resume(PARTITION)
+    assert bench.state() is CleaningState.IDLE
+    with pytest.raises(InvalidCleaningStateError, match="idle, not paused"):
+        bench.manager.resume(PARTITION)
+
+
+@pytest.mark.parametrize("outcome", ["stopped", "failed", "succeeded"])
+def test_pause_waits_for_the_round_to_stop(tmp_path: Path, outcome: str) -> None:
+    bench = Bench(tmp_path)
+    bench.manager.grab_filthiest()
+    pausing = threading.Thread(target=bench.manager.abort_and_pause, args=(PARTITION,))
+    pausing.start()
+    while bench.state() is not CleaningState.ABORTED:
+        pass
+
+    with pytest.raises(CleaningAbortedError):
+        bench.manager.check_aborted(PARTITION)
+    assert not bench.manager.wait_until_free(PARTITION, 0.0)
+    arguments = {"stopped": (), "failed": ("the reason",), "succeeded": (REPORT,)}[outcome]
+    getattr(bench.manager, outcome)(PARTITION, *arguments)
+    pausing.join()
+
+    assert bench.state() is CleaningState.PAUSED
+    assert bench.manager.status(bench.log).pauses == 1
+
+
+def test_end_of_a_round_that_never_began_is_our_mistake(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    with pytest.raises(InvalidCleaningStateError, match="cannot go from idle to quarantined"):
+        bench.manager.failed(PARTITION, "the reason")
+
+
+def test_statuses_are_sorted_and_frozen(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    (status,) = bench.manager.statuses()
+
+    assert status.dirty_bytes == sum(segment.size for segment in bench.log.segments)
+    assert status.compaction_lag_ms == 1_000_000
+    with pytest.raises(AttributeError):
+        status.failures = 1  # type: ignore[misc]
