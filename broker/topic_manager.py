@@ -13,6 +13,7 @@ whole. Loop thread only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -31,6 +32,7 @@ from protocol.errors import (
     InvalidReplicationFactorError,
     InvalidRequestError,
     InvalidTopicError,
+    KafkaError,
     PolicyViolationError,
     TopicAlreadyExistsError,
     TopicDeletionDisabledError,
@@ -106,7 +108,8 @@ class TopicManager:
         """Create a topic, or with ``validate_only`` only say what it would be (its id is zero then).
 
         Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidReplicationFactorError,
-        InvalidConfigError, PolicyViolationError. Source: CreateTopics.
+        InvalidConfigError, PolicyViolationError; KafkaStorageError when the logs cannot be made, and then there is no
+        topic. Source: CreateTopics.
         """
         validate_topic_name(name)
         self._check_is_new(name)
@@ -122,8 +125,11 @@ class TopicManager:
         if self._store.txn([Compare(put.key, 0)], [put], []) is None:
             raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
         self._show(image)
-        if self._listener is not None:
-            self._listener.topic_created(image, 0)
+        try:
+            self._tell_created(image, 0)
+        except KafkaError:
+            self._take_back(image)
+            raise
         return image
 
     def auto_create(self, name: str) -> TopicImage:
@@ -163,7 +169,8 @@ class TopicManager:
     def create_partitions(self, name: str, count: int, validate_only: bool = False) -> TopicImage:
         """Widen a topic to ``count`` partitions in all.
 
-        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, PolicyViolationError. Source: CreatePartitions.
+        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, PolicyViolationError; KafkaStorageError when the
+        logs cannot be made, and then the topic is as it was. Source: CreatePartitions.
         """
         image = self._metadata.topics.get(name)
         if image is None:
@@ -176,8 +183,11 @@ class TopicManager:
         wider = image._replace(partition_count=count)
         if not validate_only:
             self._store_image(wider)
-            if self._listener is not None:
-                self._listener.topic_created(wider, image.partition_count)
+            try:
+                self._tell_created(wider, image.partition_count)
+            except KafkaError:
+                self._store_image(image)
+                raise
         return wider
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> TopicImage:
@@ -199,6 +209,19 @@ class TopicManager:
         if self._listener is not None:
             for image in self._metadata.topics.values():
                 self._listener.topic_configs_changed(image)
+
+    def _tell_created(self, image: TopicImage, first_partition: int) -> None:
+        if self._listener is not None:
+            self._listener.topic_created(image, first_partition)
+
+    def _take_back(self, image: TopicImage) -> None:
+        """Undo a creation whose logs could not be made, so that the client may try again."""
+        self._store.txn([], [], [TOPICS_PREFIX + image.name])
+        self._metadata.remove(image.name)
+        self._collision_keys.pop(collision_key(image.name), None)
+        if self._listener is not None:
+            with contextlib.suppress(KafkaError):  # the disk that took no log may not let go of one either
+                self._listener.topic_deleted(image)
 
     def _store_image(self, image: TopicImage) -> None:
         self._store.txn([], [Put(TOPICS_PREFIX + image.name, encode_topic(image))], [])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.metadata import TopicImage
 from broker.metadata_store import Put
 from broker.topic_manager import (
     MAX_PARTITIONS_PER_REQUEST,
@@ -20,12 +21,13 @@ from protocol.errors import (
     InvalidRequestError,
     InvalidTopicError,
     KafkaError,
+    KafkaStorageError,
     PolicyViolationError,
     TopicAlreadyExistsError,
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
 )
-from tests.unit.broker.admin_broker import AdminBroker
+from tests.unit.broker.admin_broker import AdminBroker, NotingListener
 
 
 @pytest.fixture
@@ -236,3 +238,32 @@ def test_without_a_listener_only_store_and_cache_change(tmp_path: Path) -> None:
     admin.topics.broker_defaults_changed()
     admin.topics.delete_topic("orders")
     assert not admin.metadata.topics
+
+
+class FullDisk(NotingListener):
+    """A listener that can make no log, nor remove one."""
+
+    def topic_created(self, image: TopicImage, first_partition: int) -> None:
+        raise KafkaStorageError("no space left")
+
+    def topic_deleted(self, image: TopicImage) -> None:
+        raise KafkaStorageError("no space left")
+
+
+def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker) -> None:
+    admin.topics.set_listener(FullDisk())
+    with pytest.raises(KafkaStorageError):
+        admin.topics.create_topic("a.b")
+    assert not admin.metadata.topics
+    again = admin.reopen()
+    again.topics.create_topic("a_b")
+    assert list(again.metadata.topics) == ["a_b"]
+
+
+def test_partitions_whose_logs_cannot_be_made_are_taken_back(admin: AdminBroker) -> None:
+    image = admin.topics.create_topic("orders", 2)
+    admin.topics.set_listener(FullDisk())
+    with pytest.raises(KafkaStorageError):
+        admin.topics.create_partitions("orders", 5)
+    assert admin.metadata.topics == {"orders": image}
+    assert admin.reopen().metadata.topics == {"orders": image}

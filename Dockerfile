@@ -1,0 +1,56 @@
+# Tidelog in a container: one process, numeric non-root user, nothing written outside the volume and /tmp.
+#
+#   docker build -t tidelog .
+#   docker run -p 9092:9092 -v tidelog:/var/lib/tidelog tidelog
+#
+# Build arguments
+#   BASE         any base with python3 >= 3.11 and its venv module: a Debian with python3-venv does, too
+#   EXTRAS       what to install beside the broker; "[kernels]" adds numba (compiled record-level work), "" leaves it out
+#   PIP_OPTIONS  for pip, e.g. "--no-index --find-links=/wheels" to build from a directory of wheels
+#
+# Configuration is by Kafka's variables: KAFKA_LISTENERS, KAFKA_LOG_RETENTION_MS, ... (docs/configuration.md).
+
+ARG BASE=python:3.12-slim-bookworm
+
+FROM ${BASE} AS build
+ARG EXTRAS=[kernels]
+ARG PIP_OPTIONS=
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY protocol protocol
+COPY log log
+COPY cleaner cleaner
+COPY broker broker
+COPY tidelog tidelog
+RUN python3 -m venv /opt/tidelog \
+ && /opt/tidelog/bin/python -m pip install --no-cache-dir --no-compile ${PIP_OPTIONS} ".${EXTRAS}" \
+ && /opt/tidelog/bin/python -m pip uninstall --yes --quiet pip setuptools \
+ && rm -rf /opt/tidelog/lib/python*/site-packages/numba/tests \
+ && (/opt/tidelog/bin/python -m compileall -q -j 0 /opt/tidelog/lib || echo "some modules of dependencies do not compile")
+# Kernels compiled now are loaded in a moment by every container, on a processor like the one that built the image.
+ENV NUMBA_CACHE_DIR=/opt/tidelog/kernels
+RUN mkdir -p /opt/tidelog/kernels && cd / \
+ && for module in log.records.kernels cleaner.warm_kernels; do \
+      if /opt/tidelog/bin/python -c "import numba" 2>/dev/null; then \
+        /opt/tidelog/bin/python -I -m log.records.compile "$module"; \
+      fi; \
+    done
+
+FROM ${BASE}
+LABEL org.opencontainers.image.title="Tidelog" \
+      org.opencontainers.image.description="A Kafka broker in Python" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/tidelog /opt/tidelog
+RUN mkdir -p /var/lib/tidelog && chown 10001:10001 /var/lib/tidelog
+ENV PATH=/opt/tidelog/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    NUMBA_CACHE_DIR=/opt/tidelog/kernels \
+    KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:9092 \
+    KAFKA_LOG_DIRS=/var/lib/tidelog
+USER 10001:10001
+VOLUME /var/lib/tidelog
+EXPOSE 9092
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["tidelog", "ping", "--local", "--quiet"]
+ENTRYPOINT ["tidelog"]
+CMD ["serve"]

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Builds the image and tries it for real, without a Docker engine: buildah builds, a chroot in a PID namespace of its own
+# runs it, so that the broker is process 1. Needs root, buildah, mmdebstrap, kcat; make image calls it.
+#
+# What it shows: the image builds; it runs as a numeric non-root user on a read-only root; the health check of the image
+# passes; kcat produces and consumes; SIGTERM to process 1 ends it with 0; the data is there after a restart.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+work=${WORK:-build/image}
+port=${PORT:-19292}
+image=tidelog
+base_image=tidelog-base
+python=${PYTHON:-python3}
+buildah=(buildah --storage-driver vfs --root "$PWD/$work/storage" --runroot "$PWD/$work/run")
+
+say() { printf '== %s\n' "$*"; }
+fail() { printf 'image check failed: %s\n' "$*" >&2; exit 1; }
+for tool in buildah mmdebstrap kcat unshare; do
+  command -v "$tool" >/dev/null || fail "$tool is missing; install it with: apt-get install buildah mmdebstrap kcat util-linux"
+done
+[ "$(id -u)" = 0 ] || fail "needs root, for chroots and mounts"
+mkdir -p "$work"
+
+root=
+container=
+supervisor=
+clean_up() {
+  if [ -n "$supervisor" ]; then kill -KILL "$supervisor" 2>/dev/null || true; fi
+  if [ -n "$root" ]; then umount -R "$root" 2>/dev/null || true; fi
+  if [ -n "$container" ]; then "${buildah[@]}" rm "$container" >/dev/null 2>&1 || true; fi
+}
+trap clean_up EXIT
+
+if ! "${buildah[@]}" images -q "$base_image" 2>/dev/null | grep -q .; then
+  say "a Debian base with Python"
+  mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates bookworm "$work/base.tar"
+  container=$("${buildah[@]}" from scratch)
+  "${buildah[@]}" add -q "$container" "$work/base.tar" / >/dev/null
+  "${buildah[@]}" commit -q "$container" "$base_image" >/dev/null
+  "${buildah[@]}" rm "$container" >/dev/null
+  container=
+  rm -f "$work/base.tar"
+fi
+
+say "wheels of what the image installs"
+"$python" -m pip wheel --quiet --wheel-dir "$work/wheels" --find-links "$work/wheels" '.[kernels]' 'setuptools>=77'
+rm -f "$work"/wheels/tidelog-*.whl
+
+say "build"
+"${buildah[@]}" bud -q --isolation chroot --format docker --volume "$PWD/$work/wheels:/wheels:ro" \
+  --build-arg BASE="localhost/$base_image" --build-arg PIP_OPTIONS="--no-index --find-links=/wheels" -t "$image" . >/dev/null
+
+container=$("${buildah[@]}" from "localhost/$image")
+mounted=$("${buildah[@]}" mount "$container")
+inspected=$work/config.json
+"${buildah[@]}" inspect --type image "localhost/$image" > "$inspected"
+field() { "$python" -c 'import json, sys
+config = json.load(open(sys.argv[1]))["Docker"]["config"]
+for key in sys.argv[2:]:
+    config = config.get(key) or []
+print(*([config] if isinstance(config, str) else config), sep="\n")' "$inspected" "$@"; }
+user=$(field User)
+[[ $user =~ ^[1-9][0-9]*:[1-9][0-9]*$ ]] || fail "the user is '$user', not a numeric one that is not root"
+mapfile -t environment < <(field Env)
+mapfile -t command < <(field Entrypoint; field Cmd)
+mapfile -t health < <(field Healthcheck Test | tail -n +2)
+[ "${#health[@]}" -gt 0 ] || fail "there is no health check"
+
+say "run ${command[*]} as $user, read-only root"
+root=$PWD/$work/root
+data=$PWD/$work/data
+umount -R "$root" 2>/dev/null || true
+rm -rf "$data"
+mkdir -p "$root" "$data"
+chown "$user" "$data"
+mount --bind "$mounted" "$root"
+mount -o remount,bind,ro "$root"
+mount --bind "$data" "$root/var/lib/tidelog"
+mount -t tmpfs tmpfs "$root/tmp"
+mount --bind /dev "$root/dev"
+
+in_image() { chroot --userspec="$user" "$root" env -i "${environment[@]}" "KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:$port" "$@"; }
+
+start() {
+  : > "$work/stdout"
+  # shellcheck disable=SC2016  # expanded inside
+  unshare --pid --fork --kill-child --mount-proc="$root/proc" \
+    chroot --userspec="$user" "$root" env -i "${environment[@]}" "KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:$port" \
+    "${command[@]}" > "$work/stdout" 2> "$work/stderr" &
+  supervisor=$!
+  for _ in $(seq 200); do
+    if grep -q '^tidelog ready on ' "$work/stdout"; then return; fi
+    kill -0 "$supervisor" 2>/dev/null || fail "it ended: $(tail -n 3 "$work/stderr")"
+    sleep 0.05
+  done
+  fail "it was not ready in 10 s: $(tail -n 3 "$work/stderr")"
+}
+
+stop() {
+  local broker
+  broker=$(pgrep -P "$supervisor")
+  [ "$(awk '/^NSpid:/ {print $NF}' "/proc/$broker/status")" = 1 ] || fail "the broker is not process 1"
+  [ "$(awk '/^Uid:/ {print $2}' "/proc/$broker/status")" = "${user%%:*}" ] || fail "the broker does not run as $user"
+  awk '/^VmRSS:/ {printf "== resident: %.1f MB\n", $2 / 1024}' "/proc/$broker/status"
+  kill -TERM "$broker"
+  local code=0
+  wait "$supervisor" || code=$?
+  supervisor=
+  [ "$code" = 0 ] || fail "SIGTERM ended it with $code: $(tail -n 3 "$work/stderr")"
+}
+
+start
+say "health check: ${health[*]}"
+in_image "${health[@]}" || fail "the health check fails while the broker runs"
+say "produce and consume"
+seq 1000 | kcat -q -b "127.0.0.1:$port" -t numbers -P
+[ "$(kcat -q -b "127.0.0.1:$port" -t numbers -C -e -o beginning | md5sum)" = "$(seq 1000 | md5sum)" ] || fail "not what was sent"
+say "SIGTERM to process 1"
+stop
+if in_image "${health[@]}" 2>/dev/null; then fail "the health check passes without a broker"; fi
+say "start again on the same volume"
+start
+[ "$(kcat -q -b "127.0.0.1:$port" -t numbers -C -e -o beginning | wc -l)" = 1000 ] || fail "the data is gone after a restart"
+stop
+touch "$root/no" 2>/dev/null && fail "the root was not read-only"
+say "image checked: $("${buildah[@]}" images --format '{{.Size}}' "localhost/$image" | head -n 1)"
