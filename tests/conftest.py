@@ -6,10 +6,15 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
+
+# Machines are shared: how long an example takes says nothing. A failing example prints what replays it.
+settings.register_profile("tidelog", deadline=None, print_blob=True)
+settings.load_profile("tidelog")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
