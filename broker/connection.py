@@ -189,6 +189,11 @@ class Connection:
             reader.buffer_updated(count)
             self._turn()
             return
+        if self._pending is not None or self._queue:
+            self._keep(shell.scratch_view[:count])
+            self._has_frames = True
+            self._end_turn()
+            return
         self._in_turn = True
         try:
             taken = self._answer_frames(shell.scratch_view, count)

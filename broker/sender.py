@@ -137,7 +137,7 @@ class SendQueue:
         """Bytes from the front on, with small slices read in; None when a small slice in front is cold."""
         first = self._parts[0]
         if len(self._parts) == 1 and not isinstance(first, TransferableRecords):
-            return memoryview(first)[self._sent_of_first :] if self._sent_of_first else bytes(first)
+            return memoryview(first)[self._sent_of_first :]
         pieces: list[bytes | memoryview] = []
         total, skip = 0, self._sent_of_first
         for part in self._parts:

@@ -54,7 +54,6 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         store = SqliteMetadataStore(os.path.join(config.log_dirs[0], STORE_FILE), time)
         metadata = MetadataCache()
         configs = ConfigManager(config, store, metadata)
-        configs.load()
         topics = TopicManager(
             config,
             store,
@@ -64,6 +63,7 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         )
         configs.topics = topics
         topics.load()
+        configs.load()
         log_manager = LogManager(
             config.log_dirs,
             file_system,

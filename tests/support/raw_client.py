@@ -35,7 +35,9 @@ def produce(topic: str, value: bytes, correlation_id: int = 1, acks: int = 1) ->
     request = ProduceRequest(
         acks=acks,
         timeout_ms=1000,
-        topic_data=[TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])],
+        topic_data=[
+            TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=memoryview(batch))])
+        ],
     )
     return frame(0, 7, correlation_id, request.encode(7))
 

@@ -1,0 +1,130 @@
+"""A Broker with real logs below a directory, on a loop that moves only when told: for the data path's handlers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+from broker.broker import Broker, RequestContext
+from broker.config import BrokerConfig
+from broker.config_manager import ConfigManager
+from broker.fetch_session import FetchSessionCache
+from broker.metadata import MetadataCache
+from broker.metadata_store import SqliteMetadataStore
+from broker.metrics import Metrics
+from broker.producer_ids import ProducerIdManager
+from broker.purgatory import Purgatory
+from broker.replica_manager import ReplicaManager
+from broker.topic_manager import TopicManager
+from log.config import LogConfig
+from log.file_system import OsFileSystem
+from log.manager import LogManager
+from protocol.record_batch import BatchOptions, Record, build_batch
+from protocol.types import random_uuid
+from tests.unit.broker.manual_loop import ManualLoop
+
+TIMESTAMP_MS = 1_700_000_000_000
+
+
+class InlineLoop(ManualLoop):
+    """Threads' work is done at once and its callbacks come in the next turn, as a real loop's do."""
+
+    def run_in_executor(self, executor: object, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Done when it returns."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*arguments))
+        except Exception as error:  # noqa: BLE001 - as an executor does
+            future.set_exception(error)
+        return _LaterCallbacks(self, future)
+
+
+class _LaterCallbacks(Future[Any]):
+    def __init__(self, loop: ManualLoop, done: Future[Any]) -> None:
+        super().__init__()
+        self._loop = loop
+        error = done.exception()
+        if error is None:
+            self.set_result(done.result())
+        else:
+            self.set_exception(error)
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        self._loop.call_soon(lambda: cast(None, fn(self)))
+
+
+class DataBroker:
+    """The parts as attributes, and ``broker`` as handlers get it."""
+
+    def __init__(self, directory: Path, texts: Mapping[str, str] | None = None) -> None:
+        self.loop = InlineLoop()
+        self.time = self.loop.time
+        config = BrokerConfig({"log.dirs": str(directory), **(texts or {})})
+        store = SqliteMetadataStore(str(directory / "metadata.sqlite"), self.time)
+        metadata = MetadataCache()
+        configs = ConfigManager(config, store, metadata)
+        generator = random.Random(7)
+        self.topics = TopicManager(
+            config,
+            store,
+            metadata,
+            validate_configs=configs.validate_topic_configs,
+            new_topic_id=lambda: random_uuid(generator),
+        )
+        self.log_manager = LogManager([str(directory)], OsFileSystem(), self.time, LogConfig(config.topic_defaults()))
+        self.log_manager.startup({})
+        self.purgatory = Purgatory(self.loop.timers, self.loop.call_soon)
+        self.replica_manager = ReplicaManager(
+            metadata=metadata,
+            log_manager=self.log_manager,
+            purgatory=self.purgatory,
+            log_config=configs.log_config,
+            node_id=1,
+        )
+        self.topics.set_listener(self.replica_manager)
+        self.broker = Broker(
+            config=config,
+            time=self.time,
+            loop=cast(Any, self.loop),
+            executor=cast(Any, None),
+            timers=self.loop.timers,
+            purgatory=self.purgatory,
+            metrics=Metrics(),
+            store=store,
+            metadata=metadata,
+            log_manager=self.log_manager,
+            replica_manager=self.replica_manager,
+            topics=self.topics,
+            configs=configs,
+            fetch_sessions=FetchSessionCache(10, self.time.monotonic_ms, random.Random(1)),
+            producer_ids=ProducerIdManager(store),
+            node_id=1,
+            cluster_id="5L6g3nShT-eMCtK--X86sw",
+            locks=[],
+        )
+
+    def context(self, version: int) -> RequestContext:
+        """A request of this version."""
+        context = RequestContext()
+        context.api_version = version
+        context.client_id = "tester"
+        return context
+
+    def append(self, topic: str, *values: bytes, partition: int = 0) -> int:
+        """Append one batch; returns its first offset."""
+        found = self.replica_manager.partition(topic, partition)
+        return found.append_records(memoryview(batch(*values))).first_offset
+
+    def close(self) -> None:
+        """Stop cleanly."""
+        self.log_manager.shutdown()
+        self.broker.store.close()
+
+
+def batch(*values: bytes, options: BatchOptions | None = None) -> bytearray:
+    """A batch of records of magic 2, offsets from 0."""
+    records = [Record(offset, TIMESTAMP_MS + offset, None, value, []) for offset, value in enumerate(values)]
+    return bytearray(build_batch(records, options) if options else build_batch(records))

@@ -1,0 +1,381 @@
+"""The shell over a socket pair, with a dispatcher that answers as the test says and a loop that moves when told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from broker.broker import RequestContext
+from broker.connection import (
+    FRAMES_PER_TURN,
+    QUEUE_BYTES,
+    READ_AHEAD_BYTES,
+    RELEASE_AFTER_MS,
+    Connection,
+    Limits,
+    Shell,
+)
+from broker.dispatch import CloseConnectionError, Parts, Pending
+from protocol.errors import InvalidRequestError
+from protocol.transferable import TransferableRecords
+from tests.unit.broker.data_broker import InlineLoop
+
+MAX_FRAME_BYTES = 2_000_000
+
+
+class SocketLoop(InlineLoop):
+    """Readiness by hand: ``turn`` calls what is registered and ready, then what was asked for soon."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: dict[int, Callable[[], None]] = {}
+        self.writers: dict[int, Callable[[], None]] = {}
+
+    def add_reader(self, descriptor: int, callback: Callable[[], None]) -> None:
+        self.readers[descriptor] = callback
+
+    def remove_reader(self, descriptor: int) -> None:
+        del self.readers[descriptor]
+
+    def add_writer(self, descriptor: int, callback: Callable[[], None]) -> None:
+        self.writers[descriptor] = callback
+
+    def remove_writer(self, descriptor: int) -> None:
+        del self.writers[descriptor]
+
+    def turn(self) -> None:
+        for callback in [*self.readers.values(), *self.writers.values()]:
+            callback()
+        self.run_soon()
+
+
+class FakePending(Pending):
+    """A request that the test answers."""
+
+    def __init__(self) -> None:
+        self.callback: Callable[[bytes | Parts | None], None] | None = None
+        self.abandoned = False
+
+    def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
+        self.callback = callback
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+    def answer(self, answer: bytes | Parts | None) -> None:
+        assert self.callback is not None
+        self.callback(answer)
+
+
+class FakeDispatcher:
+    """Echoes each frame, unless the test put something else in its place."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.answers: dict[bytes, Any] = {}
+
+    def dispatch(self, context: RequestContext, frame: memoryview) -> Any:
+        data = bytes(frame)
+        self.frames.append(data)
+        answer = self.answers.get(data, data)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.loop = SocketLoop()
+        self.dispatcher = FakeDispatcher()
+        limits = Limits(max_frame_bytes=MAX_FRAME_BYTES, max_idle_ms=60_000, stall_ms=5_000)
+        self.shell = Shell(cast(Any, self.loop), cast(Any, self.dispatcher), self.loop.timers, cast(Any, None), limits)
+        ours, self.client = socket.socketpair()
+        ours.setblocking(False)
+        self.client.settimeout(5)
+        self.connection = Connection(self.shell, ours, RequestContext())
+
+    def send(self, *frames: bytes) -> None:
+        self.client.sendall(b"".join(struct.pack(">i", len(data)) + data for data in frames))
+
+    def send_bit_by_bit(self, data: bytes) -> None:
+        """More than the socket holds, while the connection reads."""
+        message = memoryview(struct.pack(">i", len(data)) + data)
+        self.client.setblocking(False)
+        while message:
+            with contextlib.suppress(BlockingIOError):
+                message = message[self.client.send(message) :]
+            self.loop.turn()
+        self.client.settimeout(5)
+
+    def receive(self, size: int) -> bytes:
+        received = bytearray()
+        self.client.setblocking(False)
+        for _ in range(1000):
+            self.loop.turn()
+            with contextlib.suppress(BlockingIOError):
+                received += self.client.recv(size - len(received))
+            if len(received) == size:
+                self.client.settimeout(5)
+                return bytes(received)
+        raise AssertionError(f"{len(received)} of {size} bytes came")
+
+
+@pytest.fixture
+def fixture() -> Iterator[Fixture]:
+    fixture = Fixture()
+    yield fixture
+    fixture.connection.close()
+    fixture.client.close()
+
+
+def test_pipelined_frames_are_answered_in_one_turn(fixture: Fixture) -> None:
+    fixture.send(b"one", b"two", b"three")
+    fixture.loop.turn()
+    assert fixture.client.recv(100) == b"onetwothree"
+
+
+def test_a_frame_may_come_byte_by_byte(fixture: Fixture) -> None:
+    for byte in struct.pack(">i", 3) + b"abc":
+        fixture.client.sendall(bytes([byte]))
+        fixture.loop.turn()
+    assert fixture.client.recv(100) == b"abc"
+
+
+def test_what_is_left_over_of_a_turn_is_kept(fixture: Fixture) -> None:
+    fixture.send(b"whole")
+    fixture.client.sendall(struct.pack(">i", 4) + b"ha")
+    fixture.loop.turn()
+    fixture.client.sendall(b"lf")
+    fixture.loop.turn()
+    assert fixture.dispatcher.frames == [b"whole", b"half"]
+
+
+def test_one_turn_handles_a_bounded_number_of_frames(fixture: Fixture) -> None:
+    fixture.send(*[b"x"] * (FRAMES_PER_TURN + 10))
+    fixture.loop.readers[fixture.connection.sock.fileno()]()
+    assert len(fixture.dispatcher.frames) == FRAMES_PER_TURN
+    fixture.loop.run_soon()
+    assert len(fixture.dispatcher.frames) == FRAMES_PER_TURN + 10
+
+
+def test_large_frames_arrive_whole(fixture: Fixture) -> None:
+    data = os.urandom(1_500_000)
+    fixture.send_bit_by_bit(data)
+    assert fixture.receive(len(data)) == data
+
+
+def test_the_next_request_waits_for_the_answer_of_the_last(fixture: Fixture) -> None:
+    pending = FakePending()
+    fixture.dispatcher.answers[b"wait"] = pending
+    fixture.send(b"wait", b"next")
+    fixture.loop.turn()
+    assert fixture.dispatcher.frames == [b"wait"]
+    pending.answer(b"answer")
+    fixture.loop.turn()
+    assert fixture.client.recv(100) == b"answernext"
+
+
+def test_a_waiting_connection_reads_ahead_only_so_far(fixture: Fixture) -> None:
+    pending = FakePending()
+    fixture.dispatcher.answers[b"wait"] = pending
+    fixture.send(b"wait")
+    fixture.loop.turn()
+    for _ in range(READ_AHEAD_BYTES // 1000 + 1):
+        fixture.send(bytes(1000))
+        fixture.loop.turn()
+    assert fixture.dispatcher.frames == [b"wait"]
+    assert not fixture.loop.readers
+    pending.answer(b"answer")
+    fixture.loop.turn()
+    assert fixture.loop.readers
+
+
+def test_no_answer_for_acks_0(fixture: Fixture) -> None:
+    fixture.dispatcher.answers[b"quiet"] = None
+    fixture.send(b"quiet", b"loud")
+    fixture.loop.turn()
+    assert fixture.client.recv(100) == b"loud"
+
+
+@pytest.mark.parametrize("length", [-1, MAX_FRAME_BYTES + 1])
+def test_a_bad_length_closes(fixture: Fixture, length: int) -> None:
+    fixture.client.sendall(struct.pack(">i", length))
+    fixture.loop.turn()
+    assert fixture.connection.closed
+    assert not fixture.shell.connections
+
+
+@pytest.mark.parametrize("error", [InvalidRequestError("bad"), CloseConnectionError("no")])
+def test_what_cannot_be_answered_closes(fixture: Fixture, error: Exception) -> None:
+    fixture.dispatcher.answers[b"bad"] = error
+    fixture.send(b"bad")
+    fixture.loop.turn()
+    assert fixture.client.recv(1) == b""
+
+
+def test_the_end_of_the_stream_abandons_what_waits(fixture: Fixture) -> None:
+    pending = FakePending()
+    fixture.dispatcher.answers[b"wait"] = pending
+    fixture.send(b"wait")
+    fixture.loop.turn()
+    fixture.client.close()
+    fixture.loop.turn()
+    assert pending.abandoned
+    assert fixture.connection.closed
+    pending.answer(b"late")
+
+
+def test_a_deferred_failure_closes(fixture: Fixture) -> None:
+    pending = FakePending()
+    fixture.dispatcher.answers[b"wait"] = pending
+    fixture.send(b"wait")
+    fixture.loop.turn()
+    pending.answer(None)
+    assert fixture.connection.closed
+
+
+def test_requests_stop_while_too_much_is_queued(fixture: Fixture) -> None:
+    fixture.dispatcher.answers[b"big"] = bytes(QUEUE_BYTES * 2)
+    fixture.send(b"big", b"after")
+    fixture.loop.turn()
+    fixture.loop.turn()
+    assert fixture.dispatcher.frames == [b"big"]
+    assert fixture.receive(QUEUE_BYTES * 2 + 5)[-5:] == b"after"
+
+
+def test_a_client_that_reads_nothing_is_closed(fixture: Fixture) -> None:
+    fixture.dispatcher.answers[b"big"] = bytes(QUEUE_BYTES * 2)
+    fixture.send(b"big")
+    fixture.loop.turn()
+    fixture.loop.advance(4_000)
+    assert not fixture.connection.closed
+    fixture.loop.advance(3_000)
+    assert fixture.connection.closed
+
+
+def test_a_half_open_frame_is_closed(fixture: Fixture) -> None:
+    fixture.client.sendall(b"\0\0\1\0half")
+    fixture.loop.turn()
+    fixture.loop.advance(4_000)
+    assert not fixture.connection.closed
+    fixture.client.sendall(b"x")
+    fixture.loop.turn()
+    fixture.loop.advance(3_000)
+    assert fixture.connection.closed
+
+
+def test_an_idle_connection_is_closed_and_an_active_one_is_not(fixture: Fixture) -> None:
+    for _ in range(4):
+        fixture.loop.advance(40_000)
+        fixture.send(b"x")
+        fixture.loop.turn()
+    assert not fixture.connection.closed
+    fixture.loop.advance(130_000)
+    assert fixture.connection.closed
+
+
+def test_a_waiting_connection_is_not_idle(fixture: Fixture) -> None:
+    fixture.dispatcher.answers[b"wait"] = FakePending()
+    fixture.send(b"wait")
+    fixture.loop.turn()
+    fixture.loop.advance(200_000)
+    assert not fixture.connection.closed
+
+
+def test_a_large_buffer_is_given_back(fixture: Fixture) -> None:
+    fixture.send_bit_by_bit(bytes(1_000_000))
+    fixture.receive(1_000_000)
+    assert fixture.connection in fixture.shell.watched
+    fixture.loop.advance(RELEASE_AFTER_MS * 2)
+    assert fixture.connection not in fixture.shell.watched
+    assert not fixture.connection.closed
+
+
+def test_finishing_waits_for_the_answer_in_flight(fixture: Fixture) -> None:
+    pending = FakePending()
+    fixture.dispatcher.answers[b"wait"] = pending
+    fixture.send(b"wait", b"next")
+    fixture.loop.turn()
+    fixture.connection.finish()
+    assert not fixture.connection.closed
+    pending.answer(b"last")
+    assert fixture.client.recv(100) == b"last"
+    fixture.loop.turn()
+    assert fixture.client.recv(1) == b""
+
+
+def test_finishing_an_idle_connection_closes_it(fixture: Fixture) -> None:
+    fixture.connection.finish()
+    assert fixture.connection.closed
+
+
+class OneFile:
+    """A segment's file, counted."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY)
+        self.retained = 0
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def retain(self) -> None:
+        self.retained += 1
+
+    def release(self) -> None:
+        self.retained -= 1
+
+
+def test_slices_are_sent_and_released(fixture: Fixture, tmp_path: Path) -> None:
+    content = os.urandom(3_000_000)
+    (tmp_path / "segment").write_bytes(content)
+    file = OneFile(tmp_path / "segment")
+    file.retain()
+    fixture.dispatcher.answers[b"fetch"] = [b"head", TransferableRecords(file, 0, len(content)), b"tail"]
+    fixture.send(b"fetch", b"next")
+    fixture.loop.turn()
+    assert fixture.receive(len(content) + 12) == b"head" + content + b"tailnext"
+    assert file.retained == 0
+    os.close(file.descriptor)
+
+
+def test_closing_releases_slices(fixture: Fixture, tmp_path: Path) -> None:
+    (tmp_path / "segment").write_bytes(bytes(8_000_000))
+    file = OneFile(tmp_path / "segment")
+    file.retain()
+    fixture.dispatcher.answers[b"fetch"] = [TransferableRecords(file, 0, 8_000_000)]
+    fixture.send(b"fetch")
+    fixture.loop.turn()
+    assert file.retained == 1
+    fixture.connection.close()
+    assert file.retained == 0
+    os.close(file.descriptor)
+
+
+def test_cold_slices_go_by_a_thread(fixture: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = os.urandom(2_500_000)
+    (tmp_path / "segment").write_bytes(content)
+    file = OneFile(tmp_path / "segment")
+    file.retain()
+
+    def never_in_memory(*_: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", never_in_memory)
+    fixture.dispatcher.answers[b"fetch"] = [b"head", TransferableRecords(file, 0, len(content))]
+    fixture.send(b"fetch")
+    fixture.loop.turn()
+    assert fixture.receive(len(content) + 4) == b"head" + content
+    assert file.retained == 0
+    os.close(file.descriptor)
+
+
+def test_read_ahead_is_smaller_than_the_scratch_buffer(fixture: Fixture) -> None:
+    assert len(fixture.shell.scratch) > READ_AHEAD_BYTES
