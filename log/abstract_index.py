@@ -106,26 +106,31 @@ class AbstractIndex:
     @property
     def has_partial_entry(self) -> bool:
         """True when the file ends within an entry: no finished index does."""
-        self.entries  # noqa: B018 - opens the file
-        return self._file is not None and self._file.size() % self.ENTRY.size != 0
+        return self.entries * self.ENTRY.size != self._capacity and self._capacity % self.ENTRY.size != 0
 
     def _load(self) -> int:
         with self._load_lock:
             if self._entries < 0:
                 entries = 0
                 if self._file_system.exists(self.path):
-                    self._file = self._file_system.open_file(self.path)
-                    self._capacity = self._file.size()
+                    file = self._file_system.open_file(self.path)
+                    self._capacity = file.size()
                     entries = self._capacity // self.ENTRY.size
-                    self._remap()
+                    self._remap(file)
+                    file.close()
                 self._entries = entries
             return self._entries
 
-    def _remap(self) -> None:
-        assert self._file is not None
+    def _remap(self, file: OpenFile) -> None:
         self._map = (
-            mmap.mmap(self._file.fileno(), self._capacity, mmap.MAP_SHARED, mmap.PROT_READ) if self._capacity else None
+            mmap.mmap(file.fileno(), self._capacity, mmap.MAP_SHARED, mmap.PROT_READ) if self._capacity else None
         )
+
+    def _writable(self) -> OpenFile:
+        """The file, opened when there is something to write: an idle index holds no descriptor but its mapping's."""
+        if self._file is None:
+            self._file = self._file_system.open_file(self.path, create=True)
+        return self._file
 
     def _entry_bytes(self, slot: int) -> tuple[int, ...]:
         mapped = self._map
@@ -136,29 +141,30 @@ class AbstractIndex:
     def _append_entry(self, first: int, second: int) -> None:
         entries = self.entries
         position = entries * self.ENTRY.size
+        file = self._file or self._writable()
         if position + self.ENTRY.size > self._capacity:
-            self._grow()
-        assert self._file is not None
-        self._file.write_at(self.ENTRY.pack(first, second), position)
+            self._grow(file)
+        file.write_at(self.ENTRY.pack(first, second), position)
         self._entries = entries + 1
 
-    def _grow(self) -> None:
-        if self._file is None:
-            self._file = self._file_system.open_file(self.path, create=True)
+    def _grow(self, file: OpenFile) -> None:
         limit = max(self.max_entries, self._entries + 1) * self.ENTRY.size
         wanted = max(INITIAL_CAPACITY_BYTES, self._capacity * 2) // self.ENTRY.size * self.ENTRY.size
         capacity = max(min(wanted, limit), self._entries * self.ENTRY.size + self.ENTRY.size)
-        self._file.truncate(capacity)
+        file.truncate(capacity)
         self._capacity = capacity
-        self._remap()
+        self._remap(file)
 
     def create(self) -> None:
         """Make the empty file, as Kafka does with its segment; an old one of that name is emptied."""
-        self._file = self._file_system.open_file(self.path, create=True)
-        self._file.truncate(0)
-        self._capacity = 0
-        self._map = None
         self._entries = 0
+        self.reset()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _truncate_to_entries(self, entries: int) -> None:
         # The stale entries behind stay in the file until overwritten or trimmed; a crash before that leaves an index
@@ -167,43 +173,43 @@ class AbstractIndex:
 
     def reset(self) -> None:
         """Forget every entry (before a rebuild). Not while readers look."""
-        self.entries  # noqa: B018 - opens the file
-        if self._file is None:
-            self._file = self._file_system.open_file(self.path, create=True)
+        file = self._writable()
         self._map = None
         self._entries = 0
         self._capacity = 0
-        self._file.truncate(0)
+        file.truncate(0)
 
     def trim(self) -> None:
-        """Cut the file to its entries, when the segment becomes inactive."""
-        if self._entries >= 0 and self._file is not None and self._capacity != self.size_bytes:
-            self._file.truncate(self.size_bytes)
+        """Cut the file to its entries, when the segment becomes inactive, and let go of its descriptor."""
+        if self._entries >= 0 and self._capacity != self.size_bytes:
+            file = self._writable()
+            file.truncate(self.size_bytes)
             self._capacity = self.size_bytes
-            self._remap()
+            self._remap(file)
+        self._close_file()
 
     def flush(self) -> None:
-        """Make the entries durable. Raises KafkaStorageError."""
-        file = self._file
-        if file is not None:
-            file.sync()
+        """Make the entries durable. Raises KafkaStorageError. Any thread."""
+        if self._file_system.exists(self.path):
+            file = self._file_system.open_file(self.path)
+            try:
+                file.sync()
+            finally:
+                file.close()
 
     def close(self) -> None:
         """Trim and close the file; a later look-up opens it again."""
         with self._load_lock:
-            file = self._file
-            if file is not None:
-                if self._entries >= 0 and self._capacity != self._entries * self.ENTRY.size:
-                    file.truncate(self._entries * self.ENTRY.size)
-                file.close()
-            self._file, self._map, self._entries, self._capacity = None, None, -1, 0
+            if self._entries >= 0 and self._capacity != self._entries * self.ENTRY.size:
+                self._writable().truncate(self._entries * self.ENTRY.size)
+            self._close_file()
+            self._map, self._entries, self._capacity = None, -1, 0
 
     def release(self) -> None:
         """Close the file as it is, for an index that is deleted."""
         with self._load_lock:
-            if self._file is not None:
-                self._file.close()
-            self._file, self._map, self._entries, self._capacity = None, None, -1, 0
+            self._close_file()
+            self._map, self._entries, self._capacity = None, -1, 0
 
     def rename_to(self, path: str) -> None:
         """Give the file another name, when it exists."""

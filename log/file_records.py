@@ -92,10 +92,10 @@ class FileRecords:
     def create(self) -> None:
         """Make the (empty) file. Raises KafkaStorageError when it exists with content or cannot be made."""
         file = self._file_system.open_file(self.path, create=True)
-        if file.size():
-            file.close()
+        size = file.size()
+        file.close()
+        if size:
             raise KafkaStorageError(f"{self.path} exists already and is not empty")
-        self._shared = SharedFile(file)
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write ``data`` behind the last append and return the byte position it begins at.

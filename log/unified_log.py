@@ -368,11 +368,11 @@ class UnifiedLog:
         if offset <= start:
             return
         self._directory_state.ensure_online()
-        segments = self.segments.values(start, offset)
+        active, segments = self.segments.active, self.segments.values(start, offset)
         try:
             self.leader_epochs.flush()
             for segment in segments:
-                segment.flush()
+                segment.flush(with_indices=segment is not active)
             if any(segment.base_offset >= start for segment in segments):
                 # The names of new segments are only in the directory once it is synced as well.
                 file_system = self.environment.file_system
