@@ -1,4 +1,4 @@
-"""Old clients, unmodified: what one of them writes the newest reads, and the other way round, in every codec they know."""
+"""Old clients, unmodified: what one of them writes the newest reads and the other way round, in every codec."""
 
 from __future__ import annotations
 
