@@ -30,9 +30,11 @@ class TopicImage(NamedTuple):
 class MetadataCache:
     """Topics by name and by id, and feature levels; read without waiting, on the loop thread."""
 
-    __slots__ = ("features", "features_epoch", "topic_names", "topics")
+    __slots__ = ("changes", "features", "features_epoch", "topic_names", "topics")
 
     def __init__(self) -> None:
+        #: Counts the topics that came, changed and went: who works with them sees whether to look again.
+        self.changes = 0
         self.features: dict[str, int] = {}
         self.features_epoch = 0
         self.topics: dict[str, TopicImage] = {}
@@ -40,11 +42,13 @@ class MetadataCache:
 
     def put(self, image: TopicImage) -> None:
         """Show this image from now on in place of the topic's last one."""
+        self.changes += 1
         self.topics[image.name] = image
         self.topic_names[image.topic_id] = image.name
 
     def remove(self, name: str) -> None:
         """Forget a deleted topic."""
+        self.changes += 1
         image = self.topics.pop(name)
         del self.topic_names[image.topic_id]
 

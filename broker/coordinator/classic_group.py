@@ -230,6 +230,10 @@ class ClassicGroup:
         self.state_timestamp_ms = now_ms
 
     @property
+    def is_empty(self) -> bool:
+        return self.state is EMPTY
+
+    @property
     def can_rebalance(self) -> bool:
         return self.state in VALID_PREVIOUS_STATES[PREPARING_REBALANCE]
 

@@ -1,14 +1,20 @@
-"""What the admin client sees of groups: DescribeGroups and ListGroups.
+"""What the admin client sees of groups: DescribeGroups, ConsumerGroupDescribe and ListGroups.
 
 A classic group shows its members' subscriptions and assignments only while it is stable, as Kafka's does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from broker.coordinator.assignors import Assignment
 from broker.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember
+from broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
+from broker.coordinator.consumer_heartbeat import preferred_assignor
+from protocol.messages.consumer_group_describe import Assignment as DescribedAssignment
+from protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from protocol.messages.consumer_group_describe import Member, TopicPartitions
 from protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from protocol.messages.list_groups import ListedGroup
 
@@ -44,6 +50,49 @@ def _describe_member(member: ClassicMember, protocol: str | None) -> DescribedGr
         described.member_metadata = member.protocols.get(protocol, b"")
         described.member_assignment = member.assignment
     return described
+
+
+_CONSUMER_MEMBER = 1
+
+
+def describe_consumer_group(group: ConsumerGroup, topic_names: Mapping[bytes, str]) -> DescribedConsumerGroup:
+    """ConsumerGroupDescribe v0-1."""
+    subscriptions = {member_id: member.subscription for member_id, member in group.members.items()}
+    return DescribedConsumerGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=preferred_assignor(subscriptions),
+        members=[_describe_consumer(group, member, topic_names) for member in group.members.values()],
+    )
+
+
+def _describe_consumer(group: ConsumerGroup, member: ConsumerMember, topic_names: Mapping[bytes, str]) -> Member:
+    subscription = member.subscription
+    return Member(
+        member_id=member.member_id,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
+        member_epoch=member.current.epoch,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=list(subscription.topic_names),
+        subscribed_topic_regex=subscription.topic_regex,
+        assignment=_describe_assignment(member.current.assigned, topic_names),
+        target_assignment=_describe_assignment(group.target_of(member.member_id), topic_names),
+        member_type=_CONSUMER_MEMBER,
+    )
+
+
+def _describe_assignment(assignment: Assignment, topic_names: Mapping[bytes, str]) -> DescribedAssignment:
+    return DescribedAssignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=topic_id, topic_name=topic_names[topic_id], partitions=sorted(indexes))
+            for topic_id, indexes in assignment.items()
+            if topic_id in topic_names
+        ]
+    )
 
 
 def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:

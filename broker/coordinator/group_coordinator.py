@@ -6,17 +6,26 @@ is told to group clients in the codes they know (``append_error_for_client``). L
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from broker.coordinator.classic_group import ClassicGroup
 from broker.coordinator.classic_rebalance import append_error_for_client
-from broker.coordinator.group_admin import dead_group, describe_classic_group, list_groups
+from broker.coordinator.consumer_group import ConsumerGroup
+from broker.coordinator.group_admin import (
+    dead_group,
+    describe_classic_group,
+    describe_consumer_group,
+    list_groups,
+)
 from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.result import CoordinatorResult
 from broker.coordinator.runtime import CoordinatorRuntime
 from broker.deferred import Deferred
-from protocol.errors import GroupIdNotFoundError, InvalidGroupIdError, KafkaError
+from protocol.errors import GroupIdNotFoundError, InvalidGroupIdError, InvalidRequestError, KafkaError
+from protocol.messages.consumer_group_describe import DescribedGroup as Described
+from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from protocol.messages.delete_groups import DeletableGroupResult
 from protocol.messages.describe_groups import DescribedGroup
 from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -80,6 +89,15 @@ class GroupCoordinator:
             return response
         return LeaveGroupResponse(error_code=response.members[0].error_code)
 
+    def consumer_group_heartbeat(
+        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
+        """ConsumerGroupHeartbeat v0-1."""
+        if not request.group_id:
+            raise InvalidRequestError("GroupId can't be empty.")
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.consumers.heartbeat(context, request))
+
     # -- offsets ------------------------------------------------------------------------------------------------
 
     def commit_offsets(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -127,13 +145,31 @@ class GroupCoordinator:
         """DescribeGroups v0-6, one group; one that does not exist is Dead, from v6 on an error."""
         try:
             check_group_id(group_id)
-            described = describe_classic_group(self.runtime.shard_for(group_id).group(group_id))
+            group = self.runtime.shard_for(group_id).group(group_id)
+            if not isinstance(group, ClassicGroup):
+                raise GroupIdNotFoundError(f"Group {group_id} is not a classic group.")
+            described = describe_classic_group(group)
         except GroupIdNotFoundError as error:
             described = dead_group(group_id)
             if context.api_version >= _FIRST_GROUP_ID_NOT_FOUND_VERSION:
                 described.error_code, described.error_message = error.code, error.message
         except KafkaError as error:
             described = DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+        described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
+        return described
+
+    def describe_consumer_group(
+        self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool
+    ) -> Described:
+        """ConsumerGroupDescribe v0-1, one group."""
+        try:
+            check_group_id(group_id)
+            group = self.runtime.shard_for(group_id).group(group_id)
+            if not isinstance(group, ConsumerGroup):
+                raise GroupIdNotFoundError(f"Group {group_id} is not a consumer group.")
+            described = describe_consumer_group(group, topic_names)
+        except KafkaError as error:
+            described = Described(group_id=group_id, error_code=error.code, error_message=error.message)
         described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
         return described
 

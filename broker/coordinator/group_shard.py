@@ -2,9 +2,12 @@
 
 Requests come in through the methods, each returning a CoordinatorResult; ``replay`` takes records over. The parts:
 
-    groups          group id -> ClassicGroup                            (soft state and what its records say)
+    groups          group id -> ClassicGroup or ConsumerGroup
     joins, syncs    requests of classic groups, over the moves of ``rebalance``
+    consumers       heartbeats of consumer groups (KIP-848)
     commits         requests about offsets, over ``offsets``
+
+An empty group changes its protocol with the first member that comes with the other one; its offsets stay.
 
 Loop thread only. Source: KIP-848 (coordinator), KIP-211 (expiry).
 """
@@ -19,7 +22,12 @@ from broker.coordinator.classic_group import EMPTY, STABLE, ClassicGroup, Classi
 from broker.coordinator.classic_join import ClassicJoin, JoinResult, refused
 from broker.coordinator.classic_rebalance import ClassicRebalance
 from broker.coordinator.classic_sync import ClassicSync, SyncResult
+from broker.coordinator.consumer_group import ConsumerGroup
+from broker.coordinator.consumer_heartbeat import ConsumerHeartbeats
+from broker.coordinator.consumer_records import consumer_group_tombstones, replay_into
 from broker.coordinator.group_records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -34,6 +42,7 @@ from broker.coordinator.runtime import ReplayContext
 from protocol.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
+    InconsistentGroupProtocolError,
     NotCoordinatorError,
     StaleMemberEpochError,
     UnknownMemberIdError,
@@ -56,7 +65,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Group = ClassicGroup
+Group = ClassicGroup | ConsumerGroup
 
 _EXPIRY_KEY = ("expire-offsets",)
 _FIRST_GROUP_ID_NOT_FOUND_VERSION = 9
@@ -83,6 +92,9 @@ class GroupShard:
         self._rebalance = ClassicRebalance(self.groups, timer=timer, time=time, config=config)
         self._joins = ClassicJoin(self._rebalance, new_uuid)
         self._syncs = ClassicSync(self._rebalance)
+        self.consumers = ConsumerHeartbeats(
+            self.groups, timer=timer, time=time, config=config, metadata=metadata, new_uuid=new_uuid
+        )
 
     def group(self, group_id: str) -> Group:
         """Raises GroupIdNotFoundError."""
@@ -91,10 +103,10 @@ class GroupShard:
             raise GroupIdNotFoundError(f"Group {group_id} not found.")
         return group
 
-    def _member_group(self, group_id: str) -> Group:
+    def _member_group(self, group_id: str) -> ClassicGroup:
         """The group of one who says to be a member. Raises UnknownMemberIdError."""
         group = self.groups.get(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             raise UnknownMemberIdError
         return group
 
@@ -103,17 +115,18 @@ class GroupShard:
     def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinResult:
         """JoinGroup v0-9. A group comes into being with the first member that has no id yet."""
         self._joins.validate_session_timeout(request)
-        group = self.groups.get(request.group_id)
-        if group is not None:
-            return self._joins.join(context, request, group)
+        existing = self.groups.get(request.group_id)
+        if isinstance(existing, ClassicGroup):
+            return self._joins.join(context, request, existing)
+        if existing is not None and not existing.is_empty:
+            return refused(InconsistentGroupProtocolError, request.member_id)
         if request.member_id:
             return refused(UnknownMemberIdError, request.member_id)
-        group = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
-        self.groups[request.group_id] = group
+        group = self.groups[request.group_id] = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
         result = self._joins.join(context, request, group)
-        if not result.records:
-            result.records = [empty_group_record(group)]
-            result.replay = False
+        tombstones = [] if existing is None else consumer_group_tombstones(existing)
+        result.records = [*tombstones, *(result.records or [empty_group_record(group)])]
+        result.replay = False
         return result
 
     def sync(self, request: SyncGroupRequest) -> SyncResult:
@@ -140,7 +153,7 @@ class GroupShard:
             group.validate_offset_commit(
                 request.member_id, request.group_instance_id, generation_id, transactional=False
             )
-            if group.state is not EMPTY and request.member_id:
+            if isinstance(group, ClassicGroup) and group.state is not EMPTY and request.member_id:
                 self._rebalance.schedule_session(group, group.members[request.member_id])
         elif generation_id >= 0:
             if context.api_version >= _FIRST_GROUP_ID_NOT_FOUND_VERSION:
@@ -167,7 +180,14 @@ class GroupShard:
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> OffsetFetchResponseGroup:
-        """OffsetFetch v0-10 for one group."""
+        """OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, StaleMemberEpochError (KIP-848)."""
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup) and (request.member_id is not None or request.member_epoch >= 0):
+            member = group.members.get(request.member_id or "")
+            if member is None:
+                raise UnknownMemberIdError
+            if member.current.epoch != request.member_epoch:
+                raise StaleMemberEpochError
         return self.commits.fetch(request, require_stable=require_stable, by_id=by_id)
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> CoordinatorResult[OffsetDeleteResponse]:
@@ -182,7 +202,7 @@ class GroupShard:
         """DeleteGroups v0-2 for one group. Raises GroupIdNotFoundError, NonEmptyGroupError."""
         group = self.group(group_id)
         group.validate_delete()
-        return CoordinatorResult(None, [*self.offsets.tombstones(group_id), group_tombstone(group_id)])
+        return CoordinatorResult(None, [*self.offsets.tombstones(group_id), *tombstones_of(group)])
 
     def topic_deleted(self, topic: str) -> CoordinatorResult[None]:
         """A topic is gone: its offsets go too."""
@@ -192,11 +212,11 @@ class GroupShard:
         """Drop what is too old, and groups that hold nothing any more. Runs again after the check interval."""
         self._schedule_expiry()
         records: list[CoordinatorRecord] = []
-        for group_id, group in self.groups.items():
+        for group in self.groups.values():
             tombstones, all_gone = self.commits.expired(group)
             records += tombstones
-            if all_gone and group.state is EMPTY and not group.pending_join_members:
-                records.append(group_tombstone(group_id))
+            if all_gone and group.is_empty and not group.pending_join_members:
+                records += tombstones_of(group)
         if records:
             logger.info("%d offsets and groups have expired", len(records))
         return CoordinatorResult(None, records)
@@ -213,6 +233,12 @@ class GroupShard:
             self._replay_offset(key, value, context)
         elif key.__class__ is GroupMetadataKey:
             self._replay_group(key, value)
+        elif key.__class__ is ConsumerGroupMetadataKey:
+            self._replay_consumer_group(key, value)
+        else:
+            group = self._consumer_group(key.group_id, create=value is not None)
+            if group is not None:
+                replay_into(group, key, value)
 
     def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None, context: ReplayContext) -> None:
         if value is not None and key.group not in self.groups:
@@ -220,10 +246,29 @@ class GroupShard:
         self.offsets.replay(key, value, record_offset=context.offset, producer_id=context.producer_id)
 
     def _replay_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-        if value is None:
-            self.groups.pop(key.group, None)
-        else:
+        if value is not None:
             self.groups[key.group] = classic_group_of(key.group, value)
+        elif isinstance(self.groups.get(key.group), ClassicGroup):
+            del self.groups[key.group]
+
+    def _replay_consumer_group(self, key: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue | None) -> None:
+        if value is None:
+            if isinstance(self.groups.get(key.group_id), ConsumerGroup):
+                del self.groups[key.group_id]
+            return
+        group = self._consumer_group(key.group_id, create=True)
+        assert group is not None
+        group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
+
+    def _consumer_group(self, group_id: str, *, create: bool) -> ConsumerGroup | None:
+        """The consumer group of that id; where there is none, or only a simple group's offsets, it may be made."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        if not create:
+            return None
+        made = self.groups[group_id] = ConsumerGroup(group_id)
+        return made
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
         """A marker in this partition: offsets committed in the transaction become visible, or are gone."""
@@ -234,6 +279,9 @@ class GroupShard:
         self._schedule_expiry()
         results = []
         for group in list(self.groups.values()):
+            if isinstance(group, ConsumerGroup):
+                self.consumers.start_clocks(group)
+                continue
             for member in group.members.values():
                 self._rebalance.schedule_session(group, member)
             if len(group.members) > self._config.group_max_size:
@@ -245,7 +293,15 @@ class GroupShard:
     def close(self) -> None:
         """Answer all who wait: this partition is not served any more."""
         for group in self.groups.values():
-            self._rebalance.refuse_all(group, NotCoordinatorError.code)
+            if isinstance(group, ClassicGroup):
+                self._rebalance.refuse_all(group, NotCoordinatorError.code)
+
+
+def tombstones_of(group: Group) -> list[CoordinatorRecord]:
+    """What removes a group, without its offsets."""
+    if isinstance(group, ClassicGroup):
+        return [group_tombstone(group.group_id)]
+    return consumer_group_tombstones(group)
 
 
 def classic_group_of(group_id: str, value: GroupMetadataValue) -> ClassicGroup:

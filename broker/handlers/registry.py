@@ -72,6 +72,8 @@ REGISTRY: dict[int, HandlerEntry] = {
     64: HandlerEntry("broker.handlers.unregister_broker", 0, 0),
     65: HandlerEntry("broker.handlers.describe_transactions", 0, 0),
     66: HandlerEntry("broker.handlers.list_transactions", 0, 2),
+    68: HandlerEntry("broker.handlers.consumer_group_heartbeat", 0, 1),
+    69: HandlerEntry("broker.handlers.consumer_group_describe", 0, 1),
     71: HandlerEntry("broker.handlers.get_telemetry_subscriptions", 0, 0),
     72: HandlerEntry("broker.handlers.push_telemetry", 0, 0),
     74: HandlerEntry("broker.handlers.list_config_resources", 0, 1),

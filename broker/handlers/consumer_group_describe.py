@@ -1,0 +1,41 @@
+"""ConsumerGroupDescribe: members of consumer groups, where they are and where they are to be (KIP-848).
+
+v1 tells whether a member uses the classic protocol.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+
+API_KEY = ApiKey.CONSUMER_GROUP_DESCRIBE
+MIN_VERSION, MAX_VERSION = 0, 1
+Request = ConsumerGroupDescribeRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Describe each; each group has its own error."""
+    describe = coordinators_of(broker).groups.describe_consumer_group
+    names, operations = broker.metadata.topic_names, request.include_authorized_operations
+    return ConsumerGroupDescribeResponse(
+        groups=[describe(group_id, names, operations=operations) for group_id in request.group_ids]
+    )
+
+
+def error_response(request: ConsumerGroupDescribeRequest, error: KafkaError) -> ConsumerGroupDescribeResponse:
+    """The same error for every group."""
+    return ConsumerGroupDescribeResponse(
+        groups=[
+            DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+            for group_id in request.group_ids
+        ]
+    )

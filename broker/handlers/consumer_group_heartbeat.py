@@ -1,0 +1,28 @@
+"""ConsumerGroupHeartbeat: members of consumer groups join, live, reconcile and leave by this alone (KIP-848).
+
+v1 lets the client choose its member id, and adds subscription by regular expression.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+API_KEY = ApiKey.CONSUMER_GROUP_HEARTBEAT
+MIN_VERSION, MAX_VERSION = 0, 1
+Request = ConsumerGroupHeartbeatRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse:
+    """One heartbeat; the answer holds the assignment when it has changed or the member asks."""
+    return coordinators_of(broker).groups.consumer_group_heartbeat(context, request)
+
+
+def error_response(request: ConsumerGroupHeartbeatRequest, error: KafkaError) -> ConsumerGroupHeartbeatResponse:
+    """The error and what it says."""
+    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
