@@ -1,0 +1,143 @@
+// A program for kafkajs: reads one question in JSON on standard input and prints the answer in JSON.
+// Run by tests.support.toolchains.
+'use strict'
+
+const fs = require('fs')
+const { CompressionTypes, ConfigResourceTypes, Kafka, PartitionAssigners, logLevel } = require('kafkajs')
+
+const TIMEOUT_MS = 60_000
+const CODECS = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP }
+
+const bytes = (text) => (text === null || text === undefined ? null : Buffer.from(text, 'base64'))
+const text = (value) => (value === null || value === undefined ? null : Buffer.from(value).toString('base64'))
+
+function connect(asked) {
+  return new Kafka({ clientId: 'kafkajs', brokers: [asked.bootstrap], logLevel: logLevel.ERROR })
+}
+
+function toSend(record) {
+  const headers = Object.fromEntries((record.headers ?? []).map((each) => [each.key, bytes(each.value)]))
+  return { key: bytes(record.key), value: bytes(record.value), partition: record.partition, headers }
+}
+
+function received(partition, message) {
+  const headers = Object.entries(message.headers ?? {}).map(([key, value]) => ({ key, value: text(value) }))
+  return {
+    partition,
+    offset: Number(message.offset),
+    timestamp: Number(message.timestamp),
+    key: text(message.key),
+    value: text(message.value),
+    headers,
+  }
+}
+
+async function produce(asked) {
+  const producer = connect(asked).producer({ idempotent: true, maxInFlightRequests: 1 })
+  await producer.connect()
+  await producer.send({
+    topic: asked.topic,
+    acks: -1,
+    compression: CODECS[asked.codec],
+    messages: asked.records.map(toSend),
+  })
+  await producer.disconnect()
+  return {}
+}
+
+async function join(asked, kafka, onRecord) {
+  const consumer = kafka.consumer({
+    groupId: asked.group,
+    heartbeatInterval: 200,
+    readUncommitted: !asked.read_committed,
+    partitionAssigners: [PartitionAssigners.roundRobin],
+  })
+  const member = { consumer, owned: [] }
+  consumer.on(consumer.events.GROUP_JOIN, (event) => {
+    member.owned = event.payload.memberAssignment[asked.topic] ?? []
+  })
+  await consumer.connect()
+  await consumer.subscribe({ topics: [asked.topic], fromBeginning: true })
+  await consumer.run({
+    autoCommitThreshold: 1,
+    eachMessage: async ({ partition, message }) => onRecord(received(partition, message)),
+  })
+  return member
+}
+
+async function until(condition) {
+  while (!condition()) await new Promise((resolve) => setTimeout(resolve, 20))
+}
+
+/** kafkajs reads through groups only: one member reads all. */
+async function consume(asked) {
+  const records = []
+  const member = await join({ ...asked, group: `reads-${asked.topic}` }, connect(asked), (one) => records.push(one))
+  await until(() => records.length >= asked.count)
+  await member.consumer.disconnect()
+  return { records }
+}
+
+/** Two members read the topic until each owns something and together they read all; then they leave. */
+async function group(asked) {
+  const kafka = connect(asked)
+  const records = []
+  const members = await Promise.all([1, 2].map(() => join(asked, kafka, (one) => records.push(one))))
+  await until(() => records.length >= asked.count && members.every((member) => member.owned.length > 0))
+  const described = await members[0].consumer.describeGroup()
+  const owned = members.map((member) => member.owned)
+  for (const member of members) await member.consumer.disconnect()
+  return { records, owned, state: described.state }
+}
+
+async function admin(asked) {
+  const admin = connect(asked).admin()
+  await admin.connect()
+  const topic = { topic: asked.topic, numPartitions: 3, configEntries: [{ name: 'retention.ms', value: '7000' }] }
+  await admin.createTopics({ topics: [topic] })
+  const again = (await admin.createTopics({ topics: [topic] })) ? '' : 'TOPIC_ALREADY_EXISTS'
+  const resource = { type: ConfigResourceTypes.TOPIC, name: asked.topic, configNames: ['retention.ms'] }
+  const configs = await admin.describeConfigs({ includeSynonyms: false, resources: [resource] })
+  await admin.createPartitions({ topicPartitions: [{ topic: asked.topic, count: 4 }] })
+  const metadata = await admin.fetchTopicMetadata({ topics: [asked.topic] })
+  await admin.deleteTopics({ topics: [asked.topic] })
+  await admin.disconnect()
+  const retention = configs.resources[0].configEntries[0].configValue
+  return { again, retention, partitions: metadata.topics[0].partitions.length }
+}
+
+/** Passes the source on in one transaction together with its offsets, then aborts a second one. */
+async function transactions(asked) {
+  const { records } = await consume({ ...asked, topic: asked.source })
+  const settings = { transactionalId: asked.group, idempotent: true, maxInFlightRequests: 1 }
+  const producer = connect(asked).producer(settings)
+  await producer.connect()
+  const kept = await producer.transaction()
+  await kept.send({ topic: asked.topic, messages: records.map(toSend) })
+  const ends = {}
+  for (const one of records) ends[one.partition] = Math.max(ends[one.partition] ?? 0, one.offset + 1)
+  const partitions = Object.entries(ends).map(([partition, end]) => ({ partition: Number(partition), offset: `${end}` }))
+  await kept.sendOffsets({ consumerGroupId: asked.group, topics: [{ topic: asked.source, partitions }] })
+  await kept.commit()
+  const dropped = await producer.transaction()
+  await dropped.send({ topic: asked.topic, messages: [{ partition: 0, value: 'dropped' }] })
+  await dropped.abort()
+  await producer.disconnect()
+  return { committed: true }
+}
+
+setTimeout(() => {
+  console.error(`took more than ${TIMEOUT_MS} ms`)
+  process.exit(1)
+}, TIMEOUT_MS).unref()
+const asked = JSON.parse(fs.readFileSync(0, 'utf8'))
+const modes = { produce, consume, group, admin, transactions }
+modes[asked.mode](asked).then(
+  (answer) => {
+    process.stdout.write(JSON.stringify(answer), () => process.exit(0))
+  },
+  (error) => {
+    console.error(error)
+    process.exit(1)
+  }
+)
