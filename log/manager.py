@@ -116,6 +116,17 @@ class LogDirectory:
             raise
         self._written[name] = dict(offsets)
 
+    def finish(self, file_system: FileSystem, broker_epoch: int, *, clean: bool) -> None:
+        """Write all checkpoints, then the clean-shutdown marker if every log of the directory was closed well."""
+        try:
+            self.write(file_system, RECOVERY_POINT_FILE, self.recovery_points)
+            self.write(file_system, LOG_START_OFFSET_FILE, self.start_offsets)
+            self.write(file_system, REPLICATION_OFFSET_FILE, self.high_watermarks)
+            if clean and self.is_online:
+                write_clean_shutdown(file_system, self.path, broker_epoch)
+        except KafkaStorageError as error:
+            logger.error("%s: no clean shutdown: %s", self.path, error)
+
     def forget(self, partition: TopicPartition) -> None:
         """A deleted partition's offsets must not greet the next one of that name."""
         for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks):
@@ -235,15 +246,8 @@ class LogManager:
                 dirty.add(entry.directory.path)
         for directory in self.directories:
             if directory.is_online:
-                self._finish(directory, broker_epoch, clean=directory.path not in dirty)
-
-    def _finish(self, directory: LogDirectory, broker_epoch: int, *, clean: bool) -> None:
-        try:
-            self._checkpoint(directory)
-            if clean and directory.is_online:
-                write_clean_shutdown(self._file_system, directory.path, broker_epoch)
-        except KafkaStorageError as error:
-            logger.error("%s: no clean shutdown: %s", directory.path, error)
+                self._collect(directory)
+                directory.finish(self._file_system, broker_epoch, clean=directory.path not in dirty)
 
     # ---- finding, making, deleting
 
@@ -258,7 +262,7 @@ class LogManager:
         if entry.log is not None:
             return entry.log
         with self._lock:
-            return self._load(partition, entry).log or self._refuse(entry)
+            return self._load(partition, entry).log or _refuse(entry)
 
     def get_or_create_log(
         self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, *, is_new: bool = False
@@ -274,7 +278,7 @@ class LogManager:
                 entry = self._entries[partition] = self._make_entry(partition, is_new=is_new)
             if entry.log is None:
                 self._load(partition, entry, topic_id, config)
-            log = entry.log or self._refuse(entry)
+            log = entry.log or _refuse(entry)
             if log.config is not config:
                 log.update_config(config)
             return log
@@ -323,13 +327,6 @@ class LogManager:
         log.update_high_watermark(directory.high_watermarks.get(partition, log.log_start_offset))
         return log
 
-    @staticmethod
-    def _refuse(entry: _Entry) -> UnifiedLog:
-        if entry.error is not None:
-            raise entry.error
-        entry.directory.state.ensure_online()
-        raise KafkaStorageError(f"{entry.path} is not loaded")
-
     def delete_log(self, partition: TopicPartition) -> bool:
         """Remove a partition; False when there is none. Its name is free when this returns. Raises
         KafkaStorageError."""
@@ -365,6 +362,7 @@ class LogManager:
         """Every partition that has a directory."""
         return list(self._entries)
 
+    @property
     def refused(self) -> dict[TopicPartition, KafkaError]:
         """The partitions that could not be loaded, with the reason."""
         return {partition: entry.error for partition, entry in list(self._entries.items()) if entry.error is not None}
@@ -420,30 +418,25 @@ class LogManager:
 
     def checkpoint_recovery_points(self) -> None:
         """Write ``recovery-point-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
-        for directory in self._online():
+        for directory in self._online:
             self._collect(directory)
             directory.write(self._file_system, RECOVERY_POINT_FILE, directory.recovery_points)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write ``log-start-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
-        for directory in self._online():
+        for directory in self._online:
             self._collect(directory)
             directory.write(self._file_system, LOG_START_OFFSET_FILE, directory.start_offsets)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write ``replication-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
-        for directory in self._online():
+        for directory in self._online:
             self._collect(directory)
             directory.write(self._file_system, REPLICATION_OFFSET_FILE, directory.high_watermarks)
 
+    @property
     def _online(self) -> list[LogDirectory]:
         return [directory for directory in self.directories if directory.is_online]
-
-    def _checkpoint(self, directory: LogDirectory) -> None:
-        self._collect(directory)
-        directory.write(self._file_system, RECOVERY_POINT_FILE, directory.recovery_points)
-        directory.write(self._file_system, LOG_START_OFFSET_FILE, directory.start_offsets)
-        directory.write(self._file_system, REPLICATION_OFFSET_FILE, directory.high_watermarks)
 
     def _collect(self, directory: LogDirectory) -> None:
         """Take the offsets of the open logs over what the files said; closed logs have not moved."""
@@ -468,16 +461,25 @@ class LogManager:
                     total, usable = self._file_system.disk_space(directory.path)
                     for partition, entry in list(self._entries.items()):
                         if entry.directory is directory:
-                            sizes[partition] = self._size_of(entry)
+                            sizes[partition] = _size_of(self._file_system, entry)
                 except KafkaStorageError as error:
                     logger.warning("describing %s: %s", directory.path, error)
             described.append(DirectoryDescription(directory.path, directory.state.failure, sizes, total, usable))
         return described
 
-    def _size_of(self, entry: _Entry) -> int:
-        if entry.log is not None:
-            return entry.log.size_bytes
-        return sum(file.size for file in self._file_system.list_directory(entry.path) if file.name.endswith(LOG_SUFFIX))
+
+def _refuse(entry: _Entry) -> UnifiedLog:
+    """Raises the reason why the entry has no log."""
+    if entry.error is not None:
+        raise entry.error
+    entry.directory.state.ensure_online()
+    raise KafkaStorageError(f"{entry.path} is not loaded")
+
+
+def _size_of(file_system: FileSystem, entry: _Entry) -> int:
+    if entry.log is not None:
+        return entry.log.size_bytes
+    return sum(file.size for file in file_system.list_directory(entry.path) if file.name.endswith(LOG_SUFFIX))
 
 
 def _partition_of(name: str) -> TopicPartition | None:

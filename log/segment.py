@@ -131,9 +131,6 @@ class LogSegment:
                 segment.delete_files()
         return segment
 
-    def __repr__(self) -> str:
-        return f"LogSegment(base_offset={self.base_offset}, size={self.size})"
-
     @property
     def size(self) -> int:
         """Bytes of records."""
@@ -155,7 +152,7 @@ class LogSegment:
         size = self.records.size
         since = self._bytes_since_entry
         if since < 0:
-            since = self._bytes_since_last_entry()
+            since = _bytes_since_last_entry(self)
         position = self.records.append(records)
         if size == 0:
             self._rolling_timestamp = max_timestamp
@@ -179,12 +176,6 @@ class LogSegment:
             return False
         return True
 
-    def _bytes_since_last_entry(self) -> int:
-        """After a restart: the bytes since the last index entry, so that the next entry lies where a rebuild puts
-        it."""
-        entries = self.offset_index.entries
-        return self.records.size - (self.offset_index.entry(entries - 1).position if entries else 0)
-
     def should_roll(self, config: LogConfig, size: int, max_timestamp: int, last_offset: int) -> bool:
         """True when ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset
         range."""
@@ -202,19 +193,14 @@ class LogSegment:
         """Milliseconds from the first batch's timestamp to ``max_timestamp``; from creation when batches carry none."""
         first = self._rolling_timestamp
         if first is None:
-            first = self._rolling_timestamp = self._first_timestamp()
+            first = self._rolling_timestamp = _first_timestamp(self)
         return max_timestamp - first if first >= 0 else self._time.milliseconds() - self._created_ms
-
-    def _first_timestamp(self) -> int:
-        for header in iter_headers(self.records, 0, self.records.size):
-            return header.max_timestamp
-        return NO_TIMESTAMP
 
     @property
     def first_batch_timestamp(self) -> int:
         """The first batch's timestamp, or 2^63 - 1 when unknown: the age of the segment's oldest record, for the
         cleaner."""
-        first = self._first_timestamp() if self._rolling_timestamp is None else self._rolling_timestamp
+        first = _first_timestamp(self) if self._rolling_timestamp is None else self._rolling_timestamp
         return first if first >= 0 else 2**63 - 1
 
     def on_become_inactive(self) -> None:
@@ -229,20 +215,12 @@ class LogSegment:
         """The largest timestamp with its offset; after a restart the time index's last entry or a later batch's."""
         largest = self._largest
         if largest is None:
-            largest = self._largest = self._read_largest()
+            largest = self._largest = _read_largest(self)
         return largest
 
     def adopt_largest(self, largest: TimestampOffset) -> None:
         """Take over the maximum from who wrote the records elsewhere (the cleaner): spares a scan of the segment."""
         self._largest = largest
-
-    def _read_largest(self) -> TimestampOffset:
-        largest = self.time_index.last_entry
-        start = self.offset_index.lookup(largest.offset).position
-        for header in iter_headers(self.records, start, self.records.size):
-            if header.max_timestamp > largest.timestamp:
-                largest = TimestampOffset(header.max_timestamp, header.last_offset)
-        return largest
 
     @property
     def largest_timestamp(self) -> int:
@@ -364,3 +342,23 @@ class LogSegment:
         """Unlink all files, whichever exist. Call ``close`` first."""
         for path in self.paths:
             self._file_system.unlink(path, missing_ok=True)
+
+
+def _bytes_since_last_entry(segment: LogSegment) -> int:
+    """After a restart: the bytes since the last index entry, so that the next one lies where a rebuild puts it."""
+    entries = segment.offset_index.entries
+    return segment.size - (segment.offset_index.entry(entries - 1).position if entries else 0)
+
+
+def _first_timestamp(segment: LogSegment) -> int:
+    for header in segment.headers():
+        return header.max_timestamp
+    return NO_TIMESTAMP
+
+
+def _read_largest(segment: LogSegment) -> TimestampOffset:
+    largest = segment.time_index.last_entry
+    for header in segment.headers(segment.offset_index.lookup(largest.offset).position):
+        if header.max_timestamp > largest.timestamp:
+            largest = TimestampOffset(header.max_timestamp, header.last_offset)
+    return largest

@@ -253,7 +253,7 @@ def test_what_is_not_a_log_is_refused_and_the_others_serve(
     served = restarted.get_log(good)
     assert served is not None
     assert values(served) == {n: value_of(n) for n in range(60)}
-    assert list(restarted.refused()) == [bad]
+    assert list(restarted.refused) == [bad]
     restarted.shutdown()
     assert not os.path.exists(tmp_path / ".kafka_cleanshutdown"), "a refused log must be looked at again"
 
