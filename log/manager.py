@@ -116,6 +116,19 @@ class LogDirectory:
             raise
         self._written[name] = dict(offsets)
 
+    def collect(self, entries: Iterable[tuple[TopicPartition, _Entry]]) -> None:
+        """Take the offsets of the open logs over what the files said; closed logs have not moved."""
+        for partition, entry in entries:
+            log = entry.log
+            if log is None or entry.directory is not self:
+                continue
+            self.recovery_points[partition] = log.recovery_point
+            self.high_watermarks[partition] = log.high_watermark
+            if log.log_start_offset > log.segments.first.base_offset:
+                self.start_offsets[partition] = log.log_start_offset
+            else:
+                self.start_offsets.pop(partition, None)
+
     def finish(self, file_system: FileSystem, broker_epoch: int, *, clean: bool) -> None:
         """Write all checkpoints, then the clean-shutdown marker if every log of the directory was closed well."""
         try:
@@ -246,7 +259,7 @@ class LogManager:
                 dirty.add(entry.directory.path)
         for directory in self.directories:
             if directory.is_online:
-                self._collect(directory)
+                directory.collect(list(self._entries.items()))
                 directory.finish(self._file_system, broker_epoch, clean=directory.path not in dirty)
 
     # ---- finding, making, deleting
@@ -419,36 +432,24 @@ class LogManager:
     def checkpoint_recovery_points(self) -> None:
         """Write ``recovery-point-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
-            self._collect(directory)
+            directory.collect(list(self._entries.items()))
             directory.write(self._file_system, RECOVERY_POINT_FILE, directory.recovery_points)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write ``log-start-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
-            self._collect(directory)
+            directory.collect(list(self._entries.items()))
             directory.write(self._file_system, LOG_START_OFFSET_FILE, directory.start_offsets)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write ``replication-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
-            self._collect(directory)
+            directory.collect(list(self._entries.items()))
             directory.write(self._file_system, REPLICATION_OFFSET_FILE, directory.high_watermarks)
 
     @property
     def _online(self) -> list[LogDirectory]:
         return [directory for directory in self.directories if directory.is_online]
-
-    def _collect(self, directory: LogDirectory) -> None:
-        """Take the offsets of the open logs over what the files said; closed logs have not moved."""
-        with self._lock:
-            entries = [(p, e.log) for p, e in self._entries.items() if e.directory is directory and e.log is not None]
-            for partition, log in entries:
-                directory.recovery_points[partition] = log.recovery_point
-                directory.high_watermarks[partition] = log.high_watermark
-                if log.log_start_offset > log.segments.first.base_offset:
-                    directory.start_offsets[partition] = log.log_start_offset
-                else:
-                    directory.start_offsets.pop(partition, None)
 
     def describe(self) -> list[DirectoryDescription]:
         """Sizes and space per directory, without opening logs (DescribeLogDirs)."""

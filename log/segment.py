@@ -153,28 +153,18 @@ class LogSegment:
         since = self._bytes_since_entry
         if since < 0:
             since = _bytes_since_last_entry(self)
+        largest = self._largest or self.largest  # may read files: nothing that can fail comes behind the write
         position = self.records.append(records)
         if size == 0:
             self._rolling_timestamp = max_timestamp
-        largest = self._largest or self.largest
         if max_timestamp > largest.timestamp:
             self._largest = largest = TimestampOffset(max_timestamp, offset_of_max)
-        if since > self._index_interval_bytes and self._append_entries(last_offset, position):
-            since = 0
+        if since > self._index_interval_bytes:
+            self._is_index_full = None
+            if _append_entries(self, last_offset, position):
+                since = 0
         self._bytes_since_entry = since + len(records)
         return position
-
-    def _append_entries(self, last_offset: int, position: int) -> bool:
-        """Make index entries for the batch at ``position``. A full disk here does not undo the append: the records are
-        in place, and an index with an entry less only makes look-ups longer; the next append tries again."""
-        self._is_index_full = None
-        try:
-            self.offset_index.append(last_offset, position)
-            self.time_index.maybe_append(*self.largest)
-        except LogStorageError as error:
-            logger.warning("no index entry for offset %d: %s", last_offset, error)
-            return False
-        return True
 
     def should_roll(self, config: LogConfig, size: int, max_timestamp: int, last_offset: int) -> bool:
         """True when ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset
@@ -342,6 +332,21 @@ class LogSegment:
         """Unlink all files, whichever exist. Call ``close`` first."""
         for path in self.paths:
             self._file_system.unlink(path, missing_ok=True)
+
+
+def _append_entries(segment: LogSegment, last_offset: int, position: int) -> bool:
+    """Make index entries for the batch at ``position``.
+
+    A full disk here does not undo the append: the records are in place, and an index with an entry less only makes
+    look-ups longer; the next append tries again.
+    """
+    try:
+        segment.offset_index.append(last_offset, position)
+        segment.time_index.maybe_append(*segment.largest)
+    except LogStorageError as error:
+        logger.warning("no index entry for offset %d: %s", last_offset, error)
+        return False
+    return True
 
 
 def _bytes_since_last_entry(segment: LogSegment) -> int:
