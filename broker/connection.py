@@ -198,7 +198,7 @@ class Connection:
         try:
             taken = self._answer_frames(shell.scratch_view, count)
         except (InvalidRequestError, InvalidReceiveError, CloseConnectionError) as error:
-            self._refuse(error)
+            refuse(self, error)
             return
         finally:
             self._in_turn = False
@@ -277,7 +277,7 @@ class Connection:
                 if answer is not None:
                     self._take_answer(answer)
         except (InvalidRequestError, InvalidReceiveError, CloseConnectionError) as error:
-            self._refuse(error)
+            refuse(self, error)
             return
         finally:
             self._in_turn = False
@@ -286,13 +286,13 @@ class Connection:
         self._end_turn()
 
     def _may_handle(self) -> bool:
-        return self._pending is None and self._owed_bytes() < QUEUE_BYTES
-
-    def _owed_bytes(self) -> int:
+        """Whether the next request may be handled: the last one is answered, and not too much is owed."""
+        if self._pending is not None:
+            return False
         owed = 0 if self._queue is None else self._queue.queued_bytes
         for part in self._out:
             owed += len(part)
-        return owed
+        return owed < QUEUE_BYTES
 
     def _end_turn(self) -> None:
         """Send what the turn produced, then decide what to wait for."""
@@ -329,7 +329,7 @@ class Connection:
         if self.closed:
             release_slices([answer] if isinstance(answer, bytes) else answer or [])
         elif answer is None:
-            self._refuse(CloseConnectionError("a deferred request failed"))
+            refuse(self, CloseConnectionError("a deferred request failed"))
         else:
             if isinstance(answer, bytes):
                 self._out.append(answer)
@@ -374,7 +374,7 @@ class Connection:
         try:
             status = queue.send_some(self.sock)
         except (OSError, SliceCutShortError) as error:
-            self._refuse(error)
+            refuse(self, error)
             return
         if queue.queued_bytes < owed:
             self._last_sent_ms = self._shell.monotonic_ms()
@@ -411,9 +411,9 @@ class Connection:
         self._in_thread = False
         error = future.exception()
         if self.closed:
-            self._release()
+            release_socket(self.sock, self._queue)
         elif error is not None:
-            self._refuse(error)
+            refuse(self, error)
         else:
             assert self._queue is not None
             sent = future.result()
@@ -453,25 +453,14 @@ class Connection:
         self._out = []
         self._reader = None
         if not self._in_thread:
-            self._release()
+            release_socket(self.sock, self._queue)
         self._shell.forget(self)
-
-    def _release(self) -> None:
-        if self._queue is not None:
-            self._queue.drop()
-        self.sock.close()
-
-    def _refuse(self, error: BaseException) -> None:
-        """Close because of what the client sent or because it cannot be answered; the one line about it."""
-        if not self.closed:
-            logger.info("closing the connection of %s: %s", self.context.client_host, error)
-            self.close()
 
     def inspect(self, now_ms: float) -> bool:
         """Close a client that is too slow, take back an unused buffer; False when there is nothing left to watch."""
         limits = self._shell.limits
         if self._queue and now_ms - self._last_sent_ms > limits.stall_ms:
-            self._refuse(TimeoutError("the client does not read its answers"))
+            refuse(self, TimeoutError("the client does not read its answers"))
             return False
         reader = self._reader
         if reader is None:
@@ -482,7 +471,7 @@ class Connection:
         elif self._may_handle() and not self._turn_scheduled:
             allowed = max(limits.stall_ms, reader.buffered_bytes * 1000 / SLOWEST_BYTES_PER_S)
             if now_ms - self._partial_since_ms > allowed:
-                self._refuse(TimeoutError("the client began a frame and did not go on"))
+                refuse(self, TimeoutError("the client began a frame and did not go on"))
                 return False
         else:
             self._partial_since_ms = now_ms
@@ -495,6 +484,20 @@ class Connection:
             self.close()
             return
         self._idle_timer = self._shell.timers.schedule(max(max_idle_ms - idle_ms, 1000), self._check_idle)
+
+
+def refuse(connection: Connection, error: BaseException) -> None:
+    """Close because of what the client sent or because it cannot be answered; the one line about it."""
+    if not connection.closed:
+        logger.info("closing the connection of %s: %s", connection.context.client_host, error)
+        connection.close()
+
+
+def release_socket(sock: socket.socket, queue: SendQueue | None) -> None:
+    """Close the socket and let the files of unsent slices go: nobody uses them any more."""
+    if queue is not None:
+        queue.drop()
+    sock.close()
 
 
 def release_slices(parts: Parts) -> None:

@@ -62,12 +62,15 @@ class Histogram:
 class Metrics:
     """All metrics of one broker, by name and labels."""
 
-    __slots__ = ("_counters", "_gauges", "_histograms")
+    __slots__ = ("_counters", "_gauges", "_histograms", "bytes_in", "bytes_out", "messages_in")
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], Counter] = {}
         self._histograms: dict[tuple[str, tuple[tuple[str, str], ...]], Histogram] = {}
         self._gauges: dict[tuple[str, tuple[tuple[str, str], ...]], Callable[[], float]] = {}
+        self.bytes_in = self.counter("kafka_server_brokertopicmetrics_bytesin_total")
+        self.bytes_out = self.counter("kafka_server_brokertopicmetrics_bytesout_total")
+        self.messages_in = self.counter("kafka_server_brokertopicmetrics_messagesin_total")
 
     def counter(self, name: str, **labels: str) -> Counter:
         """The counter of that name and labels, the same object each time."""

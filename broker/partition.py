@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.deferred import Deferred
+from broker.group_flush import NEVER, GroupFlush, InThread
 from broker.purgatory import Purgatory
 from log.topic_partition import TopicPartition
 from log.validator import AppendOrigin
@@ -29,6 +31,8 @@ class Partition:
     """A partition led by this broker."""
 
     __slots__ = (
+        "_flush",
+        "_in_thread",
         "_log",
         "_open_log",
         "_purgatory",
@@ -49,17 +53,21 @@ class Partition:
         *,
         node_id: int,
         is_internal: bool,
+        leader_epoch: int = 0,
         purgatory: Purgatory,
         open_log: Callable[[], UnifiedLog],
+        in_thread: InThread,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.node_id = node_id
         self.is_internal = is_internal
-        self.leader_epoch = 0
+        self.leader_epoch = leader_epoch
         self.replicas = self.isr = (node_id,)
         self._purgatory = purgatory
         self._open_log = open_log
+        self._in_thread = in_thread
+        self._flush: GroupFlush | None = None
         self._log: UnifiedLog | None = None
         self.produce_responses: dict[int, tuple[bytes, bytes]] = {}
         """What the Produce handler keeps of its last response, by version."""
@@ -97,9 +105,25 @@ class Partition:
         if log is None:
             log = self.log
         info = log.append_as_leader(records, leader_epoch=self.leader_epoch, origin=origin)
+        if log.config.flush_messages != NEVER or self._flush is not None:
+            self._group_flush(log).appended()
+            return info
         log.update_high_watermark(log.log_end_offset)
         self._purgatory.touch(self)
         return info
+
+    def when_durable(self, offset: int) -> Deferred[None]:
+        """Settles when the record at ``offset`` is as safe as ``flush.messages`` asks: then it may be acknowledged.
+
+        Fails with KafkaStorageError. Only for an offset at or above the high watermark.
+        """
+        return self._group_flush(self.log).when_durable(offset)
+
+    def _group_flush(self, log: UnifiedLog) -> GroupFlush:
+        flush = self._flush
+        if flush is None:
+            flush = self._flush = GroupFlush(log, self._in_thread, self.offsets_moved)
+        return flush
 
     def offsets_moved(self) -> None:
         """The high watermark or the last stable offset moved without an append of this partition's own."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from broker.group_flush import InThread
 from broker.metadata import MetadataCache, TopicImage
 from broker.partition import Partition
 from broker.purgatory import Purgatory
@@ -29,6 +30,7 @@ class ReplicaManager:
     """Finds partitions; makes and removes them as topics come and go (a ``TopicListener``)."""
 
     __slots__ = (
+        "_in_thread",
         "_log_config",
         "_log_manager",
         "_metadata",
@@ -45,6 +47,7 @@ class ReplicaManager:
         log_manager: LogManager,
         purgatory: Purgatory,
         log_config: Callable[[TopicImage], LogConfig],
+        in_thread: InThread,
         node_id: int,
     ) -> None:
         self._metadata = metadata
@@ -52,6 +55,7 @@ class ReplicaManager:
         self._log_manager = log_manager
         self._purgatory = purgatory
         self._log_config = log_config
+        self._in_thread = in_thread
         self._node_id = node_id
         self._partitions: dict[bytes, dict[int, Partition]] = {}
 
@@ -117,7 +121,9 @@ class ReplicaManager:
             image.topic_id,
             node_id=self._node_id,
             is_internal=image.is_internal,
+            leader_epoch=image.leader_epoch,
             purgatory=self._purgatory,
+            in_thread=self._in_thread,
             open_log=lambda: self._log_manager.get_or_create_log(
                 topic_partition, image.topic_id, self._log_config(self._topics.get(image.name, image))
             ),

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 DRAIN_MS = 3_000
 """How long clients may take to receive the answers in flight when the broker stops."""
+FLUSH_MS = 1_000
+"""Rolled segments are synced this soon, whatever the scheduler's interval: recovery begins behind them."""
 _NEVER_MS = 2**31
 START_DELAY_S = 1.0
 """Between the opening of the listeners and the cleaner's first look."""
@@ -83,6 +85,7 @@ class Server:
         self._admin = AdminListener(broker)
         self._admin.open()
         loop.call_later(START_DELAY_S, start_cleaner, self)
+        register_metrics(broker, self._shell)
         self._jobs = BackgroundJobs(loop, broker.executor, broker.timers)
         self._jobs.start(self._background_jobs(broker))
         if not INTERNAL_TOPICS.isdisjoint(broker.metadata.topics):
@@ -188,7 +191,7 @@ class Server:
                 config.get_int("log.retention.check.interval.ms"),
                 lambda: logs.run_retention(self.time.milliseconds()),
             ),
-            Job("flush", config.get_int("log.flush.scheduler.interval.ms"), logs.flush_dirty_logs),
+            Job("flush", min(config.get_int("log.flush.scheduler.interval.ms"), FLUSH_MS), logs.flush_dirty_logs),
             Job(
                 "recovery-point-checkpoint",
                 config.get_int("log.flush.offset.checkpoint.interval.ms"),
@@ -215,6 +218,19 @@ def start_cleaner(server: Server) -> None:
         cleaner_of(server.broker)
 
 
+def register_metrics(broker: Broker, shell: Shell) -> None:
+    """The gauges of what the server's own parts hold; names after Kafka's MBeans."""
+    metrics = broker.metrics
+    metrics.gauge("kafka_server_socket_connection_count", lambda: len(shell.connections))
+    metrics.gauge("kafka_server_delayedoperationpurgatory_purgatorysize", lambda: len(broker.purgatory))
+    metrics.gauge("kafka_server_delayedoperationpurgatory_expired", lambda: broker.purgatory.expired_total)
+    metrics.gauge("kafka_server_fetchsessioncache_sessions", lambda: len(broker.fetch_sessions.sessions))
+    metrics.gauge("kafka_server_fetchsessioncache_partitions", broker.fetch_sessions.partition_count)
+    metrics.gauge("kafka_server_fetchsessioncache_evictions", lambda: broker.fetch_sessions.evictions_total)
+    metrics.gauge("kafka_server_replicamanager_partitioncount", lambda: len(broker.log_manager.partitions()))
+    metrics.gauge("kafka_controller_globaltopiccount", lambda: len(broker.metadata.topics))
+
+
 def start_coordinators(broker: Broker) -> None:
     """Load what the internal topics hold; imported only where they exist."""
     from broker.coordinator.coordinators import coordinators_of
@@ -236,12 +252,18 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if any_host else 1)
         set_buffers(listener, config)
         listener.bind(address)
-        listener.listen(config.get_int("socket.listen.backlog.size"))
+        listener.listen(backlog_size(config))
         listener.setblocking(False)
     except OSError as error:
         listener.close()
         raise OSError(error.errno, f"cannot listen on {endpoint}: {error.strerror}") from error
     return listener
+
+
+def backlog_size(config: BrokerConfig) -> int:
+    """As configured; else the system's most: in Kafka's 50 a burst of clients overflows, and each waits a second."""
+    key = "socket.listen.backlog.size"
+    return config.get_int(key) if key in config.static_texts else socket.SOMAXCONN
 
 
 def set_buffers(sock: socket.socket, config: BrokerConfig) -> None:

@@ -26,6 +26,7 @@ from broker.metrics import Metrics
 from broker.producer_ids import ProducerIdManager
 from broker.purgatory import Purgatory
 from broker.replica_manager import ReplicaManager
+from broker.threads import in_thread
 from broker.timers import TimerQueue
 from broker.topic_manager import TopicManager
 from log.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
@@ -82,6 +83,7 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         log_manager=log_manager,
         purgatory=purgatory,
         log_config=configs.log_config,
+        in_thread=partial(in_thread, loop, executor),
         node_id=config.node_id,
     )
     topics.set_listener(replica_manager)

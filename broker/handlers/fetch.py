@@ -92,6 +92,7 @@ def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Fe
     targets = fetch_context.targets
     read = read_targets(broker, targets, params)
     if read.total_bytes >= params.min_bytes or read.must_answer or request.max_wait_ms <= 0 or not targets:
+        broker.metrics.bytes_out.count += read.total_bytes
         if params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
             return converted_response(broker, fetch_context, params, read)
         return build_response(fetch_context, read.results)
@@ -156,6 +157,7 @@ class DelayedFetch:
         self._answer(read_targets(self._broker, self._context.targets, self._params))
 
     def _answer(self, read: ReadResult) -> None:
+        self._broker.metrics.bytes_out.count += read.total_bytes
         if self._params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
             converted = converted_response(self._broker, self._context, self._params, read)
             if isinstance(converted, Deferred):

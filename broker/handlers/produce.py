@@ -8,8 +8,10 @@ the connection, so that the client asks for metadata anew; 1 and -1 are the same
 from __future__ import annotations
 
 import struct
+from functools import partial
 
 from broker.broker import Broker, RequestContext
+from broker.deferred import Deferred
 from broker.dispatch import CloseConnectionError
 from broker.partition import Partition
 from log.topic_partition import TopicPartition
@@ -63,8 +65,13 @@ _ADMIN_CLIENT_ID = "__admin_client"
 """Kafka's tools write to internal topics under this client id; everybody else is kept out of them."""
 
 
-def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> ProduceResponse | bytes | None:
-    """Append; None for acks=0, the encoded response where one partition's records were appended.
+Answer = ProduceResponse | bytes | Deferred[ProduceResponse] | None
+Waits = list[tuple[PartitionProduceResponse, Deferred[None]]]
+
+
+def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
+    """Append; None for acks=0, the encoded response where one partition's records were appended, deferred where
+    ``flush.messages`` asks for a sync before the acknowledgement.
 
     Raises InvalidRequiredAcksError; CloseConnectionError when acks=0 and something failed.
     """
@@ -74,11 +81,14 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
     topics = request.topic_data
     if len(topics) == 1 and len(topics[0].partition_data) == 1 and acks and context.api_version >= _FIRST_WITH_TEMPLATE:
         return _append_one(broker, context, request)
+    waits: Waits = []
     responses = [
         TopicProduceResponse(
             name=topic.name,
             topic_id=topic.topic_id,
-            partition_responses=[_append(broker, context, request, topic, data) for data in topic.partition_data],
+            partition_responses=[
+                _append(broker, context, request, topic, data, waits) for data in topic.partition_data
+            ],
         )
         for topic in topics
     ]
@@ -86,7 +96,8 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
         if any(partition.error_code for topic in responses for partition in topic.partition_responses):
             raise CloseConnectionError("a produce request with acks=0 failed")
         return None
-    return ProduceResponse(responses=responses)
+    response = ProduceResponse(responses=responses)
+    return _when_durable(response, waits) if waits else response
 
 
 def error_response(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
@@ -106,7 +117,7 @@ def error_response(request: ProduceRequest, error: KafkaError) -> ProduceRespons
     )
 
 
-def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> ProduceResponse | bytes:
+def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
     """The request that nearly all are: one partition, appended. Its response differs from the last one of the same
     partition in three numbers, so they are put into the bytes of that one: 0.4 µs in place of 2.4."""
     topic = request.topic_data[0]
@@ -123,7 +134,32 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
         template = partition.produce_responses[context.api_version] = _response_template(
             topic, data.index, context.api_version
         )
+    if info.last_offset >= partition.log.high_watermark:
+        answer = _appended(data.index, info)
+        topic_answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
+        wait = partition.when_durable(info.last_offset)
+        return _when_durable(ProduceResponse(responses=[topic_answer]), [(answer, wait)])
     return template[0] + _pack_offsets(info.first_offset, info.log_append_time, info.log_start_offset) + template[1]
+
+
+def _when_durable(response: ProduceResponse, waits: Waits) -> Deferred[ProduceResponse]:
+    """The response once every sync it waits for is done; one that failed is its partition's error."""
+    deferred: Deferred[ProduceResponse] = Deferred()
+    outstanding = len(waits)
+
+    def settle(answer: PartitionProduceResponse, done: Deferred[None]) -> None:
+        nonlocal outstanding
+        try:
+            done.result()
+        except KafkaError as error:
+            answer.error_code, answer.error_message, answer.base_offset = error.code, error.message, -1
+        outstanding -= 1
+        if not outstanding and not deferred.abandoned:
+            deferred.complete(response)
+
+    for answer, wait in waits:
+        wait.on_done(partial(settle, answer))
+    return deferred
 
 
 def _response_template(topic: TopicProduceData, index: int, version: int) -> tuple[bytes, bytes]:
@@ -143,14 +179,22 @@ def _append(
     request: ProduceRequest,
     topic: TopicProduceData,
     data: PartitionProduceData,
+    waits: Waits,
 ) -> PartitionProduceResponse:
-    """Append one partition's records and describe what came of it."""
+    """Append one partition's records and describe what came of it; notes in ``waits`` what is not durable yet."""
     try:
-        _, info = _append_records(broker, context, request, topic, data)
+        partition, info = _append_records(broker, context, request, topic, data)
     except KafkaError as error:
         return _failed(data.index, context.api_version, error)
+    answer = _appended(data.index, info)
+    if request.acks and info.last_offset >= partition.log.high_watermark:
+        waits.append((answer, partition.when_durable(info.last_offset)))
+    return answer
+
+
+def _appended(index: int, info: LogAppendInfo) -> PartitionProduceResponse:
     return PartitionProduceResponse(
-        index=data.index,
+        index=index,
         base_offset=info.first_offset,
         log_append_time_ms=info.log_append_time,
         log_start_offset=info.log_start_offset,
@@ -175,7 +219,11 @@ def _append_records(
     records = check_records(data.records, version)
     if version >= _FIRST_VERSION_WITH_MAGIC_2 and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL:
         _check_transaction(broker, version, request.transactional_id, partition.topic_partition, records)
-    return partition, partition.append_records(records, required_acks=request.acks)
+    info = partition.append_records(records, required_acks=request.acks)
+    metrics = broker.metrics
+    metrics.bytes_in.count += info.size_bytes
+    metrics.messages_in.count += info.last_offset - info.first_offset + 1
+    return partition, info
 
 
 def _check_transaction(

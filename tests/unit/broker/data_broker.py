@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from broker.metrics import Metrics
 from broker.producer_ids import ProducerIdManager
 from broker.purgatory import Purgatory
 from broker.replica_manager import ReplicaManager
+from broker.threads import in_thread
 from broker.topic_manager import TopicManager
 from log.config import LogConfig
 from log.file_system import OsFileSystem
@@ -82,6 +84,7 @@ class DataBroker:
             log_manager=self.log_manager,
             purgatory=self.purgatory,
             log_config=configs.log_config,
+            in_thread=partial(in_thread, cast(Any, self.loop), cast(Any, None)),
             node_id=1,
         )
         self.topics.set_listener(self.replica_manager)

@@ -516,3 +516,35 @@ class TestDispatch:
         for _ in range(3):
             wire.dispatcher.dispatch(wire.context, memoryview(struct.pack(">hhih", 18, 0, 1, -1)))
         assert [(route.api_key, route.requests) for route in wire.dispatcher.routes()] == [(18, 3)]
+
+
+class TestFlushMessages:
+    @pytest.fixture(autouse=True)
+    def every_message(self, data: DataBroker) -> None:
+        data.topics.set_configs("t", {"flush.messages": "1"})
+
+    def test_an_acknowledgement_waits_for_the_sync(self, wire: Wire) -> None:
+        answers: list[object] = []
+        pending = wire.send(produce_request(wire.data, batch(b"a")), 9)
+        assert isinstance(pending, Pending)
+        pending.on_answer(answers.append)
+        log = wire.data.replica_manager.partition("t", 0).log
+        assert log.high_watermark == 0
+        wire.data.loop.run_soon()
+        response = wire.decoded(answers[0], ProduceResponse, 9).responses[0].partition_responses[0]
+        assert (response.error_code, response.base_offset) == (0, 0)
+        assert log.high_watermark == log.recovery_point == 1
+
+    def test_several_partitions_are_answered_together(self, wire: Wire) -> None:
+        request = produce_request(wire.data, batch(b"a"))
+        request.topic_data[0].partition_data.append(PartitionProduceData(index=1, records=memoryview(batch(b"b"))))
+        answers: list[object] = []
+        pending = wire.send(request, 9)
+        assert isinstance(pending, Pending)
+        pending.on_answer(answers.append)
+        wire.data.loop.run_soon()
+        partitions = wire.decoded(answers[0], ProduceResponse, 9).responses[0].partition_responses
+        assert [partition.error_code for partition in partitions] == [0, 0]
+
+    def test_acks_0_waits_for_nothing(self, wire: Wire) -> None:
+        assert wire.send(produce_request(wire.data, batch(b"a"), acks=0), 9) is None
