@@ -22,6 +22,10 @@ SECONDS = 30.0
 POLL_S = 0.05
 
 
+CLASSIC = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 200}
+CONSUMER = {"group_protocol": "consumer"}
+
+
 def write(broker: BrokerProcess, topic: str, count: int) -> None:
     writer = Writer(broker.bootstrap, topic)
     for index in range(count):
@@ -49,11 +53,9 @@ class Member:
                 "group.id": topic,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": 6_000,
-                "heartbeat.interval.ms": 200,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,
-                **{key.replace("_", "."): value for key, value in settings.items()},
+                **{key.replace("_", "."): value for key, value in (settings or CLASSIC).items()},
             }
         )
         self.consumer.subscribe([topic])
@@ -112,6 +114,39 @@ def test_partitions_are_shared_and_follow_members(broker: BrokerProcess, strateg
         until(lambda: shared(group, 6), lambda: poll_all(group))
 
 
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_consumer_protocol_shares_partitions_and_follows_members(broker: BrokerProcess, assignor: str) -> None:
+    topic = f"shared-by-broker-{assignor}"
+    Admin(broker.bootstrap).create(topic, 6)
+    with members(broker, topic, 3, **CONSUMER, group_remote_assignor=assignor) as group:
+        until(lambda: shared(group, 6), lambda: poll_all(group))
+        write(broker, topic, 60)
+        until(lambda: sum(len(m.seen) for m in group) == 60, lambda: poll_all(group))
+        leaving = group.pop()
+        leaving.consumer.close()
+        until(lambda: shared(group, 6), lambda: poll_all(group))
+
+
+def test_consumer_protocol_follows_a_pattern(broker: BrokerProcess) -> None:
+    admin = Admin(broker.bootstrap)
+    admin.create("pattern-1", 1)
+    with members(broker, "^pattern-.*", 1, **CONSUMER) as (member,):
+        until(lambda: {owned.topic for owned in member.consumer.assignment()} == {"pattern-1"}, member.poll)
+        admin.create("pattern-2", 1)
+        wanted = {"pattern-1", "pattern-2"}
+        until(lambda: {owned.topic for owned in member.consumer.assignment()} == wanted, member.poll)
+
+
+def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(broker: BrokerProcess) -> None:
+    topic = "migrated"
+    Admin(broker.bootstrap).create(topic, 2)
+    for protocol in (CLASSIC, CONSUMER, CLASSIC):
+        write(broker, topic, 10)
+        with members(broker, topic, 1, **protocol) as (member,):
+            until(lambda found=member: len(found.seen) == 10, member.poll)  # type: ignore[misc]
+            member.consumer.commit(asynchronous=False)
+
+
 def test_committed_offsets_are_where_the_next_member_begins(broker: BrokerProcess) -> None:
     topic = "resumed"
     Admin(broker.bootstrap).create(topic, 2)
@@ -126,12 +161,14 @@ def test_committed_offsets_are_where_the_next_member_begins(broker: BrokerProces
 
 
 @pytest.mark.parametrize("kill", [True, False], ids=["kill -9", "restart"])
-def test_groups_and_offsets_survive(fresh_broker: BrokerProcess, kill: bool) -> None:
+@pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER], ids=["classic", "consumer"])
+def test_groups_and_offsets_survive(fresh_broker: BrokerProcess, kill: bool, protocol: dict[str, Any]) -> None:
     topic = "survivors"
     Admin(fresh_broker.bootstrap).create(topic, 4)
-    write(fresh_broker, topic, 200)
-    with members(fresh_broker, topic, 2) as group:
-        until(lambda: shared(group, 4) and sum(len(m.seen) for m in group) >= 200, lambda: poll_all(group))
+    with members(fresh_broker, topic, 2, **protocol) as group:
+        until(lambda: shared(group, 4), lambda: poll_all(group))
+        write(fresh_broker, topic, 200)
+        until(lambda: sum(len(m.seen) for m in group) >= 200, lambda: poll_all(group))
         for member in group:
             member.consumer.commit(asynchronous=False)
         before = committed(fresh_broker, topic, 4)
