@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import pytest
 
 from benchmarks.rivals.process import BrokerProcess
@@ -18,8 +16,6 @@ KAFKA_PYTHON = ("1.4.7", "2.0.2")
 API_VERSIONS = ("0.8.2", "0.9", "0.10", "0.11")
 JAVA = ("0.8.2.2", "0.10.2.2", "1.0.2", "2.0.1")
 OLD_CODECS = ("none", "gzip", "snappy", "lz4")
-
-Exchange = Callable[[str, dict[str, str | int], Iterable[bytes]], list[bytes]]
 
 
 def read_newest(broker: BrokerProcess, topic: str, count: int) -> list[bytes | None]:
@@ -65,9 +61,8 @@ def test_old_kafka_python_reads_what_the_newest_wrote(broker: BrokerProcess, ver
 def test_newest_reads_what_old_java_wrote(broker: BrokerProcess, version: str) -> None:
     topic = f"old-java-{version}"
     Admin(broker.bootstrap).create(topic)
-    options: dict[str, str | int] = {"bootstrap": broker.bootstrap, "topic": topic, "mode": "produce"}
     for codec in OLD_CODECS:
-        run_java_client(version, {**options, "codec": codec}, VALUES)
+        run_java_client(version, "Produce", [broker.bootstrap, topic, codec], VALUES)
     count = len(OLD_CODECS) * len(VALUES)
     assert read_newest(broker, topic, count) == len(OLD_CODECS) * VALUES
 
@@ -81,8 +76,8 @@ def test_old_java_reads_what_the_newest_wrote(broker: BrokerProcess, version: st
     for codec in OLD_CODECS:
         write_newest(broker, topic, codec)
     count = len(OLD_CODECS) * len(VALUES)
-    options: dict[str, str | int] = {"bootstrap": broker.bootstrap, "topic": topic, "mode": "consume", "count": count}
-    assert run_java_client(version, options) == len(OLD_CODECS) * VALUES
+    found = run_java_client(version, "Consume", [broker.bootstrap, topic, str(count)])
+    assert found == len(OLD_CODECS) * VALUES
 
 
 def test_oldest_reads_what_the_next_wrote(broker: BrokerProcess) -> None:
