@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import machine
@@ -96,6 +97,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a smoke run: small loads, one round, nothing to quote")
     parser.add_argument("--only", action="append", metavar="ROW", choices=[row.name for row in ROWS], help="these rows")
     parser.add_argument("--rival", choices=[KAFKA, "none"], default=KAFKA, help="who runs beside Tidelog")
+    parser.add_argument("--rounds", type=int, help="rounds of each row (default 3, quick: 1)")
     parser.add_argument("--no-tidelog", action="store_true", help="measure the rival alone")
     parser.add_argument("--prewarm-gb", type=float, help="page cache to touch first (default 10, quick: 0)")
     parser.add_argument("--save", action="store_true", help="save a partial run too; full runs are always saved")
@@ -121,6 +123,8 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
     """Run the benchmark; 0 when it ran, whatever it found."""
     asked = arguments(words)
     scale = QUICK if asked.quick else FULL
+    if asked.rounds:
+        scale = replace(scale, rounds=asked.rounds, starts=asked.rounds)
     rows = [row for row in ROWS if not asked.only or row.name in asked.only]
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
@@ -135,7 +139,7 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
     for line in missed(rows, results):
         report(f"missed: {line}")
     if asked.save or not (asked.quick or asked.only or asked.no_tidelog):
-        save(rows, results, table, "Quick run." if asked.quick else f"Medians of {scale.rounds} rounds.")
+        save(rows, results, table, f"{'Quick run' if asked.quick else 'Medians'}, rounds: {scale.rounds}.")
     shutil.rmtree(WORK, ignore_errors=True)
     return 0
 
