@@ -307,7 +307,7 @@ class ConsumerHeartbeats:
         for member_id, assignment in target.items():
             if member_id not in group.target or group.target[member_id] != assignment:
                 draft.records.append(target_record(group.group_id, member_id, assignment))
-        draft.records.append(target_epoch_record(group.group_id, draft.epoch))
+        draft.records.append(target_epoch_record(group.group_id, draft.epoch, self._time.milliseconds()))
         draft.target = target[draft.member_id]
         draft.assignment_epoch = draft.epoch
 

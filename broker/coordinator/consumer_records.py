@@ -58,8 +58,9 @@ def member_record(group_id: str, member_id: str, subscription: Subscription | No
     return Record(ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), value)
 
 
-def target_epoch_record(group_id: str, epoch: int) -> Record:
-    value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
+    """The epoch the target was worked out for, and when (KIP-1263)."""
+    value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return Record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
 

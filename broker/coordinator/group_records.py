@@ -140,6 +140,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(Message, api_key=6, versions="0")
 
 class ConsumerGroupTargetAssignmentMetadataValue(Message, api_key=6, versions="0", flexible="0+"):
     assignment_epoch: int = int32()
+    assignment_timestamp: int = int64(tag=0)
 
 
 class ConsumerGroupTargetAssignmentMemberKey(Message, api_key=7, versions="0"):
@@ -164,6 +165,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message, api_key=8, versions="0"):
 class TopicPartitions(Struct):
     topic_id: bytes = uuid()
     partitions: list[int] = array(int32)
+    assignment_epochs: list[int] | None = array(int32, nullable="0+", default=None, tag=0)
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, api_key=8, versions="0", flexible="0+"):

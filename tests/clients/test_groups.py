@@ -176,7 +176,7 @@ def test_groups_and_offsets_survive(fresh_broker: BrokerProcess, kill: bool, pro
         if kill:
             fresh_broker.kill()
         else:
-            fresh_broker.stop()
+            fresh_broker.terminate()
         fresh_broker.start()
         assert committed(fresh_broker, topic, 4) == before
         write(fresh_broker, topic, 100)

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: joining, reconciling, patterns, static members, clocks, restarts, empty groups that migrate."""
+"""ConsumerGroupHeartbeat: joining, reconciling, patterns, static members, clocks, restarts, migration."""
 
 from __future__ import annotations
 
