@@ -18,13 +18,18 @@ INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHAR
 
 
 class TopicImage(NamedTuple):
-    """One topic at one moment. ``configs`` are the topic's own overrides, as texts, without defaults."""
+    """One topic at one moment. ``configs`` are the topic's own overrides, as texts, without defaults.
+
+    ``leader_epoch`` is that of all its partitions: 0, or for a topic taken over from another broker one that is larger
+    than any its logs and its clients have seen.
+    """
 
     name: str
     topic_id: bytes
     partition_count: int
     configs: Mapping[str, str]
     is_internal: bool
+    leader_epoch: int = 0
 
 
 class MetadataCache:

@@ -317,7 +317,13 @@ def internal_topic_settings(config: BrokerConfig, name: str) -> tuple[int, int, 
 
 def encode_topic(image: TopicImage) -> bytes:
     """The value of a topic's key in the store."""
-    topic = {"id": uuid_to_str(image.topic_id), "partitions": image.partition_count, "configs": dict(image.configs)}
+    topic: dict[str, object] = {
+        "id": uuid_to_str(image.topic_id),
+        "partitions": image.partition_count,
+        "configs": dict(image.configs),
+    }
+    if image.leader_epoch:
+        topic["leader_epoch"] = image.leader_epoch
     return json.dumps(topic, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -325,4 +331,11 @@ def decode_topic(entry: KeyValue) -> TopicImage:
     """The topic a key of the store describes."""
     name = entry.key[len(TOPICS_PREFIX) :]
     topic = json.loads(entry.value)
-    return TopicImage(name, uuid_from_str(topic["id"]), topic["partitions"], topic["configs"], name in INTERNAL_TOPICS)
+    return TopicImage(
+        name,
+        uuid_from_str(topic["id"]),
+        topic["partitions"],
+        topic["configs"],
+        name in INTERNAL_TOPICS,
+        topic.get("leader_epoch", 0),
+    )

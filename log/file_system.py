@@ -117,7 +117,9 @@ class FileSystem(Protocol):
 
     def disk_space(self, path: str) -> tuple[int, int]: ...
 
-    def lock_file(self, path: str) -> OpenFile | None: ...
+    def link_file(self, path: str, new: str) -> None: ...
+
+    def lock_file(self, path: str, *, shared: bool = False) -> OpenFile | None: ...
 
 
 @contextmanager
@@ -298,12 +300,24 @@ class OsFileSystem:
             space = os.statvfs(path)
         return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
 
-    def lock_file(self, path: str) -> OpenFile | None:
-        """Take the exclusive ``flock`` of ``path``; None when another process holds it. Closing the file gives it
-        back."""
-        file = self.open_file(path, create=True)
+    def link_file(self, path: str, new: str) -> None:
+        """Give the file at ``path`` a second name, on the same file system."""
+        with _translated("link", path):
+            os.link(path, new, follow_symlinks=False)
+
+    def lock_file(self, path: str, *, shared: bool = False) -> OpenFile | None:
+        """Lock ``path`` for this process; None when another process holds it. Closing the file gives it back.
+
+        Two locks of the operating system are taken: ``flock``, which also tells two brokers of one process apart, and
+        the record lock that a JVM takes (``fcntl``): an Apache Kafka and this broker keep each other out of a
+        directory.
+        ``shared`` neither makes nor changes the file; it keeps out whoever would lock it without.
+        """
+        file = self.open_file(path, create=not shared, writable=not shared)
+        operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
         try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file.fileno(), operation)
+            fcntl.lockf(file.fileno(), operation)
         except OSError as error:
             file.close()
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):

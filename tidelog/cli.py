@@ -16,6 +16,7 @@ COMMANDS = {
     "ping": "tidelog.commands.ping",
     "dump-log": "tidelog.commands.dump_log",
     "check": "tidelog.commands.check",
+    "adopt": "tidelog.commands.adopt",
     "compaction": "tidelog.commands.compaction",
     "version": "tidelog.commands.version",
 }

@@ -69,7 +69,7 @@ def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopic
             DescribeTopicPartitionsResponsePartition(
                 partition_index=index,
                 leader_id=broker.node_id,
-                leader_epoch=0,
+                leader_epoch=image.leader_epoch,
                 replica_nodes=node_ids,
                 isr_nodes=node_ids,
                 eligible_leader_replicas=[],

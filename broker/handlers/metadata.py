@@ -119,7 +119,7 @@ def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> Met
             MetadataResponsePartition(
                 partition_index=index,
                 leader_id=broker.node_id,
-                leader_epoch=0,
+                leader_epoch=image.leader_epoch,
                 replica_nodes=node_ids,
                 isr_nodes=node_ids,
             )

@@ -243,5 +243,9 @@ class FaultyFileSystem:
     def disk_space(self, path: str) -> tuple[int, int]:
         return self._os.disk_space(path)
 
-    def lock_file(self, path: str) -> OpenFile | None:
-        return self._os.lock_file(path)
+    def link_file(self, path: str, new: str) -> None:
+        self.step("link", new)
+        self._os.link_file(path, new)
+
+    def lock_file(self, path: str, *, shared: bool = False) -> OpenFile | None:
+        return self._os.lock_file(path, shared=shared)

@@ -1,0 +1,214 @@
+"""The same records given to any broker, of every kind a partition directory can hold, and what it serves of them.
+
+Topics (each name behind a prefix): ``codecs`` has one partition per codec and several segments; ``compacted`` is
+keyed, with tombstones, and is cleaned; ``transactions`` holds committed, aborted and one open transaction; ``trimmed``
+lost its first records to DeleteRecords; ``format-0`` and ``format-1`` (and ``compacted-0``, ``compacted-1``) are of the
+old message formats, where a broker writes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.support.admin import Admin
+from tests.support.real_text import real_lines
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+OLD_CODECS = CODECS[:4]
+"""zstd came with message format 2."""
+LINES = 1_200
+KEYS = 40
+GROUP = "readers"
+OPEN_TRANSACTION = "left-open"
+READ_TIMEOUT_S = 60.0
+FLUSH_TIMEOUT_S = 60.0
+SEGMENT_BYTES = "30000"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One record as librdkafka reports it; ``timestamp`` is (type, milliseconds)."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    timestamp: tuple[int, int]
+
+
+Partition = tuple[str, int]
+Records = dict[int, Served]
+
+
+@dataclass(slots=True)
+class Picture:
+    """All that was served: records by partition and offset, read uncommitted and read committed, and start offsets."""
+
+    uncommitted: dict[Partition, Records] = field(default_factory=dict)
+    committed: dict[Partition, Records] = field(default_factory=dict)
+    starts: dict[Partition, int] = field(default_factory=dict)
+    ends: dict[Partition, int] = field(default_factory=dict)
+
+
+class Samples:
+    """Writes the sample topics to one broker. ``segment_key`` is the topic config that makes segments small there."""
+
+    def __init__(self, bootstrap: str, prefix: str, *, segment_key: str = "segment.bytes") -> None:
+        self.bootstrap = bootstrap
+        self._prefix = prefix
+        self._small = {segment_key: SEGMENT_BYTES, "index.interval.bytes": "1024"}
+        self._producers: list[Any] = []
+        self.topics: dict[str, int] = {}
+        self.configs: dict[str, dict[str, str]] = {}
+
+    def name(self, topic: str) -> str:
+        """The topic's name on the broker."""
+        return self._prefix + topic
+
+    def write(self, *, old_formats: bool = False) -> None:
+        """Create and fill all topics. One transaction stays open as long as this object lives."""
+        self._write_codecs("codecs", CODECS)
+        self._write_compacted("compacted")
+        self._write_transactions()
+        self._write_trimmed()
+        if old_formats:
+            for number, version in enumerate(("0.9.0", "0.10.2")):
+                configs = {"message.format.version": version}
+                self._write_codecs(f"format-{number}", OLD_CODECS, configs)
+                self._write_compacted(f"compacted-{number}", configs)
+        self._commit_offsets()
+
+    def _create(self, topic: str, partitions: int, configs: Mapping[str, str]) -> str:
+        name = self.name(topic)
+        self.configs[name] = {**self._small, **configs}
+        Admin(self.bootstrap).create(name, partitions, self.configs[name])
+        self.topics[name] = partitions
+        return name
+
+    def _producer(self, **settings: Any) -> Any:
+        base = {"bootstrap.servers": self.bootstrap, "acks": "all", "linger.ms": 5, "batch.size": 4_000, "log_level": 0}
+        return Producer({**base, **{key.replace("_", "."): value for key, value in settings.items()}})
+
+    def _write_codecs(self, topic: str, codecs: tuple[str, ...], configs: Mapping[str, str] | None = None) -> None:
+        name = self._create(topic, len(codecs), {"retention.ms": "-1", **(configs or {})})
+        for partition, codec in enumerate(codecs):
+            producer = self._producer(compression_type=codec)
+            for line in real_lines()[partition * LINES : (partition + 1) * LINES]:
+                headers = None if configs else [("line", b"%d" % line.number)]
+                producer.produce(name, line.text, line.section, partition=partition, headers=headers)
+            _flush(producer)
+
+    def _write_compacted(self, topic: str, configs: Mapping[str, str] | None = None) -> None:
+        policy = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+        name = self._create(topic, 1, {**policy, **(configs or {})})
+        producer = self._producer(compression_type="lz4")
+        for line in real_lines()[:LINES]:
+            key = b"key-%d" % (line.number % KEYS)
+            producer.produce(name, None if line.number % 97 == 0 else line.text, key)
+        _flush(producer)
+
+    def _write_transactions(self) -> None:
+        name = self._create("transactions", 1, {})
+        plain = self._producer(enable_idempotence=True)
+        producer = self._producer(transactional_id="finished", compression_type="zstd")
+        producer.init_transactions(READ_TIMEOUT_S)
+        for number in range(12):
+            producer.begin_transaction()
+            self._produce_lines(producer, name, number)
+            self._produce_lines(plain, name, number)
+            (producer.abort_transaction if number % 3 == 1 else producer.commit_transaction)()
+        unfinished = self._producer(transactional_id=OPEN_TRANSACTION, transaction_timeout_ms=800_000)
+        unfinished.init_transactions(READ_TIMEOUT_S)
+        unfinished.begin_transaction()
+        self._produce_lines(unfinished, name, 13)
+        self._produce_lines(plain, name, 13)
+        self._producers.append(unfinished)
+
+    @staticmethod
+    def _produce_lines(producer: Any, name: str, number: int) -> None:
+        for line in real_lines()[number * 80 : number * 80 + 80]:
+            producer.produce(name, line.text, line.section)
+        _flush(producer)
+
+    def _write_trimmed(self) -> None:
+        name = self._create("trimmed", 1, {})
+        producer = self._producer()
+        for line in real_lines()[:LINES]:
+            producer.produce(name, line.text, line.section)
+        _flush(producer)
+        assert Admin(self.bootstrap).delete_records(name, 0, LINES // 2 + 7) == LINES // 2 + 7
+
+    def _commit_offsets(self) -> None:
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": GROUP, "log_level": 0})
+        consumer.commit(offsets=self.committed_offsets(), asynchronous=False)
+        consumer.close()
+
+    def committed_offsets(self) -> list[TopicPartition]:
+        """What the group has committed."""
+        name = self.name("codecs")
+        return [TopicPartition(name, partition, 100 + partition, "checked") for partition in range(len(CODECS))]
+
+
+def _flush(producer: Any) -> None:
+    assert producer.flush(FLUSH_TIMEOUT_S) == 0
+
+
+def picture(bootstrap: str, topics: Mapping[str, int]) -> Picture:
+    """Everything a broker serves of these topics."""
+    places = [(topic, partition) for topic, count in topics.items() for partition in range(count)]
+    seen = Picture()
+    seen.uncommitted = _read(bootstrap, places, "read_uncommitted")
+    seen.committed = _read(bootstrap, places, "read_committed")
+    consumer = _consumer(bootstrap, "read_uncommitted")
+    for topic, partition in places:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=READ_TIMEOUT_S)
+        seen.starts[topic, partition], seen.ends[topic, partition] = low, high
+    consumer.close()
+    return seen
+
+
+def _consumer(bootstrap: str, isolation: str) -> Any:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reads-without-a-group",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "check.crcs": True,
+            "fetch.wait.max.ms": 50,
+            "log_level": 0,
+        }
+    )
+
+
+def _read(bootstrap: str, places: list[Partition], isolation: str) -> dict[Partition, Records]:
+    """Every partition from its start to where the consumer is told that it ends."""
+    consumer = _consumer(bootstrap, isolation)
+    found: dict[Partition, Records] = {place: {} for place in places}
+    left = set(places)
+    consumer.assign([TopicPartition(*place, confluent_kafka.OFFSET_BEGINNING) for place in places])
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    while left:
+        assert time.monotonic() < deadline, f"no end of {left}"
+        for message in consumer.consume(5_000, timeout=0.1):
+            place = message.topic(), message.partition()
+            error = message.error()
+            if error is None:
+                assert message.offset() not in found[place], "an offset came twice"
+                found[place][message.offset()] = _served(message)
+            else:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
+                left.discard(place)
+    consumer.close()
+    return found
+
+
+def _served(message: Any) -> Served:
+    return Served(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp())

@@ -1,0 +1,86 @@
+"""Apache Kafka 3.9 as it ran before KRaft: a broker beside a ZooKeeper, which still writes message formats 0 and 1."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Self
+
+from benchmarks.rivals.apache_kafka import TOOL_HEAP, java_command
+from benchmarks.rivals.process import BrokerError, free_port
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.kafka_jars import KAFKA_3
+
+OLD_PROTOCOL = "2.8"
+"""The last ``inter.broker.protocol.version`` under which a topic may choose its message format."""
+ZOOKEEPER_TIMEOUT_S = 60.0
+POLL_S = 0.05
+
+
+class ZooKeeperKafka(ApacheKafka):
+    """One broker and its ZooKeeper, which starts with the first start and is stopped by `close`."""
+
+    def __init__(self, directory: Path, overrides: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory, overrides, version=KAFKA_3)
+        self._zookeeper_port = free_port()
+        self._zookeeper: subprocess.Popen[bytes] | None = None
+
+    def properties(self) -> dict[str, str]:
+        """As a KRaft node's, without what that node alone has."""
+        kraft_only = {"process.roles", "node.id", "controller.quorum.voters", "controller.listener.names"}
+        common = {key: value for key, value in super().properties().items() if key not in kraft_only}
+        return {
+            **common,
+            "broker.id": "3",
+            "zookeeper.connect": f"{self.host}:{self._zookeeper_port}",
+            "inter.broker.protocol.version": OLD_PROTOCOL,
+            "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+        }
+
+    def format(self) -> None:
+        """Write server.properties; a directory needs no formatting."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lines = [f"{key}={value}" for key, value in self.properties().items()]
+        self._properties_path.write_text("\n".join(lines) + "\n")
+
+    def start(self) -> Self:
+        """ZooKeeper where it does not run yet, then the broker. Raises BrokerError."""
+        if self._zookeeper is None:
+            self._start_zookeeper()
+        return super().start()
+
+    def _start_zookeeper(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        java = java_command(self.version, TOOL_HEAP)
+        options = ["-Dzookeeper.admin.enableServer=false"]
+        main = ["org.apache.zookeeper.server.ZooKeeperServerMain", str(self._zookeeper_port)]
+        with (self.directory / "zookeeper.out").open("ab") as output:
+            self._zookeeper = subprocess.Popen(
+                [java[0], *options, *java[1:], *main, str(self.directory / "zookeeper")],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + ZOOKEEPER_TIMEOUT_S
+        while not self._zookeeper_listens():
+            if self._zookeeper.poll() is not None or time.monotonic() > deadline:
+                raise BrokerError(f"ZooKeeper did not start:\n{(self.directory / 'zookeeper.out').read_text()[-2000:]}")
+            time.sleep(POLL_S)
+
+    def _zookeeper_listens(self) -> bool:
+        with closing(socket.socket()) as probe:
+            return probe.connect_ex((self.host, self._zookeeper_port)) == 0
+
+    def close(self) -> None:
+        """Stop ZooKeeper, and the broker where it still runs."""
+        self.kill()
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
+            self._zookeeper.wait()
+            self._zookeeper = None
