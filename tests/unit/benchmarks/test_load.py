@@ -7,9 +7,9 @@ import pytest
 from benchmarks.histogram import Histogram
 from benchmarks.load import Step, arguments, curves, header, line
 from benchmarks.native import LoadResult
+from benchmarks.rows import FLOOR, KAFKA, TIDELOG
 from benchmarks.run import arguments as run_arguments
 from benchmarks.run import contenders, in_turn
-from benchmarks.rows import FLOOR, KAFKA, TIDELOG
 
 
 def step(rate: float, completed: int, seconds: float, end_to_end: Histogram | None = None) -> Step:
