@@ -89,7 +89,7 @@ class SendQueue:
 
         Raises OSError when the peer is gone, SliceCutShortError when a file is shorter than promised.
         """
-        budget = TURN_BYTES
+        budget = TURN_BYTES  # of slices: the head before a slice of 1 MiB must not cost it a second turn
         try:
             while self._parts:
                 first = self._parts[0]
@@ -105,7 +105,6 @@ class SendQueue:
                     return SendStatus.COLD
                 sent = sock.send(data, _MSG_MORE if self._slice_follows(len(data)) else 0)
                 self._advance(sent)
-                budget -= sent
                 if sent < len(data):
                     return SendStatus.BLOCKED
         except BlockingIOError:

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from broker.acceptor import ACCEPT_PER_TURN, PAUSE_MS, Acceptor, highest_client_descriptor
+from tests.unit.broker.manual_loop import ManualLoop
+
+
+class FakeSocket:
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.blocking = True
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def setblocking(self, blocking: bool) -> None:
+        self.blocking = blocking
+
+
+class FakeListener(FakeSocket):
+    """Gives what the test lined up, then has nobody waiting."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.waiting: list[FakeSocket | OSError] = []
+        self.closed = False
+
+    def accept(self) -> tuple[FakeSocket, tuple[str, int]]:
+        if not self.waiting:
+            raise BlockingIOError
+        found = self.waiting.pop(0)
+        if isinstance(found, OSError):
+            raise found
+        return found, ("10.0.0.1", 5)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ReaderLoop(ManualLoop):
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: dict[int, Callable[[], None]] = {}
+
+    def add_reader(self, descriptor: int, callback: Callable[[], None]) -> None:
+        self.readers[descriptor] = callback
+
+    def remove_reader(self, descriptor: int) -> None:
+        del self.readers[descriptor]
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.loop = ReaderLoop()
+        self.listener = FakeListener()
+        self.accepted: list[socket.socket] = []
+        self.room = 1000
+        self.acceptor = Acceptor(
+            cast(Any, self.loop),
+            self.loop.timers,
+            cast(Any, self.listener),
+            on_accept=lambda client, host: self.accepted.append(client),
+            has_room=lambda: len(self.accepted) < self.room,
+            highest_descriptor=100,
+        )
+        self.acceptor.resume()
+
+    @property
+    def accepts(self) -> bool:
+        return bool(self.loop.readers)
+
+
+@pytest.fixture
+def fixture() -> Fixture:
+    return Fixture()
+
+
+def test_all_who_wait_are_accepted_up_to_a_bound(fixture: Fixture) -> None:
+    fixture.listener.waiting = [FakeSocket(50) for _ in range(ACCEPT_PER_TURN + 5)]
+    fixture.acceptor.on_readable()
+    assert len(fixture.accepted) == ACCEPT_PER_TURN
+    fixture.acceptor.on_readable()
+    assert len(fixture.accepted) == ACCEPT_PER_TURN + 5
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_without_descriptors_accepting_pauses_and_resumes(fixture: Fixture, code: int) -> None:
+    fixture.listener.waiting = [OSError(code, "none left")]
+    fixture.acceptor.on_readable()
+    assert not fixture.accepts
+    fixture.loop.advance(PAUSE_MS + 10)
+    assert fixture.accepts
+
+
+def test_the_reserve_is_left_alone(fixture: Fixture) -> None:
+    fixture.listener.waiting = [FakeSocket(99), FakeSocket(100), FakeSocket(101)]
+    fixture.acceptor.on_readable()
+    assert len(fixture.accepted) == 2
+    assert not fixture.accepts
+
+
+def test_a_client_that_gave_up_is_skipped(fixture: Fixture) -> None:
+    fixture.listener.waiting = [OSError(errno.ECONNABORTED, "gone"), FakeSocket(9)]
+    fixture.acceptor.on_readable()
+    assert len(fixture.accepted) == 1
+
+
+def test_without_room_accepting_pauses_until_resumed(fixture: Fixture) -> None:
+    fixture.room = 1
+    fixture.listener.waiting = [FakeSocket(9), FakeSocket(10)]
+    fixture.acceptor.on_readable()
+    assert len(fixture.accepted) == 1
+    assert not fixture.accepts
+    fixture.loop.advance(10_000)
+    assert not fixture.accepts
+    fixture.acceptor.resume()
+    assert fixture.accepts
+
+
+def test_a_closed_acceptor_does_not_resume(fixture: Fixture) -> None:
+    fixture.acceptor.close()
+    fixture.acceptor.resume()
+    assert fixture.listener.closed
+    assert not fixture.accepts
+
+
+@pytest.mark.parametrize(("limit", "highest"), [(1_000_000, 875_000), (1024, 896), (256, 192), (64, 32)])
+def test_a_share_of_the_descriptors_is_kept(limit: int, highest: int) -> None:
+    assert highest_client_descriptor(limit) == highest

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from tests.unit.broker.data_broker import DataBroker
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataBroker]:
+    data = DataBroker(tmp_path)
+    data.topics.create_topic("t", 2)
+    yield data
+    data.close()
+
+
+def test_partitions_are_found_by_name_and_by_id(data: DataBroker) -> None:
+    topic_id = data.broker.metadata.topics["t"].topic_id
+    found = data.replica_manager.partition("t", 1)
+    assert data.replica_manager.partition_by_id(topic_id, 1) is found
+    assert list(data.replica_manager.known_partitions()) == [found]
+
+
+@pytest.mark.parametrize(("topic", "index"), [("none", 0), ("t", 2), ("t", -1)])
+def test_what_does_not_exist_is_an_error(data: DataBroker, topic: str, index: int) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError):
+        data.replica_manager.partition(topic, index)
+
+
+def test_an_unknown_id_is_an_error(data: DataBroker) -> None:
+    with pytest.raises(UnknownTopicIdError):
+        data.replica_manager.partition_by_id(b"\1" * 16, 0)
+
+
+def test_a_topic_made_again_is_another_one(data: DataBroker) -> None:
+    data.append("t", b"old")
+    old = data.replica_manager.partition("t", 0)
+    data.topics.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        data.replica_manager.partition("t", 0)
+    data.topics.create_topic("t", 1)
+    new = data.replica_manager.partition("t", 0)
+    assert new is not old
+    assert new.log.log_end_offset == 0
+
+
+def test_configs_reach_open_logs(data: DataBroker) -> None:
+    log = data.replica_manager.partition("t", 0).log
+    data.topics.set_configs("t", {"retention.ms": "1234"})
+    assert log.config.retention_ms == 1234
+
+
+def test_partitions_added_later_are_served(data: DataBroker) -> None:
+    data.topics.create_partitions("t", 4)
+    assert data.append("t", b"x", partition=3) == 0
+
+
+def test_what_recovery_left_is_committed(data: DataBroker) -> None:
+    data.append("t", b"a", b"b")
+    assert data.replica_manager.partition("t", 0).high_watermark == 2
+
+
+def test_a_stale_producer_id_block_is_never_given_twice(data: DataBroker, tmp_path: Path) -> None:
+    from broker.producer_ids import BLOCK_SIZE, ProducerIdManager
+
+    first = data.broker.producer_ids.next_id()
+    restarted = ProducerIdManager(data.broker.store)
+    ids = [restarted.next_id() for _ in range(BLOCK_SIZE + 1)]
+    assert ids[0] == first + BLOCK_SIZE
+    assert len(set(ids)) == BLOCK_SIZE + 1
