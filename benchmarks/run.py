@@ -14,8 +14,9 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks import machine
 from benchmarks.plots import PLOT_INSTALL, plot_ratios
@@ -31,7 +32,6 @@ from benchmarks.serving_rows import SERVING_ROWS, warm_up
 
 ROWS = (*SERVING_ROWS, *PROCESS_ROWS)
 HERE = Path(__file__).resolve().parent
-WORK = BUILD / "bench"
 DISCARD_SOON = {"log.segment.delete.delay.ms": "1000"}
 """Deleted topics leave the disk at once: a run writes tens of gigabytes."""
 
@@ -62,33 +62,40 @@ def in_turn(taking_part: Sequence[Contender], round_number: int) -> list[Contend
     return [*taking_part[first:], *taking_part[:first]]
 
 
-def measure_row(row: Row, scale: Scale, everyone: Sequence[Contender], results: Results) -> None:
-    """All rounds of one row."""
-    taking_part = [contender for contender in everyone if contender.name in row.contenders]
-    rounds = min(row.rounds or scale.rounds, max(scale.rounds, scale.starts))
-    for number in range(rounds if taking_part else 0):
-        for contender in in_turn(taking_part, number):
-            run = Run(scale, WORK, number)
-            found = row.measure(run, contender)
-            results.add(row.name, contender.name, found)
-            figures = ", ".join(f"{key} {value:,.4g}" for key, value in found.items())
-            print(f"{row.name} [{number + 1}/{rounds}] {contender.name}: {figures}", flush=True)
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One run: who takes part, how much is done, where files go, and what came of it."""
+
+    scale: Scale
+    everyone: Sequence[Contender]
+    work: Path
+    results: Results
+
+    def measure(self, rows: Sequence[Row]) -> None:
+        """All rows. The serving rows share one warm process of each contender."""
+        serving = [row for row in rows if row.serving]
+        with ExitStack() as running:
+            for contender in self.everyone if serving else ():
+                contender.serving = running.enter_context(contender.launch(self.work / contender.name))
+                warm_up(Run(self.scale, self.work, 0), contender)
+            for row in serving:
+                self.measure_row(row)
+        for row in rows:
             if not row.serving:
-                shutil.rmtree(WORK / f"{contender.name}-{row.name}-{number}", ignore_errors=True)
+                self.measure_row(row)
 
-
-def measure(rows: Sequence[Row], scale: Scale, everyone: Sequence[Contender], results: Results) -> None:
-    """All rows. The serving rows share one warm process of each contender."""
-    serving = [row for row in rows if row.serving]
-    with ExitStack() as running:
-        for contender in everyone if serving else ():
-            contender.serving = running.enter_context(contender.launch(WORK / contender.name))
-            warm_up(Run(scale, WORK, 0), contender)
-        for row in serving:
-            measure_row(row, scale, everyone, results)
-    for row in rows:
-        if not row.serving:
-            measure_row(row, scale, everyone, results)
+    def measure_row(self, row: Row) -> None:
+        """All rounds of one row."""
+        taking_part = [contender for contender in self.everyone if contender.name in row.contenders]
+        rounds = min(row.rounds or self.scale.rounds, max(self.scale.rounds, self.scale.starts))
+        for number in range(rounds if taking_part else 0):
+            for contender in in_turn(taking_part, number):
+                found = row.measure(Run(self.scale, self.work, number), contender)
+                self.results.add(row.name, contender.name, found)
+                figures = ", ".join(f"{key} {value:,.4g}" for key, value in found.items())
+                print(f"{row.name} [{number + 1}/{rounds}] {contender.name}: {figures}", flush=True)
+                if not row.serving:
+                    shutil.rmtree(self.work / f"{contender.name}-{row.name}-{number}", ignore_errors=True)
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -126,13 +133,13 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
     if asked.rounds:
         scale = replace(scale, rounds=asked.rounds, starts=asked.rounds)
     rows = [row for row in ROWS if not asked.only or row.name in asked.only]
-    shutil.rmtree(WORK, ignore_errors=True)
-    WORK.mkdir(parents=True)
+    BUILD.mkdir(exist_ok=True)
     prewarm = scale.prewarm_bytes if asked.prewarm_gb is None else int(asked.prewarm_gb * 1e9)
-    machine.prewarm_page_cache(WORK, prewarm)
     results = Results()
     try:
-        measure(rows, scale, contenders(asked.rival, not asked.no_tidelog), results)
+        with TemporaryDirectory(prefix="bench-", dir=BUILD, ignore_cleanup_errors=True) as work:
+            machine.prewarm_page_cache(Path(work), prewarm)
+            Bench(scale, contenders(asked.rival, not asked.no_tidelog), Path(work), results).measure(rows)
     finally:  # what was measured before a failure is worth seeing
         table = markdown_table(rows, results)
         report(f"\n{machine.describe()}, commit {machine.commit()}\n\n{table}")
@@ -140,7 +147,6 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
         report(f"missed: {line}")
     if asked.save or not (asked.quick or asked.only or asked.no_tidelog):
         save(rows, results, table, f"{'Quick run' if asked.quick else 'Medians'}, rounds: {scale.rounds}.")
-    shutil.rmtree(WORK, ignore_errors=True)
     return 0
 
 
