@@ -126,6 +126,7 @@ class Connection:
         "_drain_scheduled",
         "_finishing",
         "_has_frames",
+        "_has_parts",
         "_idle_timer",
         "_in_thread",
         "_in_turn",
@@ -158,6 +159,7 @@ class Connection:
         self._in_thread = False
         self._finishing = False
         self._has_frames = False
+        self._has_parts = False
         self._turn_scheduled = False
         self._drain_scheduled = False
         self._writing = False
@@ -246,6 +248,7 @@ class Connection:
             answer.on_answer(self._on_answer)
         else:
             self._out += answer
+            self._has_parts = True
         return self._may_handle()
 
     def _keep(self, rest: memoryview) -> None:
@@ -310,10 +313,9 @@ class Connection:
 
     def _update_reading(self) -> None:
         reader = self._reader
-        waits = self._turn_scheduled or not self._may_handle()
-        wanted = not self._finishing and not (
-            waits and reader is not None and reader.buffered_bytes >= READ_AHEAD_BYTES
-        )
+        wanted = not self._finishing
+        if reader is not None and reader.buffered_bytes >= READ_AHEAD_BYTES:
+            wanted = wanted and not self._turn_scheduled and self._may_handle()
         if wanted != self._reading:
             self._reading = wanted
             if wanted:
@@ -335,6 +337,7 @@ class Connection:
                 self._out.append(answer)
             else:
                 self._out += answer
+                self._has_parts = True
             if not self._in_turn:
                 self._last_active_ms = self._shell.monotonic_ms()
                 self._end_turn()
@@ -342,7 +345,7 @@ class Connection:
     def _flush(self) -> None:
         """Hand this turn's answers to the kernel, or to the queue when it cannot take them."""
         out, queue = self._out, self._queue
-        if not queue and not any(part.__class__ is TransferableRecords for part in out):
+        if not queue and not self._has_parts:
             data = b"".join(out) if len(out) > 1 else out[0]  # type: ignore[arg-type]
             out.clear()
             try:
@@ -361,6 +364,7 @@ class Connection:
             self._last_sent_ms = self._last_active_ms
         queue.extend(out)
         out.clear()
+        self._has_parts = False
         if not (self._writing or self._in_thread or self._drain_scheduled):
             self._drain()
 
