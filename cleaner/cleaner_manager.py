@@ -1,4 +1,4 @@
-"""State of every partition as the cleaner sees it, the choice of the filthiest log, and the cleaner's checkpoint.
+"""State of every partition as the cleaner sees it, and the choice of the filthiest log.
 
     state         may follow                    what it means
     idle          in progress, paused(1)        nobody works on it
@@ -8,29 +8,21 @@
                   paused(n - 1), paused(n + 1)
     quarantined   in progress                   the last round failed; tried again after a back-off that doubles
 
-``cleaner-offset-checkpoint`` in each log directory holds the first dirty offset of its partitions, in Kafka's form. An
-offset outside its log (the log was truncated, or deleted and made anew) counts as the log start.
-
-One lock guards the table; it is never held while a log is read or a file is written, except the small checkpoint.
+One lock guards the table; it is never held while a log is read or a file is written. First dirty offsets are kept by
+``cleaner.checkpoint``; one outside its log (the log was truncated) counts as the log start.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from cleaner.checkpoint import CleanerCheckpoint
 from cleaner.errors import CleaningAbortedError
 from cleaner.log_to_clean import LogToClean, look_at, roll_if_overdue
-from log.checkpoints import (
-    CLEANER_OFFSET_FILE,
-    CheckpointCorruptError,
-    read_offset_checkpoint,
-    write_offset_checkpoint,
-)
 from log.file_system import FileSystem
 from log.time import Time
 from log.topic_partition import TopicPartition
@@ -135,12 +127,10 @@ class LogCleanerManager:
 
     def __init__(self, logs: LogSource, file_system: FileSystem, time: Time) -> None:
         self._logs = logs
-        self._file_system = file_system
         self._time = time
         self._condition = threading.Condition(threading.RLock())
         self._entries: dict[TopicPartition, _Entry] = {}
-        self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
-        self._incarnations: dict[TopicPartition, UnifiedLog] = {}
+        self.checkpoint = CleanerCheckpoint(file_system)
         self.dirtiest_ratio = 0.0
         self.max_compaction_delay_ms = 0
         self.last_look_ms = time.milliseconds()
@@ -177,7 +167,7 @@ class LogCleanerManager:
 
     def measure(self, log: UnifiedLog) -> LogToClean:
         """The log's sections now. Raises KafkaStorageError."""
-        return look_at(log, self.checkpoint(log), self._time.milliseconds())
+        return look_at(log, self.checkpoint.get(log), self._time.milliseconds())
 
     def _look(self, log: UnifiedLog, now_ms: int) -> LogToClean | None:
         """The log's sections when it may be cleaned now; a log that cannot be measured is quarantined."""
@@ -187,7 +177,7 @@ class LogCleanerManager:
                 return None
         try:
             roll_if_overdue(log, now_ms)
-            return look_at(log, self.checkpoint(log), now_ms)
+            return look_at(log, self.checkpoint.get(log), now_ms)
         except KafkaStorageError as error:
             if not log.is_closed:
                 logger.warning("%s cannot be measured for cleaning: %s", partition, error)
@@ -295,58 +285,11 @@ class LogCleanerManager:
         with self._condition:
             return self._condition.wait_for(lambda: self._state(partition) not in busy, timeout_s)
 
-    # ---- checkpoint
-
-    def checkpoint(self, log: UnifiedLog) -> int | None:
-        """The saved first dirty offset; None when there is none, or the log is not the one it was saved for."""
-        partition = log.topic_partition
-        with self._condition:
-            known = self._incarnations.setdefault(partition, log)
-            offsets = self._offsets_of(log)
-            if known is not log:
-                # Deleted and made anew: what was clean then says nothing now.
-                self._incarnations[partition] = log
-                self._entries.pop(partition, None)
-                offsets.pop(partition, None)
-            return offsets.get(partition)
-
-    def _offsets_of(self, log: UnifiedLog) -> dict[TopicPartition, int]:
-        directory = os.path.dirname(log.directory)
-        offsets = self._checkpoints.get(directory)
-        if offsets is None:
-            path = os.path.join(directory, CLEANER_OFFSET_FILE)
-            try:
-                offsets = read_offset_checkpoint(self._file_system, path)
-            except CheckpointCorruptError as error:
-                logger.error("%s; every log of the directory counts as dirty from its start", error)
-                offsets = {}
-            self._checkpoints[directory] = offsets
-        return offsets
-
-    def save(self, log: UnifiedLog, offset: int) -> None:
-        """Save that the log is clean below ``offset``. Raises KafkaStorageError."""
-        with self._condition:
-            self._incarnations[log.topic_partition] = log
-            self._offsets_of(log)[log.topic_partition] = offset
-            self._write(os.path.dirname(log.directory))
-
-    def truncated(self, log: UnifiedLog, offset: int) -> None:
-        """The log was cut at ``offset``: what is appended there again is dirty. Raises KafkaStorageError."""
-        with self._condition:
-            if self._offsets_of(log).get(log.topic_partition, 0) > offset:
-                self.save(log, offset)
-
     def forget(self, log: UnifiedLog) -> None:
         """The log was deleted: its checkpoint and its state go. Raises KafkaStorageError."""
         with self._condition:
-            self._incarnations.pop(log.topic_partition, None)
             self._entries.pop(log.topic_partition, None)
-            if self._offsets_of(log).pop(log.topic_partition, None) is not None:
-                self._write(os.path.dirname(log.directory))
-
-    def _write(self, directory: str) -> None:
-        path = os.path.join(directory, CLEANER_OFFSET_FILE)
-        write_offset_checkpoint(self._file_system, path, self._checkpoints[directory])
+        self.checkpoint.forget(log)
 
     # ---- seen
 

@@ -14,19 +14,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleaner.intrinsics import (
-    ByteArray,
-    Integer,
-    IntegerArray,
-    copy_bytes,
-    crc32c,
-    kernel,
-    load_be_u16,
-    load_be_u32,
-    load_be_u64,
-    store_be_u32,
-    store_be_u64,
-)
 from cleaner.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -69,6 +56,19 @@ from cleaner.layout import (
     TIMESTAMP_TYPE_MASK,
     BatchState,
     Unreadable,
+)
+from log.records.intrinsics import (
+    ByteArray,
+    Integer,
+    IntegerArray,
+    copy_bytes,
+    crc32c,
+    kernel,
+    load_be_u16,
+    load_be_u32,
+    load_be_u64,
+    store_be_u32,
+    store_be_u64,
 )
 
 _PLAIN, _PACKED = int(BatchState.PLAIN), int(BatchState.PACKED)

@@ -5,7 +5,7 @@
 A round that fails quarantines its partition with the reason, whatever the failure was, and the thread goes on. A thread
 that ends all the same (for any reason) is replaced and counted. The rate of ``log.cleaner.io.max.bytes.per.second`` is
 shared by all threads. Nothing heavy is imported here: numpy comes with the first round, numba with the first round over
-more than ``KERNEL_BYTES``, after a child process has compiled the kernels. Smaller rounds are done in plain Python.
+more than a little, after a child process has compiled the kernels. Smaller rounds are done in plain Python.
 
 All methods may be called by any thread; ``status``, ``shutdown`` and ``abort_and_pause`` wait for others.
 """
@@ -18,29 +18,21 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cleaner.cleaner_manager import LogCleanerManager, LogSource, PartitionStatus, RoundReport
 from cleaner.config import CleanerConfig
 from cleaner.errors import CleaningAbortedError
 from cleaner.log_to_clean import LogToClean
+from cleaner.round_runner import EngineLoader, RoundRunner
+from cleaner.throttle import Throttle
 from log.file_system import FileSystem
 from log.time import Time
 from log.topic_partition import TopicPartition
 
-if TYPE_CHECKING:
-    from cleaner.cleaner import CleanerStats
-    from cleaner.engine import Engine
-
 logger = logging.getLogger(__name__)
 
-#: Clean and dirty bytes from which a round is worth loading the kernels (and their 90 MB). Plain Python does 20,000 to
-#: 40,000 records a second and holds the interpreter lock meanwhile.
-KERNEL_BYTES = 128 * 1024
 #: How long a thread may take to stop: a round looks between chunks.
 STOP_TIMEOUT_S = 30.0
-
-EngineLoader = Callable[[bool], "Engine"]
 
 
 class CleaningUnavailableError(Exception):
@@ -72,28 +64,6 @@ class _Request:
         self.future: Future[RoundReport] = Future()
 
 
-class Throttle:
-    """Holds bytes per second below a rate that may change. ``wait(seconds)`` sleeps; it may end early. Any thread."""
-
-    def __init__(self, rate: float, time: Time, wait: Callable[[float], object]) -> None:
-        self.rate = rate
-        self._time = time
-        self._wait = wait
-        self._lock = threading.Lock()
-        self._paid_until_ms = time.monotonic_ms()
-
-    def take(self, size: int) -> None:
-        """Account for ``size`` bytes and wait until they are paid for."""
-        if size <= 0:
-            return
-        with self._lock:
-            now = self._time.monotonic_ms()
-            owed_until = max(self._paid_until_ms, now) + 1000.0 * size / self.rate
-            self._paid_until_ms = owed_until
-        if owed_until - now >= 1.0:
-            self._wait((owed_until - now) / 1000.0)
-
-
 class LogCleaner:
     """See the module."""
 
@@ -112,13 +82,13 @@ class LogCleaner:
         self._logs = logs
         self._time = time
         self._current_config = current_config
-        self._load_engine = load_engine or _load_engine
         self._condition = threading.Condition()
         self._requests: deque[_Request] = deque()
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._stop = threading.Event()
         self._throttle = Throttle(self.config.io_max_bytes_per_second, time, self._stop.wait)
+        self._runner = RoundRunner(self.manager, time, self._throttle.take, self._stop.is_set, load_engine)
         self.counters = CleanerCounters()
 
     # ---- life
@@ -277,7 +247,8 @@ class LogCleaner:
         ended = False
         report = None
         try:
-            report = self._round(cleanable, dry_run=dry_run)
+            report = self._runner.run(cleanable, self.config, dry_run=dry_run)
+            self._account(partition, report)
             self.manager.succeeded(partition, report)
             ended = True
         except CleaningAbortedError as error:
@@ -304,60 +275,6 @@ class LogCleaner:
         self._count(failed_rounds=1)
         self.manager.failed(partition, f"{type(error).__name__}: {error}")
         logger.warning("cleaning of %s failed, it is quarantined and tried again later", partition, exc_info=error)
-
-    def _round(self, cleanable: LogToClean, *, dry_run: bool) -> RoundReport:
-        from cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks  # numpy: not before there is work
-
-        config, log = self.config, cleanable.log
-        engine = self._load_engine(cleanable.clean_bytes + cleanable.cleanable_bytes >= KERNEL_BYTES)
-        options = CleanerOptions(
-            map_bytes=config.map_bytes_per_thread,
-            io_buffer_bytes=config.io_buffer_size,
-            load_factor=config.load_factor,
-            hash_algorithm=config.hash_algorithm,
-            max_decompressed_bytes=log.environment.max_decompressed_bytes,
-        )
-
-        def check(size: int) -> None:
-            if self._stopping:
-                raise CleaningAbortedError(f"cleaning of {log.topic_partition} stops with the cleaner")
-            if log.is_closed:
-                raise CleaningAbortedError(f"the log of {log.topic_partition} was closed")
-            self.manager.check_aborted(log.topic_partition)
-            self._throttle.take(size)
-
-        hooks = RoundHooks(check, lambda offset: self.manager.save(log, offset))
-        started = self._time.monotonic_ms()
-        stats = Cleaner(engine, options).clean(cleanable, self._time.milliseconds(), hooks, dry_run=dry_run)
-        if not dry_run:
-            self.manager.save(log, stats.end_offset)
-        report = self._report(cleanable, stats, engine, int(self._time.monotonic_ms() - started), dry_run=dry_run)
-        self._account(log.topic_partition, report)
-        return report
-
-    def _report(
-        self, cleanable: LogToClean, stats: CleanerStats, engine: Engine, duration_ms: int, *, dry_run: bool
-    ) -> RoundReport:
-        return RoundReport(
-            finished_ms=self._time.milliseconds(),
-            duration_ms=duration_ms,
-            dry_run=dry_run,
-            first_dirty_offset=cleanable.first_dirty_offset,
-            end_offset=stats.end_offset,
-            bytes_before=stats.bytes_before,
-            bytes_after=stats.bytes_after,
-            bytes_read=stats.bytes_read,
-            bytes_written=stats.bytes_written,
-            records_before=stats.records_before,
-            records_after=stats.records_after,
-            map_utilization=stats.map_utilization,
-            collision_rate=stats.collision_rate,
-            spilled_bytes=stats.spilled_bytes,
-            unreadable=tuple(str(batch) for batch in stats.unreadable),
-            unreadable_batches=stats.unreadable_batches,
-            keyless_records=stats.keyless_records,
-            engine=engine.name,
-        )
 
     def _account(self, partition: TopicPartition, report: RoundReport) -> None:
         self._count(
@@ -389,9 +306,3 @@ class LogCleaner:
 
 
 _NO_MORE = object()
-
-
-def _load_engine(large: bool) -> Engine:
-    from cleaner.engine import load_engine
-
-    return load_engine(large=large)

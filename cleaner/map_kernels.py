@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleaner.intrinsics import ByteArray, Integer, IntegerArray, WordArray, kernel, load_u64, prefetch
 from cleaner.layout import DIRTY_ORDINALS
+from log.records.intrinsics import ByteArray, Integer, IntegerArray, WordArray, kernel, load_u64, prefetch
 
 ENTRIES_PER_BUCKET = 3
 BUCKET_BYTES = 64

@@ -55,7 +55,7 @@ def test_filthiest_due_log_is_taken_once(tmp_path: Path) -> None:
 
 def test_clean_log_is_not_due(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.manager.save(bench.log, 2)
+    bench.manager.checkpoint.save(bench.log, 2)
 
     assert bench.manager.grab_filthiest() is None
     assert bench.manager.grab(bench.log) is not None
@@ -63,7 +63,7 @@ def test_clean_log_is_not_due(tmp_path: Path) -> None:
 
 def test_ratio_must_be_passed_not_met(tmp_path: Path) -> None:
     bench = Bench(tmp_path, min_cleanable_dirty_ratio=0.5)
-    bench.manager.save(bench.log, 1)
+    bench.manager.checkpoint.save(bench.log, 1)
 
     assert bench.manager.measure(bench.log).cleanable_ratio == 0.5
     assert bench.manager.grab_filthiest() is None
@@ -89,20 +89,20 @@ def test_young_records_are_not_cleaned(tmp_path: Path) -> None:
 
 def test_offsets_of_a_truncated_log_count_as_its_start(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.manager.save(bench.log, 99)
+    bench.manager.checkpoint.save(bench.log, 99)
 
     assert bench.manager.measure(bench.log).first_dirty_offset == 0
-    bench.manager.save(bench.log, 2)
-    bench.manager.truncated(bench.log, 1)
+    bench.manager.checkpoint.save(bench.log, 2)
+    bench.manager.checkpoint.truncated(bench.log, 1)
     assert bench.manager.measure(bench.log).first_dirty_offset == 1
 
 
 def test_checkpoint_survives_and_is_forgotten_with_the_log(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.manager.save(bench.log, 2)
+    bench.manager.checkpoint.save(bench.log, 2)
     again = LogCleanerManager(lambda: bench.logs, OsFileSystem(), bench.time)
 
-    assert again.checkpoint(bench.log) == 2
+    assert again.checkpoint.get(bench.log) == 2
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == f"0\n1\n{PARTITION.topic} 0 2\n"
     again.forget(bench.log)
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
@@ -110,10 +110,10 @@ def test_checkpoint_survives_and_is_forgotten_with_the_log(tmp_path: Path) -> No
 
 def test_log_made_anew_under_the_same_name_is_dirty_from_its_start(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.manager.save(bench.log, 2)
+    bench.manager.checkpoint.save(bench.log, 2)
     other = open_log(tmp_path)
 
-    assert bench.manager.checkpoint(other) is None
+    assert bench.manager.checkpoint.get(other) is None
 
 
 def test_damaged_checkpoint_makes_everything_dirty(tmp_path: Path) -> None:

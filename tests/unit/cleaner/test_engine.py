@@ -170,7 +170,7 @@ def test_compiled_digests_are_those_of_the_libraries(keys: list[bytes], seed: in
 @settings(deadline=None)
 @given(data=st.binary(max_size=100), start=st.integers(0, 9))
 def test_both_checksum_kernels_are_crc32c(data: bytes, start: int) -> None:
-    from cleaner import intrinsics
+    from log.records import intrinsics
 
     buffer = np.frombuffer(bytes(start) + data + bytes(at.PADDING), np.uint8).copy()
 

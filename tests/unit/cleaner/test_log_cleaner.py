@@ -13,7 +13,8 @@ import pytest
 from cleaner.cleaner_manager import CleaningState
 from cleaner.config import CLEANER_CONFIG_DEF, CleanerConfig
 from cleaner.engine import Engine, ReferenceEngine
-from cleaner.log_cleaner import CleaningUnavailableError, LogCleaner, Throttle
+from cleaner.log_cleaner import CleaningUnavailableError, LogCleaner
+from cleaner.throttle import Throttle
 from log.file_system import OsFileSystem
 from log.time import ManualTime, SystemTime
 from log.topic_partition import TopicPartition

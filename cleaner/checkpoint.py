@@ -1,0 +1,81 @@
+"""``cleaner-offset-checkpoint``: the first dirty offset of every partition of a log directory, in Kafka's form.
+
+An offset is of one log, not of a name: when a partition is deleted and made anew, what was clean then says nothing now.
+A damaged file makes every log of the directory dirty from its start, which costs a round and loses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from log.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    CheckpointCorruptError,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from log.file_system import FileSystem
+from log.topic_partition import TopicPartition
+from log.unified_log import UnifiedLog
+
+logger = logging.getLogger(__name__)
+
+
+class CleanerCheckpoint:
+    """The files of all log directories, read when first needed. Any thread; the lock is held during a write."""
+
+    def __init__(self, file_system: FileSystem) -> None:
+        self._file_system = file_system
+        self._lock = threading.RLock()
+        self._offsets: dict[str, dict[TopicPartition, int]] = {}
+        self._incarnations: dict[TopicPartition, UnifiedLog] = {}
+
+    def get(self, log: UnifiedLog) -> int | None:
+        """The saved first dirty offset; None when there is none, or it was another log's of that name."""
+        partition = log.topic_partition
+        with self._lock:
+            known = self._incarnations.setdefault(partition, log)
+            offsets = self._offsets_of(log)
+            if known is not log:
+                self._incarnations[partition] = log
+                offsets.pop(partition, None)
+            return offsets.get(partition)
+
+    def save(self, log: UnifiedLog, offset: int) -> None:
+        """Save that the log is clean below ``offset``. Raises KafkaStorageError."""
+        with self._lock:
+            self._incarnations[log.topic_partition] = log
+            self._offsets_of(log)[log.topic_partition] = offset
+            self._write(os.path.dirname(log.directory))
+
+    def truncated(self, log: UnifiedLog, offset: int) -> None:
+        """The log was cut at ``offset``: what is appended there again is dirty. Raises KafkaStorageError."""
+        with self._lock:
+            if self._offsets_of(log).get(log.topic_partition, 0) > offset:
+                self.save(log, offset)
+
+    def forget(self, log: UnifiedLog) -> None:
+        """The log was deleted. Raises KafkaStorageError."""
+        with self._lock:
+            self._incarnations.pop(log.topic_partition, None)
+            if self._offsets_of(log).pop(log.topic_partition, None) is not None:
+                self._write(os.path.dirname(log.directory))
+
+    def _offsets_of(self, log: UnifiedLog) -> dict[TopicPartition, int]:
+        directory = os.path.dirname(log.directory)
+        offsets = self._offsets.get(directory)
+        if offsets is None:
+            path = os.path.join(directory, CLEANER_OFFSET_FILE)
+            try:
+                offsets = read_offset_checkpoint(self._file_system, path)
+            except CheckpointCorruptError as error:
+                logger.error("%s; every log of the directory counts as dirty from its start", error)
+                offsets = {}
+            self._offsets[directory] = offsets
+        return offsets
+
+    def _write(self, directory: str) -> None:
+        path = os.path.join(directory, CLEANER_OFFSET_FILE)
+        write_offset_checkpoint(self._file_system, path, self._offsets[directory])

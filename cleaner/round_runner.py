@@ -1,0 +1,110 @@
+"""One round as a cleaner thread runs it: the right engine, aborts and throttle between chunks, progress, a report.
+
+numpy comes with the first round; numba with the first round over more than ``KERNEL_BYTES``, after a child process has
+compiled the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cleaner.cleaner_manager import LogCleanerManager, RoundReport
+from cleaner.config import CleanerConfig
+from cleaner.errors import CleaningAbortedError
+from cleaner.log_to_clean import LogToClean
+from log.time import Time
+
+if TYPE_CHECKING:
+    from cleaner.cleaner import CleanerStats
+    from cleaner.engine import Engine
+
+#: Clean and dirty bytes from which a round is worth loading the kernels (and their 90 MB). Plain Python does 20,000 to
+#: 40,000 records a second and holds the interpreter lock meanwhile.
+KERNEL_BYTES = 128 * 1024
+
+EngineLoader = Callable[[bool], "Engine"]
+
+
+def _load_engine(large: bool) -> Engine:
+    from cleaner.engine import load_engine
+
+    return load_engine(large=large)
+
+
+class RoundRunner:
+    """Runs rounds for all threads; keeps nothing between them.
+
+    ``take`` accounts for bytes and may wait; ``stopping`` says that the broker stops.
+    """
+
+    def __init__(
+        self,
+        manager: LogCleanerManager,
+        time: Time,
+        take: Callable[[int], None],
+        stopping: Callable[[], bool],
+        load_engine: EngineLoader | None = None,
+    ) -> None:
+        self._manager = manager
+        self._time = time
+        self._take = take
+        self._stopping = stopping
+        self._load_engine = load_engine or _load_engine
+
+    def run(self, cleanable: LogToClean, config: CleanerConfig, *, dry_run: bool) -> RoundReport:
+        """Clean. Raises CleaningAbortedError, KafkaStorageError, and whatever else is wrong with the data."""
+        from cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
+
+        log = cleanable.log
+        engine = self._load_engine(cleanable.clean_bytes + cleanable.cleanable_bytes >= KERNEL_BYTES)
+        options = CleanerOptions(
+            map_bytes=config.map_bytes_per_thread,
+            io_buffer_bytes=config.io_buffer_size,
+            load_factor=config.load_factor,
+            hash_algorithm=config.hash_algorithm,
+            max_decompressed_bytes=log.environment.max_decompressed_bytes,
+        )
+        hooks = RoundHooks(
+            check=lambda size: self._check(cleanable, size),
+            progress=lambda offset: self._manager.checkpoint.save(log, offset),
+        )
+        started = self._time.monotonic_ms()
+        stats = Cleaner(engine, options).clean(cleanable, self._time.milliseconds(), hooks, dry_run=dry_run)
+        if not dry_run:
+            self._manager.checkpoint.save(log, stats.end_offset)
+        duration_ms = int(self._time.monotonic_ms() - started)
+        return self._report(cleanable, stats, engine.name, duration_ms, dry_run=dry_run)
+
+    def _check(self, cleanable: LogToClean, size: int) -> None:
+        """Between chunks. Raises CleaningAbortedError."""
+        if self._stopping():
+            raise CleaningAbortedError(f"cleaning of {cleanable.topic_partition} stops with the cleaner")
+        if cleanable.log.is_closed:
+            raise CleaningAbortedError(f"the log of {cleanable.topic_partition} was closed")
+        self._manager.check_aborted(cleanable.topic_partition)
+        self._take(size)
+
+    def _report(
+        self, cleanable: LogToClean, stats: CleanerStats, engine: str, duration_ms: int, *, dry_run: bool
+    ) -> RoundReport:
+        return RoundReport(
+            finished_ms=self._time.milliseconds(),
+            duration_ms=duration_ms,
+            dry_run=dry_run,
+            first_dirty_offset=cleanable.first_dirty_offset,
+            end_offset=stats.end_offset,
+            bytes_before=stats.bytes_before,
+            bytes_after=stats.bytes_after,
+            bytes_read=stats.bytes_read,
+            bytes_written=stats.bytes_written,
+            records_before=stats.records_before,
+            records_after=stats.records_after,
+            map_utilization=stats.map_utilization,
+            collision_rate=stats.collision_rate,
+            spilled_bytes=stats.spilled_bytes,
+            unreadable=tuple(str(batch) for batch in stats.unreadable),
+            unreadable_batches=stats.unreadable_batches,
+            keyless_records=stats.keyless_records,
+            engine=engine,
+        )
