@@ -171,6 +171,7 @@ class ClassicJoin:
             group.protocol_type = request.protocol_type
         awaiting: Deferred[JoinGroupResponse] = Deferred()
         group.add(member, awaiting)
+        self._rebalance.watch(group, member, awaiting)
         self._rebalance.schedule_expiration(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
         return _waiting(awaiting, self._rebalance.rebalance_or_complete(group, f"new member {member_id}"))
 
@@ -190,6 +191,7 @@ class ClassicJoin:
             session_timeout_ms=request.session_timeout_ms,
             awaiting=awaiting,
         )
+        self._rebalance.watch(group, member, awaiting)
         if replaced is not None:
             # The client gave up on its first request; the connection it came on may still be open.
             error_code = RebalanceInProgressError.code

@@ -53,6 +53,7 @@ from protocol.messages.sync_group import SyncGroupResponse
 if TYPE_CHECKING:
     from broker.coordinator.config import GroupConfig
     from broker.coordinator.timer import CoordinatorTimer
+    from broker.deferred import Deferred
     from log.time import Time
 
 logger = logging.getLogger(__name__)
@@ -141,10 +142,20 @@ class ClassicRebalance:
 
     @staticmethod
     def _waits(member: ClassicMember) -> bool:
-        """A known member inside JoinGroup or SyncGroup lives; a new one may have gone and is not waited for."""
+        """A known member inside JoinGroup or SyncGroup lives while its connection does; a new one may have gone."""
         if member.is_new:
             return False
-        return member.awaiting_join is not None or member.awaiting_sync is not None
+        waiting = (member.awaiting_join, member.awaiting_sync)
+        return any(deferred is not None and not deferred.abandoned for deferred in waiting)
+
+    def watch(self, group: ClassicGroup, member: ClassicMember, awaiting: Deferred[Any]) -> None:
+        """Should the connection close under a waiting request, the member has one session to come back."""
+
+        def on_abandon() -> None:
+            if group.members.get(member.member_id) is member:
+                self.schedule_session(group, member)
+
+        awaiting.on_abandon(on_abandon)
 
     def remove_member(self, group: ClassicGroup, member: ClassicMember, reason: str) -> Step:
         """Drop a member and rebalance without it."""
@@ -199,7 +210,7 @@ class ClassicRebalance:
     def complete_join(self, group: ClassicGroup) -> Step:
         """The generation begins: late dynamic members are out, everyone who joined hears the outcome."""
         self.timer.cancel(("join", group.group_id))
-        for member in [m for m in group.members.values() if m.awaiting_join is None and m.group_instance_id is None]:
+        for member in [m for m in group.members.values() if m.group_instance_id is None and not _has_joined(m)]:
             logger.info("group %s removes %s, which did not join again", group.group_id, member.member_id)
             group.remove(member.member_id)
             self.cancel_session(group, member.member_id)
@@ -282,3 +293,8 @@ class ClassicRebalance:
             group.remove(member_id)
             self.cancel_session(group, member_id)
         return self.prepare_rebalance(group, f"no SyncGroup from {late}")
+
+
+def _has_joined(member: ClassicMember) -> bool:
+    """Whether it waits for the generation, on a connection that is still there: nobody assigns to who has gone."""
+    return member.awaiting_join is not None and not member.awaiting_join.abandoned

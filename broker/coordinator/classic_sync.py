@@ -67,6 +67,7 @@ class ClassicSync:
             deferred.complete(current_assignment(group, member))
             return CoordinatorResult(deferred)
         awaiting = self._wait(member)
+        self._rebalance.watch(group, member, awaiting)
         if group.leader_id != request.member_id:
             return CoordinatorResult(awaiting)
         return self._assign(group, awaiting, request)

@@ -271,3 +271,31 @@ def test_states_pass_through_completing() -> None:
     world = GroupWorld()
     world.join_twice()
     assert world.group().state is COMPLETING_REBALANCE
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_who_vanishes_inside_a_join_is_dropped_after_a_session(known: bool) -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=3_000)
+    stays, first = world.join_twice()
+    world.advance(6_000)
+    assert first.done
+    gone, waiting = world.join_twice()
+    if known:
+        world.join(stays)
+        world.sync(stays, 2, {})
+        waiting = world.join(gone, protocols={"range": b"new"})
+    waiting.abandon()
+    for _ in range(3):
+        world.advance(5_000)
+        heartbeat(world, stays, world.group().generation_id)
+    assert gone not in world.group().members
+
+
+def test_a_connection_that_closes_later_changes_nothing() -> None:
+    world = GroupWorld()
+    leader, follower = world.stable(2)
+    waiting = world.join(leader)
+    world.runtime.shard_for("g").groups.pop("g")
+    waiting.abandon()
+    world.advance(100_000)
+    assert follower
