@@ -33,7 +33,8 @@ from broker.adoption_plan import (
 )
 from broker.client_quotas import QUOTAS_PREFIX
 from broker.config import BROKER_CONFIG_DEF
-from broker.config_manager import CLUSTER_DEFAULT, CONFIGS_PREFIX
+from broker.config_description import CLUSTER_DEFAULT
+from broker.config_manager import CONFIGS_PREFIX
 from broker.metadata import INTERNAL_TOPICS, TopicImage
 from broker.metadata_store import Put, SqliteMetadataStore
 from broker.producer_ids import BLOCK_SIZE, NEXT_BLOCK_KEY

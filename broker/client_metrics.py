@@ -10,7 +10,8 @@ import zlib
 from typing import NamedTuple
 
 from broker.broker import RequestContext
-from broker.config_manager import ConfigManager, ResourceType
+from broker.config_description import ResourceType
+from broker.config_manager import ConfigManager
 from broker.resource_configs import CLIENT_METRICS_CONFIG_DEF, DEFAULT_PUSH_INTERVAL_MS, parse_match
 from protocol.types import uuid_to_str
 

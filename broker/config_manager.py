@@ -19,11 +19,18 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.config import BROKER_CONFIG_DEF, BrokerConfig
+from broker.config_description import (
+    CLUSTER_DEFAULT,
+    ConfigDescriber,
+    ConfigEntry,
+    DynamicTexts,
+    ResourceType,
+)
 from broker.features import show_features
 from broker.metadata import MetadataCache, TopicImage
 from broker.metadata_store import MetadataStore, Put
-from log.config import SYNONYMS, TOPIC_CONFIG_DEF, LogConfig
-from protocol.config_def import ConfigDef, ConfigKey
+from log.config import TOPIC_CONFIG_DEF, LogConfig
+from protocol.config_def import ConfigDef
 from protocol.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -34,30 +41,6 @@ if TYPE_CHECKING:
     from broker.topic_manager import TopicManager
 
 CONFIGS_PREFIX = "/configs/"
-CLUSTER_DEFAULT = ""  # the resource name that stands for all brokers
-
-
-class ResourceType(IntEnum):
-    """Kinds of things that have configs, as numbered on the wire."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
-class ConfigSource(IntEnum):
-    """Where a value comes from, as numbered on the wire."""
-
-    DYNAMIC_TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    DYNAMIC_BROKER_LOGGER = 6
-    CLIENT_METRICS = 7
-    GROUP = 8
 
 
 class Operation(IntEnum):
@@ -67,27 +50,6 @@ class Operation(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
-
-
-class ConfigSynonym(NamedTuple):
-    """One place a value may come from, with what stands there."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
-class ConfigEntry(NamedTuple):
-    """A described key: its value in force, where that comes from, and what else is set below it."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-    read_only: bool
-    is_sensitive: bool
-    synonyms: list[ConfigSynonym]
-    type: int
-    documentation: str
 
 
 class Change(NamedTuple):
@@ -101,24 +63,14 @@ class Change(NamedTuple):
 class ConfigManager:
     """Describes and changes what can be configured while running. Loop thread only."""
 
-    __slots__ = (
-        "_cluster_texts",
-        "_config",
-        "_default_log_config",
-        "_metadata",
-        "_node_texts",
-        "_resources",
-        "_store",
-        "topics",
-    )
+    __slots__ = ("_config", "_default_log_config", "_describer", "_metadata", "_store", "_texts", "topics")
 
     def __init__(self, config: BrokerConfig, store: MetadataStore, metadata: MetadataCache) -> None:
         self._config = config
         self._store = store
         self._metadata = metadata
-        self._cluster_texts: dict[str, str] = {}
-        self._node_texts: dict[str, str] = {}
-        self._resources: dict[tuple[ResourceType, str], dict[str, str]] = {}
+        self._texts = DynamicTexts()
+        self._describer = ConfigDescriber(config, self._texts)
         self._default_log_config: LogConfig | None = None
         self.topics: TopicManager | None = None
         """Who stores the topics' own configs; set once when the broker is put together."""
@@ -150,7 +102,7 @@ class ConfigManager:
 
     def resource_texts(self, kind: ResourceType, name: str) -> Mapping[str, str]:
         """What was set on a group or a client metrics subscription."""
-        return self._resources.get((kind, name), {})
+        return self._texts.of(kind, name)
 
     def resource_names(self, kind: ResourceType) -> list[str]:
         """The resources of a kind: all topics, this broker, or those that have configs of their own."""
@@ -158,7 +110,7 @@ class ConfigManager:
             return sorted(self._metadata.topics)
         if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
             return [str(self._config.node_id)]
-        return sorted(name for other, name in self._resources if other is kind)
+        return sorted(name for other, name in self._texts.resources if other is kind)
 
     # Describe
 
@@ -174,90 +126,20 @@ class ConfigManager:
             return self.describe_topic(image, keys)
         if kind == ResourceType.BROKER:
             self._check_broker(name)
-            return self._describe_broker(name, keys)
+            return self._describer.broker(name, keys)
         if kind == ResourceType.BROKER_LOGGER:
             self._check_node(name)
             from broker.logger_levels import describe_loggers
 
             return describe_loggers(keys)
         if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
-            return self._describe_resource(ResourceType(kind), name, keys)
+            return self._describer.resource(ResourceType(kind), name, keys)
         raise InvalidRequestError(f"Unsupported resource type: {kind}")
 
     def describe_topic(self, image: TopicImage, keys: Collection[str] | None = None) -> list[ConfigEntry]:
         """A topic's keys; also for one that is only about to be created."""
         effective = self.log_config(image).values
-        return [
-            self._topic_entry(key, image, effective) for key in TOPIC_CONFIG_DEF if keys is None or key.name in keys
-        ]
-
-    def _topic_entry(self, key: ConfigKey, image: TopicImage, effective: Mapping[str, Any]) -> ConfigEntry:
-        synonyms = []
-        if key.name in image.configs:
-            synonyms.append(ConfigSynonym(key.name, image.configs[key.name], ConfigSource.DYNAMIC_TOPIC))
-        for synonym in SYNONYMS.get(key.name, ()):
-            synonyms += self._broker_synonyms(BROKER_CONFIG_DEF[synonym.server_key])
-        if key.name not in SYNONYMS:
-            synonyms.append(ConfigSynonym(key.name, key.to_text(key.default), ConfigSource.DEFAULT))
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        return entry_of(key, key.to_text(effective[key.name]), source, synonyms)
-
-    def _describe_broker(self, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
-        if name == CLUSTER_DEFAULT:
-            given = {key: BROKER_CONFIG_DEF[key] for key in self._cluster_texts}
-        else:
-            given = dict(BROKER_CONFIG_DEF.keys)
-        return [self._broker_entry(key, name) for key in given.values() if keys is None or key.name in keys]
-
-    def _broker_entry(self, key: ConfigKey, name: str) -> ConfigEntry:
-        if name == CLUSTER_DEFAULT:
-            text = self._cluster_texts[key.name]
-            synonyms = [ConfigSynonym(key.name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
-            return entry_of(key, text, ConfigSource.DYNAMIC_DEFAULT_BROKER, synonyms)
-        synonyms = self._broker_synonyms(key)
-        for other in unit_synonyms(key.name):
-            synonyms += self._broker_synonyms(BROKER_CONFIG_DEF[other])
-        source = synonyms[0].source if synonyms and synonyms[0].name == key.name else ConfigSource.DEFAULT
-        value = key.to_text(self._config.get(key.name))
-        return entry_of(key, value, source, synonyms, read_only=not key.dynamic)
-
-    def _broker_synonyms(self, key: ConfigKey) -> list[ConfigSynonym]:
-        """The places one server key is set at, most specific first; its default last where it has one."""
-        levels = (
-            (self._node_texts, ConfigSource.DYNAMIC_BROKER),
-            (self._cluster_texts, ConfigSource.DYNAMIC_DEFAULT_BROKER),
-            (self._config.static_texts, ConfigSource.STATIC_BROKER),
-        )
-        synonyms = [
-            ConfigSynonym(key.name, None if key.is_sensitive else texts[key.name], source)
-            for texts, source in levels
-            if key.name in texts
-        ]
-        if key.default is not None:
-            synonyms.append(ConfigSynonym(key.name, key.to_text(key.default), ConfigSource.DEFAULT))
-        return synonyms
-
-    def _describe_resource(self, kind: ResourceType, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
-        from broker.resource_configs import CONFIG_DEFS
-
-        texts = self.resource_texts(kind, name)
-        own = ConfigSource.GROUP if kind is ResourceType.GROUP else ConfigSource.CLIENT_METRICS
-        if kind is ResourceType.CLIENT_METRICS and not texts:
-            return []
-        entries = []
-        for key in CONFIG_DEFS[kind]:
-            if keys is not None and key.name not in keys:
-                continue
-            default = key.to_text(self._group_default(key))
-            synonyms = [ConfigSynonym(key.name, texts[key.name], own)] if key.name in texts else []
-            synonyms.append(ConfigSynonym(key.name, default, ConfigSource.DEFAULT))
-            entries.append(entry_of(key, synonyms[0].value, synonyms[0].source, synonyms))
-        return entries
-
-    def _group_default(self, key: ConfigKey) -> Any:
-        """A group's default is what the broker's ``group.<key>`` says."""
-        broker_key = f"group.{key.name}"
-        return self._config.get(broker_key) if broker_key in BROKER_CONFIG_DEF else key.default
+        return self._describer.topic(image, effective, keys)
 
     # Change
 
@@ -315,7 +197,7 @@ class ConfigManager:
     def _change_broker(
         self, name: str, change: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
     ) -> None:
-        old = self._cluster_texts if name == CLUSTER_DEFAULT else self._node_texts
+        old = self._texts.cluster if name == CLUSTER_DEFAULT else self._texts.node
         texts = change(old)
         check_known(BROKER_CONFIG_DEF, texts, "broker")
         fixed = sorted(key for key in texts if not BROKER_CONFIG_DEF[key].dynamic and texts[key] != old.get(key))
@@ -353,16 +235,16 @@ class ConfigManager:
     def _show(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
         if kind is not ResourceType.BROKER:
             if texts:
-                self._resources[kind, name] = texts
+                self._texts.resources[kind, name] = texts
             else:
-                self._resources.pop((kind, name), None)
+                self._texts.resources.pop((kind, name), None)
         elif name == CLUSTER_DEFAULT:
-            self._cluster_texts = texts
+            self._texts.cluster = texts
         elif name == str(self._config.node_id):
-            self._node_texts = texts
+            self._texts.node = texts
 
     def _apply_broker_texts(self) -> None:
-        self._config.set_dynamic({**self._cluster_texts, **self._node_texts})
+        self._config.set_dynamic({**self._texts.cluster, **self._texts.node})
         self._default_log_config = None
         if self.topics is not None:
             self.topics.broker_defaults_changed()
@@ -376,28 +258,6 @@ class ConfigManager:
             raise InvalidRequestError(
                 f"Unexpected broker id, expected {self._config.node_id} or empty string, but received {name}"
             )
-
-
-def entry_of(
-    key: ConfigKey,
-    value: str | None,
-    source: ConfigSource,
-    synonyms: list[ConfigSynonym],
-    *,
-    read_only: bool = False,
-) -> ConfigEntry:
-    """A described key; a sensitive one without its value."""
-    shown = None if key.is_sensitive else value
-    return ConfigEntry(key.name, shown, source, read_only, key.is_sensitive, synonyms, int(key.type), key.doc)
-
-
-def unit_synonyms(server_key: str) -> list[str]:
-    """The server keys that stand in for this one in a coarser unit: hours for milliseconds."""
-    for synonyms in SYNONYMS.values():
-        names = [synonym.server_key for synonym in synonyms]
-        if server_key in names:
-            return names[names.index(server_key) + 1 :]
-    return []
 
 
 def check_known(config_def: ConfigDef, texts: Mapping[str, Any], kind: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from broker.config_manager import ConfigEntry, ConfigSource, ConfigSynonym
+from broker.config_description import ConfigEntry, ConfigSource, ConfigSynonym
 from protocol.config_def import ConfigType
 from protocol.errors import InvalidConfigError
 

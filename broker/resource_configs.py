@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.config import BROKER_CONFIG_DEF, BrokerConfig
-from broker.config_manager import ResourceType, check_known
+from broker.config_description import ResourceType
+from broker.config_manager import check_known
 from protocol.config_def import ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
 from protocol.errors import InvalidConfigError, InvalidRequestError
 

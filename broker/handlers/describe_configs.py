@@ -6,7 +6,7 @@ Versions: 0 says only whether a value is the default; 1+ source and synonyms; 3+
 from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
-from broker.config_manager import ConfigEntry, ConfigSource
+from broker.config_description import ConfigEntry, ConfigSource
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.describe_configs import (

@@ -6,7 +6,7 @@ Brokers and their loggers are listed by node id, topics all, groups and client m
 from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
-from broker.config_manager import ResourceType
+from broker.config_description import ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError, UnsupportedVersionError
 from protocol.messages.list_config_resources import (

@@ -5,16 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.config_manager import (
-    Change,
+from broker.config_description import (
     ConfigEntry,
     ConfigSource,
     ConfigSynonym,
-    Operation,
     ResourceType,
-    operation_of,
     unit_synonyms,
 )
+from broker.config_manager import Change, Operation, operation_of
 from log.config import TOPIC_CONFIG_DEF
 from protocol.errors import (
     InvalidConfigError,

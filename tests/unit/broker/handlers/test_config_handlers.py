@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config_manager import Change, Operation, ResourceType
+from broker.config_description import ResourceType
+from broker.config_manager import Change, Operation
 from broker.handlers import alter_configs, describe_configs, incremental_alter_configs
 from protocol.errors import (
     InvalidConfigError,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config_manager import Change, Operation, ResourceType
+from broker.config_description import ResourceType
+from broker.config_manager import Change, Operation
 from broker.deferred import Deferred
 from broker.features import FeatureRange, show_features, supported_features
 from broker.handlers import describe_log_dirs
