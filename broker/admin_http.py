@@ -65,7 +65,14 @@ class AdminListener:
         self._start = self._broker.loop.create_task(self._serve())
 
     async def _serve(self) -> None:
-        module = await self._broker.loop.run_in_executor(None, importlib.import_module, "broker.admin_app")
+        try:
+            module = await self._broker.loop.run_in_executor(None, importlib.import_module, "broker.admin_app")
+        except ImportError as error:
+            logger.error("no admin interface, its HTTP library is missing (pip install aiohttp): %s", error)
+            assert self._socket is not None
+            self._socket.close()
+            self._socket = None
+            return
         self._runner = await module.serve(self._broker, self._socket)
         logger.info("the admin interface serves on %s", self._broker.config.get_str(ADMIN_LISTENER))
 

@@ -1,0 +1,97 @@
+"""The cleaner from outside: ``tidelog compaction``, and the admin interface beside a real broker."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.support.broker import TidelogProcess
+from tidelog.cli import main
+from tidelog.commands.compaction import admin_address
+
+TOPIC = "compacted"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
+    """A broker with a compacted topic of two partitions, every key written ten times."""
+    with TidelogProcess(tmp_path_factory.mktemp("broker")) as process:
+        admin = AdminClient({"bootstrap.servers": process.bootstrap})
+        topic = NewTopic(TOPIC, 2, 1, config={"cleanup.policy": "compact"})
+        for created in admin.create_topics([topic]).values():
+            created.result()
+        producer = Producer({"bootstrap.servers": process.bootstrap, "linger.ms": 5})
+        for number in range(1000):
+            producer.produce(TOPIC, b"value %d" % number, b"key %d" % (number % 100))
+        producer.flush()
+        yield process
+
+
+def get(broker: TidelogProcess, path: str) -> tuple[int, str]:
+    host, port = admin_address(broker.bootstrap)
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=30) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_run_waits_and_tells_what_went(broker: TidelogProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compaction", "run", TOPIC, "--dry-run", "--bootstrap", broker.bootstrap]) == 0
+    told = capsys.readouterr().out
+    assert told.count("would go from") == 2
+
+    assert main(["compaction", "run", TOPIC, "--wait", "--bootstrap", broker.bootstrap]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    kept = [int(line.split(" to ")[2].split()[0]) for line in lines]
+    assert sum(kept) == 100
+
+    assert main(["compaction", "status", "--json", "--bootstrap", broker.bootstrap]) == 0
+    partitions = json.loads(capsys.readouterr().out)
+    assert [entry["topic_partition"]["partition"] for entry in partitions] == [0, 1]
+    assert sum(entry["last_round"]["records_after"] for entry in partitions) == 100
+    assert all(entry["state"] == "idle" and entry["dirty_bytes"] == 0 for entry in partitions)
+
+    assert main(["compaction", "status", "--bootstrap", broker.bootstrap]) == 0
+    assert f"{TOPIC}-1 " in capsys.readouterr().out
+
+
+def test_run_without_waiting_comes_back_at_once(broker: TidelogProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compaction", "run", TOPIC, "--bootstrap", broker.bootstrap]) == 0
+
+    assert capsys.readouterr().out == f"{TOPIC}: 2 partitions will be cleaned\n"
+
+
+def test_unknown_topic_and_absent_broker_are_one_line(
+    broker: TidelogProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compaction", "run", "nothing", "--bootstrap", broker.bootstrap]) == 1
+    assert capsys.readouterr().err == "tidelog compaction: there is no topic nothing\n"
+
+    assert main(["compaction", "status", "--bootstrap", "127.0.0.1:1"]) == 1
+    assert "cannot connect to 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_health_readiness_and_metrics_are_served(broker: TidelogProcess) -> None:
+    assert get(broker, "/healthz") == (200, "ok\n")
+    assert get(broker, "/readyz") == (200, "ok\n")
+    status, text = get(broker, "/metrics")
+
+    assert status == 200
+    assert "# TYPE kafka_log_logcleaner_rounds_total counter" in text
+    assert f'kafka_log_logcleaner_partition_dirty_bytes{{topic="{TOPIC}",partition="0"}}' in text
+    for line in text.splitlines():
+        assert line.startswith("# TYPE ") or float(line.rpartition(" ")[2]) == float(line.rpartition(" ")[2])
+
+
+def test_stop_with_the_admin_interface_in_use_is_clean(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path) as process:
+        assert get(process, "/compaction") == (200, "[]")
