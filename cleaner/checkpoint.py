@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Iterable
 
 from log.checkpoints import (
     CLEANER_OFFSET_FILE,
@@ -56,15 +57,18 @@ class CleanerCheckpoint:
             if self._offsets_of(log).get(log.topic_partition, 0) > offset:
                 self.save(log, offset)
 
-    def forget(self, log: UnifiedLog) -> None:
-        """The log was deleted. Raises KafkaStorageError."""
+    def forget(self, partition: TopicPartition, directories: Iterable[str]) -> None:
+        """The partition was deleted from one of the log directories. Raises KafkaStorageError."""
         with self._lock:
-            self._incarnations.pop(log.topic_partition, None)
-            if self._offsets_of(log).pop(log.topic_partition, None) is not None:
-                self._write(os.path.dirname(log.directory))
+            self._incarnations.pop(partition, None)
+            for directory in directories:
+                if self._offsets_in(directory).pop(partition, None) is not None:
+                    self._write(directory)
 
     def _offsets_of(self, log: UnifiedLog) -> dict[TopicPartition, int]:
-        directory = os.path.dirname(log.directory)
+        return self._offsets_in(os.path.dirname(log.directory))
+
+    def _offsets_in(self, directory: str) -> dict[TopicPartition, int]:
         offsets = self._offsets.get(directory)
         if offsets is None:
             path = os.path.join(directory, CLEANER_OFFSET_FILE)

@@ -285,11 +285,15 @@ class LogCleanerManager:
         with self._condition:
             return self._condition.wait_for(lambda: self._state(partition) not in busy, timeout_s)
 
-    def forget(self, log: UnifiedLog) -> None:
-        """The log was deleted: its checkpoint and its state go. Raises KafkaStorageError."""
+    def forget(self, partition: TopicPartition, directories: Iterable[str]) -> None:
+        """The partition was deleted: its checkpoint goes, and its state unless a round still runs.
+
+        Raises KafkaStorageError.
+        """
         with self._condition:
-            self._entries.pop(log.topic_partition, None)
-        self.checkpoint.forget(log)
+            if self._state(partition) not in (CleaningState.IN_PROGRESS, CleaningState.ABORTED):
+                self._entries.pop(partition, None)
+        self.checkpoint.forget(partition, directories)
 
     # ---- seen
 
