@@ -45,5 +45,21 @@ fmt: $(VENV)/.test ## format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+$(VENV)/.bench: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.bench ## the table of benchmarks/RESULTS.md, Tidelog and Apache Kafka in turn (Java 17, Maven, gcc)
+	$(BIN)/python -m benchmarks.run $(BENCH)
+
+load: $(VENV)/.bench ## load test of any broker: make load LOAD="--bootstrap HOST:PORT"
+	$(BIN)/python -m benchmarks.load $(LOAD)
+
+docs: $(VENV)/.test ## make docs/configuration.md anew from the tables
+	$(BIN)/python -m tidelog.configuration_page > docs/configuration.md
+
+image: $(VENV)/.test ## build the container image without a Docker engine and try it (root, buildah, mmdebstrap, kcat)
+	PYTHON=$(abspath $(BIN)/python) docker/verify.sh
+
 clean: ## remove what the build made (not data/)
 	rm -rf $(VENV) build dist *.egg-info
