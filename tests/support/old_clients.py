@@ -95,23 +95,23 @@ def run_java_client(version: str, program: str, words: Iterable[str], values: It
 
 
 def run_go_client(name: str, options: dict[str, str | int], values: Iterable[bytes] = ()) -> list[bytes]:
-    """``go/<name>/main.go``, built with the module versions its ``go.mod`` pins."""
+    """``exchange/<name>/main.go``, built with the module versions its ``go.mod`` pins."""
     go = require_tool("go", "apt-get install golang-go")
     directory = installed(
-        f"go-{name}",
+        f"exchange-{name}",
         lambda _target: ["sh", "-c", f"{go} mod tidy && {go} build -o client ."],
-        [PROGRAMS / "go" / name / file for file in ("main.go", "go.mod")],
+        [PROGRAMS / "exchange" / name / file for file in ("main.go", "go.mod")],
     )
     return run_program([str(directory / "client")], options, values)
 
 
 def run_node_client(options: dict[str, str | int], values: Iterable[bytes] = ()) -> list[bytes]:
-    """``node/client.js`` with the kafkajs that its ``package.json`` pins."""
+    """``exchange/kafkajs/client.js`` with the kafkajs that its ``package.json`` pins."""
     node = require_tool("node", "apt-get install nodejs npm")
     npm = shutil.which("npm") or "npm"
     directory = installed(
-        "node-kafkajs",
+        "exchange-kafkajs",
         lambda _target: [npm, "install", "--silent", "--no-audit", "--no-fund"],
-        [PROGRAMS / "node" / file for file in ("client.js", "package.json")],
+        [PROGRAMS / "exchange" / "kafkajs" / file for file in ("client.js", "package.json")],
     )
     return run_program([node, str(directory / "client.js")], options, values)
