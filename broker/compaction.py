@@ -7,19 +7,23 @@ one segment can have anything to clean, and are opened.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cleaner.cleaner_manager import LogCleanerManager
 from cleaner.config import CleanerConfig
 from cleaner.log_cleaner import LogCleaner
 from log.segment import LOG_SUFFIX
 from log.topic_partition import TopicPartition
 from log.unified_log import UnifiedLog
-from protocol.errors import KafkaError
+from protocol.errors import KafkaError, KafkaStorageError
 
 if TYPE_CHECKING:
     from broker.broker import Broker
+
+logger = logging.getLogger(__name__)
 
 
 class CompactedLogs:
@@ -60,6 +64,20 @@ class CompactedLogs:
                 continue
             return sum(name.endswith(LOG_SUFFIX) for name in names) > 1
         return False
+
+
+def forget_deleted(broker: Broker, partition: TopicPartition) -> None:
+    """A partition of the same name must not inherit what was clean of this one. Loop thread; writes in a worker."""
+    manager = cleaner_of(broker).manager
+    broker.loop.run_in_executor(broker.executor, forget_quietly, manager, partition, broker.config.log_dirs)
+
+
+def forget_quietly(manager: LogCleanerManager, partition: TopicPartition, directories: list[str]) -> None:
+    """A directory that cannot be written is offline or full: the next save of the file leaves the entry out."""
+    try:
+        manager.forget(partition, directories)
+    except KafkaStorageError as error:
+        logger.warning("the cleaner's checkpoint of %s is not removed yet: %s", partition, error)
 
 
 def cleaner_of(broker: Broker) -> LogCleaner:

@@ -38,6 +38,7 @@ class ReplicaManager:
         "_partitions",
         "_purgatory",
         "_topics",
+        "on_log_deleted",
     )
 
     def __init__(
@@ -58,6 +59,7 @@ class ReplicaManager:
         self._in_thread = in_thread
         self._node_id = node_id
         self._partitions: dict[bytes, dict[int, Partition]] = {}
+        self.on_log_deleted: Callable[[TopicPartition], object] = lambda _partition: None
 
     def partition(self, topic: str, index: int) -> Partition:
         """The partition of that name. Raises UnknownTopicOrPartitionError."""
@@ -100,6 +102,7 @@ class ReplicaManager:
         partitions = self._partitions.pop(image.topic_id, {})
         for index in range(image.partition_count):
             self._log_manager.delete_log(TopicPartition(image.name, index))
+            self.on_log_deleted(TopicPartition(image.name, index))
         for partition in partitions.values():
             self._purgatory.touch(partition)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 from collections import Counter
 from functools import partial
@@ -26,7 +27,9 @@ from broker.connection import STALL_MS, Connection, Limits, Shell
 from broker.dispatch import Dispatcher
 from broker.metadata import INTERNAL_TOPICS
 from broker.startup import build_broker
+from log.checkpoints import CLEANER_OFFSET_FILE
 from log.time import SystemTime, Time
+from log.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +88,7 @@ class Server:
         self._admin = AdminListener(broker)
         self._admin.open()
         loop.call_later(START_DELAY_S, start_cleaner, self)
+        broker.replica_manager.on_log_deleted = partial(forget_cleaned, broker)
         register_metrics(broker, self._shell)
         self._jobs = BackgroundJobs(loop, broker.executor, broker.timers)
         self._jobs.start(self._background_jobs(broker))
@@ -229,6 +233,16 @@ def register_metrics(broker: Broker, shell: Shell) -> None:
     metrics.gauge("kafka_server_fetchsessioncache_evictions", lambda: broker.fetch_sessions.evictions_total)
     metrics.gauge("kafka_server_replicamanager_partitioncount", lambda: len(broker.log_manager.partitions()))
     metrics.gauge("kafka_controller_globaltopiccount", lambda: len(broker.metadata.topics))
+
+
+def forget_cleaned(broker: Broker, partition: TopicPartition) -> None:
+    """A deleted partition's cleaner checkpoint goes too; without one there is nothing to do, nor to import."""
+    directories = broker.config.log_dirs
+    if broker.cleaner is None and not any(os.path.exists(os.path.join(d, CLEANER_OFFSET_FILE)) for d in directories):
+        return
+    from broker.compaction import forget_deleted
+
+    forget_deleted(broker, partition)
 
 
 def start_coordinators(broker: Broker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -95,3 +96,23 @@ def test_health_readiness_and_metrics_are_served(broker: TidelogProcess) -> None
 def test_stop_with_the_admin_interface_in_use_is_clean(tmp_path: Path) -> None:
     with TidelogProcess(tmp_path) as process:
         assert get(process, "/compaction") == (200, "[]")
+
+
+def test_topic_made_anew_does_not_inherit_what_was_clean(broker: TidelogProcess) -> None:
+    name = "made-anew"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topic = NewTopic(name, 1, 1, config={"cleanup.policy": "compact"})
+    admin.create_topics([topic])[name].result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(name, b"value", b"key")
+    producer.flush()
+    assert main(["compaction", "run", name, "--wait", "--bootstrap", broker.bootstrap]) == 0
+    checkpoint = next(broker.directory.rglob("cleaner-offset-checkpoint"))
+    assert f"{name} 0 1\n" in checkpoint.read_text()
+
+    admin.delete_topics([name])[name].result()
+
+    deadline = time.monotonic() + 30
+    while f"{name} 0" in checkpoint.read_text() and time.monotonic() < deadline:
+        pass
+    assert f"{name} 0" not in checkpoint.read_text()

@@ -104,7 +104,7 @@ def test_checkpoint_survives_and_is_forgotten_with_the_log(tmp_path: Path) -> No
 
     assert again.checkpoint.get(bench.log) == 2
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == f"0\n1\n{PARTITION.topic} 0 2\n"
-    again.forget(bench.log)
+    again.forget(PARTITION, [str(tmp_path)])
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
 
 
