@@ -106,7 +106,7 @@ class Adoption:
     def run(self) -> None:
         """See the module."""
         target = self._options.target
-        self._file_system.make_directory(target)
+        self._make_durable(os.path.abspath(target))
         if not any(lock.path == os.path.join(target, LOCK_FILE) for lock in self._plan.locks):
             lock = self._file_system.lock_file(os.path.join(target, LOCK_FILE))
             if lock is None:
@@ -127,6 +127,14 @@ class Adoption:
             self._file_system.sync_directory(target)
         finally:
             store.close()
+
+    def _make_durable(self, directory: str) -> None:
+        """Make a directory whose name survives a power loss, and its missing parents."""
+        if not self._file_system.exists(directory):
+            parent = os.path.dirname(directory)
+            self._make_durable(parent)
+            self._file_system.make_directory(directory)
+            self._file_system.sync_directory(parent)
 
     def _identity(self) -> MetaProperties | None:
         """What ``meta.properties`` is to say; None when the target has one that stays."""

@@ -239,7 +239,7 @@ def _records(file_system: FileSystem, directory: str) -> Iterator[tuple[int, Mes
         start = int(max(snapshots)[:_OFFSET_DIGITS])
         yield from _records_of(file_system, os.path.join(directory, max(snapshots)), 0)
     bases = sorted(int(name[:_OFFSET_DIGITS]) for name in names if name.endswith(".log"))
-    for base, next_base in zip(bases, [*bases[1:], start + 1], strict=True):
+    for base, next_base in zip(bases, [*bases[1:], start + 1], strict=False):
         if next_base > start:
             yield from _records_of(file_system, os.path.join(directory, f"{base:020d}.log"), start)
 

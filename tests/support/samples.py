@@ -2,7 +2,7 @@
 
 Topics (each name behind a prefix): ``codecs`` has one partition per codec and several segments; ``compacted`` is
 keyed, with tombstones, and is cleaned; ``transactions`` holds committed, aborted and one open transaction; ``trimmed``
-lost its first records to DeleteRecords; ``format-0`` and ``format-1`` (and ``compacted-0``, ``compacted-1``) are of the
+lost its first records to DeleteRecords; ``format.0`` and ``format.1`` (and ``compacted.0``, ``compacted.1``) are of the
 old message formats, where a broker writes them.
 """
 
@@ -79,9 +79,13 @@ class Samples:
         if old_formats:
             for number, version in enumerate(("0.9.0", "0.10.2")):
                 configs = {"message.format.version": version}
-                self._write_codecs(f"format-{number}", OLD_CODECS, configs)
-                self._write_compacted(f"compacted-{number}", configs)
+                self._write_codecs(f"format.{number}", OLD_CODECS, configs)
+                self._write_compacted(f"compacted.{number}", configs)
         self._commit_offsets()
+
+    def close(self) -> None:
+        """Forget the open transaction's producer; call it once the broker is gone."""
+        self._producers.clear()
 
     def _create(self, topic: str, partitions: int, configs: Mapping[str, str]) -> str:
         name = self.name(topic)

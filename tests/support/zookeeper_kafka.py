@@ -19,6 +19,8 @@ OLD_PROTOCOL = "2.8"
 """The last ``inter.broker.protocol.version`` under which a topic may choose its message format."""
 ZOOKEEPER_TIMEOUT_S = 60.0
 POLL_S = 0.05
+TICK_MS, SESSION_TIMEOUT_MS = "1000", "2500"
+"""A killed broker may register again once its session is over; a start takes longer than that."""
 
 
 class ZooKeeperKafka(ApacheKafka):
@@ -37,6 +39,7 @@ class ZooKeeperKafka(ApacheKafka):
             **common,
             "broker.id": "3",
             "zookeeper.connect": f"{self.host}:{self._zookeeper_port}",
+            "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
             "inter.broker.protocol.version": OLD_PROTOCOL,
             "listeners": f"PLAINTEXT://{self.bootstrap}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
@@ -61,7 +64,7 @@ class ZooKeeperKafka(ApacheKafka):
         main = ["org.apache.zookeeper.server.ZooKeeperServerMain", str(self._zookeeper_port)]
         with (self.directory / "zookeeper.out").open("ab") as output:
             self._zookeeper = subprocess.Popen(
-                [java[0], *options, *java[1:], *main, str(self.directory / "zookeeper")],
+                [java[0], *options, *java[1:], *main, str(self.directory / "zookeeper"), TICK_MS],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -1,0 +1,122 @@
+"""``tidelog adopt`` killed, and the power lost, at every step: all or nothing is shown, a second run ends it."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from broker.adoption import carry_out
+from broker.adoption_plan import AdoptionOptions, make_plan
+from broker.kraft_metadata import PartitionRecord, TopicRecord
+from broker.metadata_store import SqliteMetadataStore
+from broker.topic_manager import TOPICS_PREFIX
+from log.check import check_directory
+from log.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, read_offset_checkpoint
+from log.file_system import FileSystem, LogStorageError, OsFileSystem
+from log.time import ManualTime
+from log.topic_partition import TopicPartition
+from protocol.schema import Message
+from tests.support.faulty_file_system import FaultyFileSystem, Killed
+from tests.support.kafka_directories import KafkaDirectory
+from tests.support.logs import NOW_MS
+
+TOPICS = {"orders": bytes(15) + b"\1", "refunds": bytes(15) + b"\2"}
+RECORDS = 30
+TIME = ManualTime(NOW_MS)
+STORE = "metadata.sqlite"
+
+
+@pytest.fixture(scope="module", params=["stopped", "killed"])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = KafkaDirectory(tmp_path_factory.mktemp("source") / "kafka")
+    records: list[tuple[Message, int]] = []
+    for name, topic_id in TOPICS.items():
+        directory.add_partition(name, 0, topic_id, batches=RECORDS)
+        records += [(TopicRecord(name=name, topic_id=topic_id), 0)]
+        records += [(PartitionRecord(partition_id=0, topic_id=topic_id), 0)]
+    directory.add_metadata(records)
+    if request.param == "killed":
+        directory.kill()
+    return directory.path
+
+
+def adopt(disk: FileSystem, source: Path, data: Path) -> None:
+    plan = make_plan(disk, TIME, AdoptionOptions((str(source),), str(data)))
+    try:
+        assert plan.problems == []
+        carry_out(disk, TIME, plan, lambda _: None)
+    finally:
+        plan.close()
+
+
+def shown(data: Path) -> set[str]:
+    """Topics of the store; for each its directory must be there and in order."""
+    if not (data / STORE).exists():
+        return set()
+    store = SqliteMetadataStore(str(data / STORE), TIME)
+    names = {entry.key.removeprefix(TOPICS_PREFIX) for entry in store.list(TOPICS_PREFIX)}
+    store.close()
+    for name in names:
+        assert check_directory(OsFileSystem(), str(data / f"{name}-0")) == []
+    return names
+
+
+def assert_whole(data: Path) -> None:
+    assert shown(data) == set(TOPICS)
+    ends = read_offset_checkpoint(OsFileSystem(), str(data / RECOVERY_POINT_FILE))
+    assert ends == {TopicPartition(name, 0): RECORDS for name in TOPICS}
+
+
+def lose_power(disk: FaultyFileSystem, data: Path) -> None:
+    """What was not synced is gone; the store syncs its own."""
+    kept = (data / STORE).read_bytes() if (data / STORE).exists() else None
+    disk.crash()
+    if kept is not None:
+        data.mkdir(exist_ok=True)
+        (data / STORE).write_bytes(kept)
+
+
+def steps(source: Path, root: Path) -> int:
+    root.mkdir()
+    disk = FaultyFileSystem(str(root))
+    adopt(disk, source, root / "data")
+    return len(disk.calls)
+
+
+@pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power-loss"])
+def test_killed_at_every_step(source: Path, tmp_path: Path, power_loss: bool) -> None:
+    total = steps(source, tmp_path / "count")
+    assert total > 50
+    was_clean = (source / CLEAN_SHUTDOWN_FILE).exists()
+    for number in range(2 * power_loss + was_clean, total, 4):  # each step has its turn in one of the four tests
+        root = tmp_path / str(number)
+        root.mkdir()
+        disk = FaultyFileSystem(str(root), number)
+        disk.kill_at = number
+        with contextlib.suppress(Killed):
+            adopt(disk, source, root / "data")
+        if power_loss:
+            lose_power(disk, root / "data")
+        assert shown(root / "data") in (set(), set(TOPICS)), f"at step {number}"
+        adopt(OsFileSystem(), source, root / "data")
+        assert_whole(root / "data")
+
+
+def test_power_lost_after_the_end(source: Path, tmp_path: Path) -> None:
+    disk = FaultyFileSystem(str(tmp_path))
+    adopt(disk, source, tmp_path / "data")
+    lose_power(disk, tmp_path / "data")
+    assert_whole(tmp_path / "data")
+    assert (tmp_path / "data" / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def test_a_full_disk_shows_nothing_and_a_later_run_does(source: Path, tmp_path: Path) -> None:
+    disk = FaultyFileSystem(str(tmp_path))
+    disk.fail_at[40] = 28
+    with pytest.raises(LogStorageError):
+        adopt(disk, source, tmp_path / "data")
+    assert shown(tmp_path / "data") == set()
+    adopt(disk, source, tmp_path / "data")
+    assert_whole(tmp_path / "data")

@@ -1,0 +1,92 @@
+"""Data directories in the form Apache Kafka leaves, made without Java: partitions, metadata log, small files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from broker.kraft_metadata import METADATA_DIRECTORY
+from log.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    MetaProperties,
+    write_clean_shutdown,
+    write_meta_properties,
+    write_partition_metadata,
+)
+from log.config import LogConfig
+from log.environment import DirectoryState, LogEnvironment
+from log.file_system import OsFileSystem
+from log.loader import LoadRequest, load_log
+from log.time import ManualTime
+from log.topic_partition import TopicPartition
+from protocol.record_batch import Record, build_batch
+from protocol.schema import Message
+from protocol.types import unsigned_varint
+from tests.support.logs import NOW_MS, append, producer_batch
+
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+FILE_SYSTEM = OsFileSystem()
+
+
+class KafkaDirectory:
+    """One entry of a stopped Kafka's ``log.dirs``."""
+
+    def __init__(self, path: Path, *, cluster_id: str = CLUSTER_ID) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        write_meta_properties(FILE_SYSTEM, str(path), MetaProperties(cluster_id, 3, bytes(16)))
+        write_clean_shutdown(FILE_SYSTEM, str(path), 1)
+        (path / ".lock").touch()
+
+    def add_partition(
+        self, topic: str, index: int, topic_id: bytes | None, *, epoch: int = 0, producer_id: int = 7, batches: int = 60
+    ) -> Path:
+        """A partition of ``batches`` records, about 26 to a segment."""
+        place = TopicPartition(topic, index)
+        directory = self.path / place.directory_name
+        directory.mkdir()
+        if topic_id is not None:
+            write_partition_metadata(FILE_SYSTEM, str(directory), topic_id)
+        environment = LogEnvironment(FILE_SYSTEM, ManualTime(NOW_MS))
+        config = LogConfig({"segment.bytes": "2000", "index.interval.bytes": "200"})
+        request = LoadRequest(place, str(directory), config, environment, DirectoryState(str(self.path)))
+        log = load_log(request)
+        for sequence in range(batches):
+            append(log, producer_batch(sequence, producer_id=producer_id, timestamp=NOW_MS + sequence), epoch=epoch)
+        log.flush()
+        log.close()
+        return directory
+
+    def add_metadata(self, records: Iterable[tuple[Message, int]], *, snapshot_at: int | None = None) -> None:
+        """``__cluster_metadata-0`` with these records; those before ``snapshot_at`` are in a snapshot only."""
+        directory = self.path / METADATA_DIRECTORY
+        directory.mkdir()
+        values = [encode_record(message, version) for message, version in records]
+        split = snapshot_at or 0
+        if snapshot_at is not None:
+            (directory / f"{split:020d}-{1:010d}.checkpoint").write_bytes(_batches(values[:split], 0))
+        (directory / f"{split:020d}.log").write_bytes(_batches(values[split:], split))
+
+    def kill(self) -> None:
+        """As after kill -9: no marker of a clean shutdown."""
+        (self.path / CLEAN_SHUTDOWN_FILE).unlink()
+
+    def contents(self) -> Mapping[str, bytes]:
+        """Every file."""
+        return {str(path): path.read_bytes() for path in self.path.rglob("*") if path.is_file()}
+
+
+def encode_record(message: Message, version: int) -> bytes:
+    """A metadata record's value."""
+    head = unsigned_varint(1) + unsigned_varint(message.API_KEY) + unsigned_varint(version)
+    return head + message.encode(version)
+
+
+def _batches(values: list[bytes], base_offset: int) -> bytes:
+    """Two records to a batch."""
+    found = b""
+    for start in range(0, len(values), 2):
+        offsets = range(base_offset + start, base_offset + start + len(values[start : start + 2]))
+        batch = build_batch([Record(offset, NOW_MS, None, values[offset - base_offset]) for offset in offsets])
+        found += bytes(batch)
+    return found
