@@ -21,10 +21,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from broker.config import BrokerConfig
 from broker.kraft_metadata import METADATA_DIRECTORY, ClusterMetadata, ClusterTopic, read_cluster_metadata
-from broker.metadata import TopicImage
+from broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicImage
 from broker.metadata_store import SqliteMetadataStore
-from broker.topic_manager import TOPICS_PREFIX, decode_topic, validate_topic_name
+from broker.topic_manager import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
 from log.batch_scan import iter_headers
 from log.check import check_directory
 from log.checkpoints import (
@@ -166,6 +167,7 @@ class Planner:
         self._time = time
         self._plan = plan
         self._options = plan.options
+        self._without_configs = 0
 
     def run(self) -> None:
         """See the module."""
@@ -370,11 +372,10 @@ class Planner:
             return self._valid_configs(name, {**texts, **(given or {})})
         if given is not None:
             return self._valid_configs(name, given)
+        if name in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+            return internal_topic_settings(BrokerConfig({}), name)[2]
+        self._without_configs += 1
         was_compacted = any(partition.cleaner_offset is not None for partition in partitions)
-        self._plan.notes.append(
-            f"topic {name}: its configs are not in these directories; it keeps everything"
-            + (" and stays compacted" if was_compacted else "")
-        )
         return {**KEEP_EVERYTHING, **({"cleanup.policy": "compact"} if was_compacted else {})}
 
     def _valid_configs(self, name: str, texts: Mapping[str, str]) -> dict[str, str]:
@@ -441,6 +442,11 @@ class Planner:
             self._plan.left_out.append(
                 "topic configs, quotas, ACLs, SCRAM credentials: a ZooKeeper-era broker does not keep them in log.dirs"
             )
+            if self._without_configs:
+                self._plan.notes.append(
+                    f"topics without known configs: {self._without_configs}; they keep everything, and stay compacted where "
+                    "they were; --topic-configs gives them their own"
+                )
             return
         for kind, count in sorted(metadata.not_taken.items()):
             self._plan.left_out.append(f"{kind}: {count} records; Tidelog does not serve them")

@@ -26,6 +26,7 @@ from broker.topic_manager import TOPICS_PREFIX, decode_topic
 from log.check import check_directory
 from log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     read_meta_properties,
@@ -307,3 +308,23 @@ def test_no_partition_directories_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "no partition directories" in plan_for(tmp_path / "empty", tmp_path / "data").problems[0]
     assert "does not exist" in plan_for(tmp_path / "nowhere", tmp_path / "data").problems[0]
+
+
+def test_internal_topics_stay_compacted_without_metadata(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka")
+    for index in range(3):
+        source.add_partition("__consumer_offsets", index, ORDERS)
+    adopt(source.path, tmp_path / "data")
+    image = topics(tmp_path / "data")["__consumer_offsets"]
+    assert (image.partition_count, image.configs["cleanup.policy"], image.is_internal) == (3, "compact", True)
+
+
+def test_compacted_topics_stay_compacted_without_metadata(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka")
+    source.add_partition("orders", 0, ORDERS)
+    place = TopicPartition("orders", 0)
+    write_offset_checkpoint(FILE_SYSTEM, str(source.path / CLEANER_OFFSET_FILE), {place: 26})
+    plan = adopt(source.path, tmp_path / "data")
+    assert topics(tmp_path / "data")["orders"].configs["cleanup.policy"] == "compact"
+    assert read_offset_checkpoint(FILE_SYSTEM, str(tmp_path / "data" / CLEANER_OFFSET_FILE)) == {place: 26}
+    assert any("topics without known configs: 1;" in note for note in plan.notes)
