@@ -444,8 +444,8 @@ class Planner:
             )
             if self._without_configs:
                 self._plan.notes.append(
-                    f"topics without known configs: {self._without_configs}; they keep everything, and stay compacted where "
-                    "they were; --topic-configs gives them their own"
+                    f"topics without known configs: {self._without_configs}; they keep everything, and stay compacted "
+                    "where they were; --topic-configs gives them their own"
                 )
             return
         for kind, count in sorted(metadata.not_taken.items()):
