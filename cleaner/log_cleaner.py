@@ -178,13 +178,17 @@ class LogCleaner:
             finished = True
         finally:
             with self._condition:
-                me = threading.current_thread()
-                self._threads = [thread for thread in self._threads if thread is not me]
+                self._leave()
                 if not finished:
                     self._count(dead_threads=1)
-                    logger.error("%s died and is replaced", me.name)
+                    logger.error("%s died and is replaced", threading.current_thread().name)
                     if not self._stopping:
                         self._start_thread()
+
+    def _leave(self) -> None:
+        """This thread is none of the cleaner's any more. Under the lock."""
+        me = threading.current_thread()
+        self._threads = [thread for thread in self._threads if thread is not me]
 
     def _work(self) -> None:
         while (request := self._next_request()) is not _NO_MORE:
@@ -203,6 +207,7 @@ class LogCleaner:
             self.reconfigure(config)
         with self._condition:
             if self._stopping or len(self._threads) > self.config.threads:
+                self._leave()  # at once: the next thread that asks must not count this one
                 return _NO_MORE
             return self._requests.popleft() if self._requests else None
 
