@@ -1,0 +1,162 @@
+"""Clients in other languages, unmodified: franz-go and sarama (Go), kafkajs (Node), each beside librdkafka.
+
+``--broker=kafka`` shows that what the programs ask of the broker is what Apache Kafka answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+
+from benchmarks.rivals.process import BrokerProcess
+from tests.support.admin import Admin
+from tests.support.readers import Place, Seen, read_with_confluent
+from tests.support.real_text import real_lines
+from tests.support.toolchains import Record, answer_records, ask, go_program, node_program, question_record
+from tests.support.writers import record_of
+
+Command = Callable[[], list[str]]
+CLIENTS: dict[str, Command] = {
+    "franz-go": lambda: go_program("franz"),
+    "sarama": lambda: go_program("sarama"),
+    "kafkajs": lambda: node_program("kafkajs"),
+}
+ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CODECS = {"franz-go": ALL_CODECS, "sarama": ALL_CODECS, "kafkajs": ("none", "gzip")}
+EARLY_VERSIONS = {
+    "franz-go": ("0.8.2", "0.9.0", "0.10.0", "0.11.0", "2.0"),
+    "sarama": ("0.8.2.2", "0.9.0.1", "0.10.0.1", "0.11.0.2", "2.0.1"),
+}
+WITH_CODEC = [(client, codec) for client, codecs in CODECS.items() for codec in codecs]
+PARTITIONS = 3
+ODD = [
+    Seen(None, b"no key", ()),
+    Seen(b"tombstone", None, ()),
+    Seen(b"", b"", (("empty", b""), ("bytes", b"\x00\xff"))),
+]
+RECORDS = [record_of(line) for line in real_lines()[:300]] + ODD
+PLACED = [(index % PARTITIONS, record) for index, record in enumerate(RECORDS)]
+SECONDS = 30.0
+ENDS = {partition: sum(each == partition for each, _ in PLACED) for partition in range(PARTITIONS)}
+
+
+def run(client: str, broker: BrokerProcess, mode: str, topic: str, **options: Any) -> dict[str, Any]:
+    """Ask a client's program."""
+    question = {"bootstrap": broker.bootstrap, "mode": mode, "topic": topic, "partitions": PARTITIONS, **options}
+    return ask(CLIENTS[client](), question)
+
+
+def expected() -> dict[Place, Seen]:
+    """Where each record must lie when they are sent once, in order, to an empty topic."""
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+    found: dict[Place, Seen] = {}
+    for partition, record in PLACED:
+        found[partition, ends[partition]] = record
+        ends[partition] += 1
+    return found
+
+
+def by_place(records: list[Record]) -> dict[Place, Seen]:
+    """Each record under its partition and offset; no place twice."""
+    found = {(record.partition, record.offset): record.seen for record in records}
+    assert len(found) == len(records), "a place was read twice"
+    return found
+
+
+def write(broker: BrokerProcess, topic: str, codec: str = "none") -> None:
+    """librdkafka writes all records."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": codec, "linger.ms": 20})
+    for partition, record in PLACED:
+        headers = list(record.headers)
+        producer.produce(topic, record.value, record.key, partition=partition, headers=headers)
+    assert producer.flush(SECONDS) == 0
+
+
+def committed(broker: BrokerProcess, group: str, topic: str) -> dict[int, int]:
+    """The group's committed offsets of a topic."""
+    request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, index) for index in range(PARTITIONS)])
+    admin = Admin(broker.bootstrap)  # held on to: without its client the answer never comes
+    found = admin.client.list_consumer_group_offsets([request])[group].result()
+    return {each.partition: each.offset for each in found.topic_partitions}
+
+
+@pytest.mark.parametrize(("client", "codec"), WITH_CODEC)
+def test_librdkafka_reads_what_it_wrote(broker: BrokerProcess, client: str, codec: str) -> None:
+    topic = f"written-{client}-{codec}"
+    Admin(broker.bootstrap).create(topic, PARTITIONS)
+    records = [question_record(partition, record) for partition, record in PLACED]
+    run(client, broker, "produce", topic, codec=codec, records=records)
+    assert read_with_confluent(broker.bootstrap, topic, ENDS) == expected()
+
+
+@pytest.mark.parametrize(("client", "codec"), WITH_CODEC)
+def test_it_reads_what_librdkafka_wrote(broker: BrokerProcess, client: str, codec: str) -> None:
+    topic = f"read-{client}-{codec}"
+    Admin(broker.bootstrap).create(topic, PARTITIONS)
+    write(broker, topic, codec)
+    records = answer_records(run(client, broker, "consume", topic, count=len(PLACED)))
+    assert by_place(records) == expected()
+    assert all(record.timestamp > 0 for record in records)
+
+
+@pytest.mark.parametrize(
+    ("client", "protocol"),
+    [("franz-go", "classic"), ("franz-go", "consumer"), ("sarama", "classic"), ("kafkajs", "classic")],
+)
+def test_members_share_a_topic_and_resume_where_they_committed(
+    broker: BrokerProcess, client: str, protocol: str
+) -> None:
+    topic = f"group-{client}-{protocol}"
+    Admin(broker.bootstrap).create(topic, PARTITIONS)
+    for round_number in (1, 2):
+        write(broker, topic)
+        answer = run(client, broker, "group", topic, group=topic, protocol=protocol, count=len(PLACED))
+        assert sorted(partition for owned in answer["owned"] for partition in owned) == list(range(PARTITIONS))
+        assert committed(broker, topic, topic) == {partition: round_number * end for partition, end in ENDS.items()}
+        first = {partition: (round_number - 1) * end for partition, end in ENDS.items()}
+        found = {(partition, offset - first[partition]) for partition, offset in by_place(answer_records(answer))}
+        assert found == set(expected())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_topics_are_administered(broker: BrokerProcess, client: str) -> None:
+    topic = f"admin-{client}"
+    answer = run(client, broker, "admin", topic)
+    assert "already exists" in answer["again"].lower().replace("_", " ")
+    assert answer["retention"] == "7000"
+    assert answer["partitions"] == PARTITIONS + 1
+    assert topic not in Admin(broker.bootstrap).topics()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_transactions_pass_records_and_offsets_on(broker: BrokerProcess, client: str) -> None:
+    source, topic = f"source-{client}", f"passed-{client}"
+    for name in (source, topic):
+        Admin(broker.bootstrap).create(name, PARTITIONS)
+    write(broker, source)
+    options = {"source": source, "group": f"passes-{client}", "read_committed": True}
+    assert run(client, broker, "transactions", topic, count=len(PLACED), **options)["committed"]
+    assert committed(broker, f"passes-{client}", source) == ENDS
+    passed = answer_records(run(client, broker, "consume", topic, count=len(PLACED), read_committed=True))
+    assert by_place(passed) == expected()
+    everything = run(client, broker, "consume", topic, count=len(PLACED) + 1)
+    assert b"dropped" in {record.seen.value for record in answer_records(everything)}
+
+
+EARLY = [(client, version) for client in ("franz-go", "sarama") for version in EARLY_VERSIONS[client]]
+
+
+@pytest.mark.parametrize(("client", "version"), EARLY)
+def test_it_speaks_as_its_first_releases_did(broker: BrokerProcess, client: str, version: str) -> None:
+    """Both Go clients can be held to the versions of an old Kafka."""
+    topic = f"early-{client}-{version}"
+    Admin(broker.bootstrap).create(topic, PARTITIONS)
+    records = [question_record(partition, Seen(seen.key, seen.value, ())) for partition, seen in PLACED]
+    run(client, broker, "produce", topic, version=version, codec="gzip", records=records)
+    bare = {place: Seen(seen.key, seen.value, ()) for place, seen in expected().items()}
+    assert read_with_confluent(broker.bootstrap, topic, ENDS) == bare
+    found = answer_records(run(client, broker, "consume", topic, version=version, count=len(PLACED)))
+    assert by_place(found) == bare

@@ -1,0 +1,137 @@
+"""Programs in other languages, built once below ``build/clients`` and asked in JSON.
+
+Each program takes one question on standard input and prints one answer; ``bytes`` travel as base64. What is installed
+is kept until its sources change; a killed build leaves nothing that looks whole, and parallel callers wait for one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rivals.kafka_jars import BUILD, build_lock
+from tests.support.readers import Seen
+from tests.support.requirements import missing, require_tool
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "clients"
+INSTALL_TIMEOUT_S = 280
+RUN_TIMEOUT_S = 75
+GO_INSTALL = "apt-get install golang-go"
+NODE_INSTALL = "apt-get install nodejs npm"
+OLDEST_GO = (1, 21)
+"""The first that fetches the toolchain which a module asks for."""
+
+
+def installed(name: str, install: Callable[[Path], list[str]], files: Iterable[Path] = ()) -> Path:
+    """A directory below ``build/clients`` that ``install``'s command filled, once for each content of ``files``.
+
+    The command runs in the directory, where copies of the files lie. Where it fails the test skips (fails in CI).
+    """
+    directory = BUILD / "clients" / name
+    sources = {path.name: path.read_text() for path in files}
+    recipe = json.dumps([install(directory), sources], sort_keys=True)
+    with build_lock(directory):
+        marker = directory / "complete"
+        if marker.exists() and marker.read_text() == recipe:
+            return directory
+        marker.unlink(missing_ok=True)
+        for file_name, text in sources.items():
+            (directory / file_name).write_text(text)
+        _run_install(name, install(directory), directory)
+        marker.write_text(recipe)
+    return directory
+
+
+def _run_install(name: str, command: list[str], directory: Path) -> None:
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
+    )
+    if done.returncode != 0:
+        missing(f"{name} ({done.stderr.strip()[-500:]})", " ".join(command))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as a client reports it; ``timestamp`` in ms, -1 where the format has none."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    seen: Seen
+
+
+def _to_text(value: bytes | None) -> str | None:
+    return None if value is None else b64encode(value).decode()
+
+
+def _to_bytes(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
+
+
+def question_record(partition: int, seen: Seen) -> dict[str, Any]:
+    """A record in the form of a question."""
+    headers = [{"key": name, "value": _to_text(value)} for name, value in seen.headers]
+    return {"partition": partition, "key": _to_text(seen.key), "value": _to_text(seen.value), "headers": headers}
+
+
+def answer_records(answer: Mapping[str, Any]) -> list[Record]:
+    """The records of an answer, in the order of their places."""
+    found = [_record(each) for each in answer["records"]]
+    return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+def _record(fields: Mapping[str, Any]) -> Record:
+    headers = tuple((each["key"], b64decode(each["value"] or "")) for each in fields.get("headers") or ())
+    seen = Seen(_to_bytes(fields["key"]), _to_bytes(fields["value"]), headers)
+    return Record(fields["partition"], fields["offset"], fields.get("timestamp", -1), seen)
+
+
+def ask(command: list[str], question: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a program to its end; its answer. A failed program fails the test with what it printed."""
+    done = subprocess.run(
+        command, input=json.dumps(question).encode(), capture_output=True, timeout=RUN_TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@cache
+def go_program(name: str) -> list[str]:
+    """The command of ``go/<name>``, built with the module versions that its ``go.mod`` and ``go.sum`` pin."""
+    go = _go()
+    directory = installed(
+        f"go-{name}",
+        lambda target: [go, "build", "-buildvcs=false", "-o", str(target / "client"), "."],
+        [PROGRAMS / "go" / name / file for file in ("main.go", "go.mod", "go.sum")],
+    )
+    return [str(directory / "client")]
+
+
+def _go() -> str:
+    go = require_tool("go", GO_INSTALL)
+    printed = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False).stdout
+    version = tuple(int(number) for number in re.findall(r"\d+", printed)[:2])
+    if version < OLDEST_GO:
+        missing(f"go {'.'.join(map(str, OLDEST_GO))} or newer (found {printed.strip()})", GO_INSTALL)
+    return go
+
+
+@cache
+def node_program(name: str) -> list[str]:
+    """The command of ``node/<name>.js`` with the packages that ``node/package.json`` pins."""
+    node = require_tool("node", NODE_INSTALL)
+    npm = require_tool("npm", NODE_INSTALL)
+    directory = installed(
+        f"node-{name}",
+        lambda _target: [npm, "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock"],
+        [PROGRAMS / "node" / file for file in (f"{name}.js", "package.json")],
+    )
+    return [node, str(directory / f"{name}.js")]
