@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from base64 import b64decode, b64encode
@@ -92,26 +91,3 @@ def run_java_client(version: str, program: str, words: Iterable[str], values: It
     )
     java = require_tool("java", JAVA_INSTALL)
     return run_program([java, "-Xmx256M", "-cp", f"{directory}:{classpath}", program, *words], {}, values)
-
-
-def run_go_client(name: str, options: dict[str, str | int], values: Iterable[bytes] = ()) -> list[bytes]:
-    """``exchange/<name>/main.go``, built with the module versions its ``go.mod`` pins."""
-    go = require_tool("go", "apt-get install golang-go")
-    directory = installed(
-        f"exchange-{name}",
-        lambda _target: ["sh", "-c", f"{go} mod tidy && {go} build -o client ."],
-        [PROGRAMS / "exchange" / name / file for file in ("main.go", "go.mod")],
-    )
-    return run_program([str(directory / "client")], options, values)
-
-
-def run_node_client(options: dict[str, str | int], values: Iterable[bytes] = ()) -> list[bytes]:
-    """``exchange/kafkajs/client.js`` with the kafkajs that its ``package.json`` pins."""
-    node = require_tool("node", "apt-get install nodejs npm")
-    npm = shutil.which("npm") or "npm"
-    directory = installed(
-        "exchange-kafkajs",
-        lambda _target: [npm, "install", "--silent", "--no-audit", "--no-fund"],
-        [PROGRAMS / "exchange" / "kafkajs" / file for file in ("client.js", "package.json")],
-    )
-    return run_program([node, str(directory / "client.js")], options, values)

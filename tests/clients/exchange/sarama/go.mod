@@ -1,5 +1,0 @@
-module sarama
-
-go 1.25
-
-require github.com/IBM/sarama v1.61.1
