@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from log.segment import LogSegment
 from log.segments import LogSegments
 from log.transaction_index import AbortedTxn
-from protocol.errors import OffsetOutOfRangeError
+from protocol.errors import KafkaStorageError, OffsetOutOfRangeError
 from protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def read_log(log: UnifiedLog, offset: int, max_bytes: int, isolation: FetchIsola
             if segment is not None:
                 found = _new_tuple(FoundSlice, (offset, hint.position, size, version))
                 return _found(log, segment, bound, found, isolation)
-    return _search(log, FetchBounds(offset, max_bytes, min_one, version), bound, isolation)
+    return _search_again(log, FetchBounds(offset, max_bytes, min_one, version), bound, isolation)
 
 
 class FetchBounds(NamedTuple):
@@ -134,6 +134,18 @@ def _bound(log: UnifiedLog, upper: int) -> LogEnd:
     bound = LogEnd(upper, segment.base_offset, segment.size if found is None else found.position)
     log.bound_hint = (bound, segments)
     return bound
+
+
+def _search_again(log: UnifiedLog, wanted: FetchBounds, bound: LogEnd, isolation: FetchIsolation) -> FetchDataInfo:
+    """As :func:`_search`, once more when segments were swapped or deleted under this reader and their files are closed
+    already (``file.delete.delay.ms=0``): the newer list knows where to look."""
+    while True:
+        segments = log.segments
+        try:
+            return _search(log, wanted, bound, isolation)
+        except KafkaStorageError:
+            if log.segments is segments:
+                raise
 
 
 def _search(log: UnifiedLog, wanted: FetchBounds, bound: LogEnd, isolation: FetchIsolation) -> FetchDataInfo:
