@@ -16,6 +16,7 @@ second name; everything that may change is copied. The source is only ever read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -118,15 +119,27 @@ class Adoption:
             self._clear_former_run(store)
             self._check_names_are_free()
             was_clean = self._is_clean()
-            for topic in self._plan.topics:
-                self._stage(topic)
-            self._show(store, identity)
-            if was_clean:
-                write_clean_shutdown(self._file_system, target, 0)
-            self._file_system.remove_directory(self._staging)
-            self._file_system.sync_directory(target)
+            try:
+                for topic in self._plan.topics:
+                    self._stage(topic)
+                self._show(store, identity)
+            except (AdoptionError, KafkaStorageError):
+                with contextlib.suppress(KafkaStorageError):
+                    self._clear_former_run(store)  # a disk that is full should not stay so
+                raise
+            self._finish(was_clean=was_clean)
         finally:
             store.close()
+
+    def _finish(self, *, was_clean: bool) -> None:
+        """What is not essential: without the marker the next start looks at every log, and the next run clears up."""
+        try:
+            if was_clean:
+                write_clean_shutdown(self._file_system, self._options.target, 0)
+            self._file_system.remove_directory(self._staging)
+            self._file_system.sync_directory(self._options.target)
+        except KafkaStorageError as error:
+            self._progress(f"note: {error}")
 
     def _make_durable(self, directory: str) -> None:
         """Make a directory whose name survives a power loss, and its missing parents."""

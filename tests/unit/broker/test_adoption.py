@@ -328,3 +328,37 @@ def test_compacted_topics_stay_compacted_without_metadata(tmp_path: Path) -> Non
     assert topics(tmp_path / "data")["orders"].configs["cleanup.policy"] == "compact"
     assert read_offset_checkpoint(FILE_SYSTEM, str(tmp_path / "data" / CLEANER_OFFSET_FILE)) == {place: 26}
     assert any("topics without known configs: 1;" in note for note in plan.notes)
+
+
+def test_what_no_broker_would_load_is_refused_and_cleared_away(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    segments = sorted((source.path / "orders-1").glob("*.log"))
+    for path in (source.path / "orders-1").glob(f"{segments[1].stem}.*"):
+        path.unlink()
+    with pytest.raises(AdoptionError, match="orders-1 cannot be served: offsets"):
+        adopt(source.path, tmp_path / "data")
+    assert topics(tmp_path / "data") == {}
+    assert [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()] == []
+
+
+def test_a_directory_in_the_way_is_told(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    (tmp_path / "data" / "orders-1").mkdir(parents=True)
+    with pytest.raises(AdoptionError, match="belongs to no topic: move it away first"):
+        adopt(source.path, tmp_path / "data")
+
+
+def test_a_running_tidelog_keeps_its_directory(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    (tmp_path / "data").mkdir()
+    lock = FILE_SYSTEM.lock_file(str(tmp_path / "data" / ".lock"))
+    assert lock is not None
+    assert "is in use by a running broker" in plan_for(source.path, tmp_path / "data").problems[0]
+    lock.close()
+
+
+def test_too_little_room_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    monkeypatch.setattr(OsFileSystem, "disk_space", lambda *_: (10**9, 10**6))
+    assert "has room for 1,000,000 bytes" in plan_for(source.path, tmp_path / "data").problems[0]
+    assert plan_for(source.path, tmp_path / "data", link=True).problems == []

@@ -1,0 +1,57 @@
+"""``tidelog adopt``: what it prints and returns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka_directories import CLUSTER_ID, KafkaDirectory
+from tidelog.cli import main
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> KafkaDirectory:
+    directory = KafkaDirectory(tmp_path / "kafka")
+    directory.add_partition("orders", 0, bytes(15) + b"\1")
+    return directory
+
+
+def test_tells_what_it_does_and_how_to_go_on(
+    source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    assert main(["adopt", str(source.path), "--data-dir", str(data)]) == 0
+    printed = capsys.readouterr().out
+    assert f"cluster {CLUSTER_ID}, node 3" in printed
+    assert "topic orders: 1 partitions, " in printed
+    assert "left out: topic configs, quotas, ACLs" in printed
+    assert printed.endswith(f"done: tidelog serve --data-dir {data}\n")
+    assert main(["adopt", str(source.path), "--data-dir", str(data)]) == 0
+    assert capsys.readouterr().out.endswith("nothing to do\n")
+
+
+def test_a_dry_run_says_so(source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), "--dry-run"]) == 0
+    assert capsys.readouterr().out.endswith("dry run: nothing was written\n")
+    assert not (tmp_path / "data").exists()
+
+
+def test_problems_go_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adopt", str(tmp_path / "nowhere"), "--data-dir", str(tmp_path / "data")]) == 1
+    assert capsys.readouterr().err == f"problem: {tmp_path / 'nowhere'} does not exist\nnothing was taken over\n"
+
+
+def test_topic_configs_from_a_file(source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "topics.txt"
+    words = ["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), "--topic-configs", str(file), "--dry-run"]
+    assert main(words) == 1
+    assert "topics.txt" in capsys.readouterr().err
+    file.write_text("Configs for topic 'orders' are retention.ms=5\n")
+    assert main(words) == 0
+    assert "bytes retention.ms=5\n" in capsys.readouterr().out
+
+
+def test_topics_can_be_left_out(source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), "--leave-out", "orders"]) == 0
+    assert "left out: topic orders: as asked" in capsys.readouterr().out
