@@ -30,8 +30,8 @@ from broker.adoption_plan import (
     AdoptionOptions,
     AdoptionPlan,
     PlannedTopic,
-    SourcePartition,
 )
+from broker.adoption_source import SourcePartition
 from broker.client_quotas import QUOTAS_PREFIX
 from broker.config import BROKER_CONFIG_DEF
 from broker.config_description import CLUSTER_DEFAULT
@@ -205,9 +205,7 @@ class Adoption:
     def _copy(self, partition: SourcePartition, directory: str) -> None:
         self._file_system.make_directory(directory)
         bases = partition.bases()
-        changing = bases[-1] if bases else 0
-        if not partition.clean:
-            changing = min(changing, max((b for b in bases if b <= partition.recovery_point), default=0))
+        changing = min(bases[-1] if bases else 0, partition.first_recovered())
         for file in partition.copied:
             source, copy = os.path.join(partition.directory, file.name), os.path.join(directory, file.name)
             if self._options.link and _is_record_file_below(file, changing):

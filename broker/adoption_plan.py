@@ -17,33 +17,20 @@ has said so, and stays compacted where the source's cleaner had been at it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from broker.adoption_source import SourcePartition, check_partition, list_source, producer_ids
 from broker.config import BrokerConfig
 from broker.kraft_metadata import METADATA_DIRECTORY, ClusterMetadata, ClusterTopic, read_cluster_metadata
 from broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicImage
 from broker.metadata_store import SqliteMetadataStore
 from broker.topic_manager import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
-from log.batch_scan import iter_headers
-from log.check import check_directory
-from log.checkpoints import (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_OFFSET_FILE,
-    LEADER_EPOCH_FILE,
-    LOG_START_OFFSET_FILE,
-    RECOVERY_POINT_FILE,
-    MetaProperties,
-    read_meta_properties,
-    read_offset_checkpoint,
-    read_partition_metadata,
-)
+from log.checkpoints import MetaProperties, read_meta_properties
 from log.config import TOPIC_CONFIG_DEF, LogConfig
-from log.file_system import FileEntry, FileSystem, OpenFile
-from log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from log.file_system import FileSystem, OpenFile
 from log.time import Time
-from log.topic_partition import TopicPartition
 from protocol.config_def import ConfigError
 from protocol.errors import InvalidConfigError, InvalidTopicError
 from protocol.types import uuid_to_str
@@ -54,12 +41,6 @@ TOPIC_RESOURCE = 2
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 SPARE_BYTES = 64 * 1024 * 1024
 """Room for what is not counted: the store, indices built anew."""
-_MENDED_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-_NOT_SERVED = {
-    "-delete": "was being deleted",
-    "-stray": "belonged to no topic of Kafka's",
-    "-future": "was being moved between disks",
-}
 
 
 class AdoptionError(Exception):
@@ -76,35 +57,6 @@ class AdoptionOptions:
     link: bool = False
     leave_out: frozenset[str] = frozenset()
     topic_configs: Mapping[str, Mapping[str, str]] | None = None
-
-
-@dataclass(slots=True)
-class SourcePartition:
-    """One partition directory of a source and what is known of it. ``omit`` are files that are built anew."""
-
-    partition: TopicPartition
-    directory: str
-    clean: bool
-    recovery_point: int
-    log_start_offset: int | None
-    cleaner_offset: int | None
-    topic_id: bytes | None
-    files: list[FileEntry]
-    omit: set[str] = field(default_factory=set)
-
-    @property
-    def copied(self) -> list[FileEntry]:
-        """The files that go over."""
-        return [file for file in self.files if file.name not in self.omit]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes to copy."""
-        return sum(file.size for file in self.copied)
-
-    def bases(self) -> list[int]:
-        """Base offsets of the segments, sorted."""
-        return sorted(int(file.name[:20]) for file in self.files if file.name.endswith(LOG_SUFFIX))
 
 
 class PlannedTopic(NamedTuple):
@@ -235,40 +187,17 @@ class Planner:
     def _find_partitions(self) -> dict[str, list[SourcePartition]]:
         found: dict[str, list[SourcePartition]] = {}
         for source in self._options.sources:
-            for partition in self._partitions_of(source):
+            listing = list_source(self._file_system, source)
+            if not listing.clean:
+                self._plan.notes.append(
+                    f"{source} was not shut down cleanly: the copy is recovered as Kafka would do it"
+                )
+            self._plan.left_out += [f"{path}: {reason}" for path, reason in listing.others.items()]
+            for partition in listing.partitions:
                 found.setdefault(partition.partition.topic, []).append(partition)
         if not found:
             self._problem(f"no partition directories in {', '.join(self._options.sources)}: is this Kafka's log.dirs?")
         return found
-
-    def _partitions_of(self, source: str) -> Iterator[SourcePartition]:
-        clean = self._file_system.exists(os.path.join(source, CLEAN_SHUTDOWN_FILE))
-        if not clean:
-            self._plan.notes.append(f"{source} was not shut down cleanly: the copy is recovered as Kafka would do it")
-        checkpoints = [
-            read_offset_checkpoint(self._file_system, os.path.join(source, name))
-            for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, CLEANER_OFFSET_FILE)
-        ]
-        for entry in self._file_system.list_directory(source):
-            name = entry.name
-            if not entry.is_directory or name == METADATA_DIRECTORY:
-                continue
-            reason = next((text for suffix, text in _NOT_SERVED.items() if name.endswith(suffix)), None)
-            partition = None if reason else _partition_of(name)
-            if partition is None:
-                self._plan.left_out.append(f"{os.path.join(source, name)}: {reason or 'is no partition directory'}")
-                continue
-            path = os.path.join(source, name)
-            yield SourcePartition(
-                partition,
-                path,
-                clean,
-                checkpoints[0].get(partition, 0),
-                checkpoints[1].get(partition),
-                checkpoints[2].get(partition),
-                read_partition_metadata(self._file_system, path),
-                [file for file in self._file_system.list_directory(path) if file.is_file],
-            )
 
     def _existing_topics(self) -> dict[str, TopicImage]:
         """The target's topics."""
@@ -299,7 +228,9 @@ class Planner:
         partitions.sort(key=lambda partition: partition.partition)
         self._check_complete(name, partitions, known)
         for partition in partitions:
-            self._check_partition(partition)
+            mended, wrong = check_partition(self._file_system, partition)
+            self._plan.notes += [f"built anew: {finding}" for finding in mended]
+            self._plan.problems += map(str, wrong)
         leader_epoch = max((known.leader_epochs.values() if known else ()), default=-1) + 1
         configs = self._configs(name, partitions)
         self._plan.topics.append(PlannedTopic(name, topic_id, partitions, configs, leader_epoch))
@@ -338,30 +269,6 @@ class Planner:
                 f"topic {name}: partitions {_listed(missing)} of {count} are not in these directories; give all of "
                 f"log.dirs of a broker that has them, or go without the topic (--leave-out {name})"
             )
-
-    def _check_partition(self, partition: SourcePartition) -> None:
-        """Run log.check; take from the plan what is to be built anew, note problems for the rest."""
-        from_offset = self._first_recovered(partition)
-        for file in partition.files:
-            rebuilt = file.name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)) and _offset_of(file.name) >= from_offset
-            if rebuilt or not _belongs(file.name):
-                partition.omit.add(file.name)
-        for finding in check_directory(self._file_system, partition.directory):
-            name = os.path.basename(finding.path)
-            if name in partition.omit:
-                continue
-            if name.endswith(_MENDED_SUFFIXES):
-                self._plan.notes.append(f"built anew: {finding}")
-                partition.omit.add(name)
-            elif not _is_recovered(name, from_offset, clean=partition.clean):
-                self._problem(str(finding))
-
-    @staticmethod
-    def _first_recovered(partition: SourcePartition) -> int:
-        """The base offset from which on recovery reads every batch."""
-        if partition.clean:
-            return 2**63
-        return max((base for base in partition.bases() if base <= partition.recovery_point), default=0)
 
     # ---- configs
 
@@ -412,16 +319,8 @@ class Planner:
             return
         for topic in self._plan.topics:
             for partition in topic.partitions:
-                for base in partition.bases():
-                    highest = self._highest_producer_id(os.path.join(partition.directory, f"{base:020d}{LOG_SUFFIX}"))
-                    self._plan.next_producer_id = max(self._plan.next_producer_id, highest + 1)
-
-    def _highest_producer_id(self, path: str) -> int:
-        file = self._file_system.open_file(path, writable=False)
-        try:
-            return max((header.producer_id for header in iter_headers(file, 0, file.size())), default=-1)
-        finally:
-            file.close()
+                highest = max(producer_ids(self._file_system, partition), default=-1)
+                self._plan.next_producer_id = max(self._plan.next_producer_id, highest + 1)
 
     def _check_space(self) -> None:
         if self._options.link:
@@ -458,30 +357,6 @@ class Planner:
 def _is_same_or_below(path: str, parent: str) -> bool:
     path, parent = os.path.realpath(path), os.path.realpath(parent)
     return os.path.commonpath([path, parent]) == parent
-
-
-def _partition_of(name: str) -> TopicPartition | None:
-    try:
-        return TopicPartition.parse(name)
-    except ValueError:
-        return None
-
-
-def _offset_of(name: str) -> int:
-    return int(name[:20]) if name[:20].isdigit() else -1
-
-
-def _is_recovered(name: str, from_offset: int, *, clean: bool) -> bool:
-    """Whether loading without a clean shutdown sets this file right: records behind the recovery point, and epochs."""
-    return _offset_of(name) >= from_offset or (name == LEADER_EPOCH_FILE and not clean)
-
-
-def _belongs(name: str) -> bool:
-    """False for what Kafka was about to delete, and for half-written files that its own start removes.
-
-    Files of a cleaner's swap stay: the loader finishes or undoes it as Kafka's does.
-    """
-    return not name.endswith((".deleted", ".tmp"))
 
 
 def _listed(numbers: list[int]) -> str:

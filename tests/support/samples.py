@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.support.admin import Admin
 from tests.support.real_text import real_lines
@@ -28,6 +28,12 @@ GROUP = "readers"
 OPEN_TRANSACTION = "left-open"
 READ_TIMEOUT_S = 60.0
 FLUSH_TIMEOUT_S = 60.0
+RETRY_S = 0.1
+_LOADING = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 SEGMENT_BYTES = "30000"
 
 
@@ -149,7 +155,16 @@ class Samples:
 
     def _commit_offsets(self) -> None:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": GROUP, "log_level": 0})
-        consumer.commit(offsets=self.committed_offsets(), asynchronous=False)
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        while True:
+            try:
+                consumer.commit(offsets=self.committed_offsets(), asynchronous=False)
+            except KafkaException as error:
+                if error.args[0].code() not in _LOADING or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)  # the coordinator was only just made and loads
+            else:
+                break
         consumer.close()
 
     def committed_offsets(self) -> list[TopicPartition]:
