@@ -111,7 +111,9 @@ class Engine(Protocol):
         """Sort by the top bits of the second word: (sorted rows, where each partition begins, and the end)."""
         ...
 
-    def new_map(self, memory: int, load_factor: float, algorithm: str) -> KeyMap: ...
+    def new_map(self, memory: int, load_factor: float, algorithm: str, first_bytes: int = FIRST_MAP_BYTES) -> KeyMap:
+        """A map of at most ``memory`` bytes; ``first_bytes`` is a guess at what it will need."""
+        ...
 
 
 class TransactionRows:
@@ -246,7 +248,7 @@ class ReferenceEngine:
         starts = np.searchsorted(number[order], np.arange(partitions + 1, dtype=np.uint64))
         return digests[order], starts.astype(np.int64)
 
-    def new_map(self, memory: int, load_factor: float, algorithm: str) -> KeyMap:
+    def new_map(self, memory: int, load_factor: float, algorithm: str, first_bytes: int = FIRST_MAP_BYTES) -> KeyMap:
         return ReferenceMap(memory, load_factor, algorithm)
 
 
@@ -255,7 +257,7 @@ class BucketMap:
     stay
     in the processor's caches, and a round over few keys costs no 128 MiB."""
 
-    def __init__(self, memory: int, load_factor: float, algorithm: str) -> None:
+    def __init__(self, memory: int, load_factor: float, algorithm: str, first_bytes: int) -> None:
         from cleaner import map_kernels
 
         self._kernels = map_kernels
@@ -268,7 +270,8 @@ class BucketMap:
         self.limit = self._limit(self._memory)
         self._counters = np.zeros(map_kernels.COUNTERS, np.int64)
         self._digests: WordArray = np.empty((0, 3), np.uint64)
-        self._allocate(min(self._memory, FIRST_MAP_BYTES))
+        first_bytes = max(first_bytes, FIRST_MAP_BYTES) // map_kernels.BUCKET_BYTES * map_kernels.BUCKET_BYTES
+        self._allocate(min(self._memory, first_bytes))
 
     def _limit(self, memory: int) -> int:
         entries: int = memory // self._kernels.BUCKET_BYTES * self._kernels.ENTRIES_PER_BUCKET
@@ -406,8 +409,8 @@ class KernelEngine:
         self._map_kernels.partition_digests(digests, len(digests), ordered, starts)
         return ordered, starts
 
-    def new_map(self, memory: int, load_factor: float, algorithm: str) -> KeyMap:
-        return BucketMap(memory, load_factor, algorithm)
+    def new_map(self, memory: int, load_factor: float, algorithm: str, first_bytes: int = FIRST_MAP_BYTES) -> KeyMap:
+        return BucketMap(memory, load_factor, algorithm, first_bytes)
 
 
 class _Loaded:
