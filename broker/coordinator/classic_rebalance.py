@@ -135,18 +135,10 @@ class ClassicRebalance:
             group.remove(member_id)
             return self.maybe_complete(group)
         member = group.members.get(member_id)
-        if member is None or self._waits(member):
+        if member is None or _waits(member):
             return None
         logger.info("group %s removes %s: its session is over", group.group_id, member_id)
         return self.remove_member(group, member, f"session of {member_id} is over")
-
-    @staticmethod
-    def _waits(member: ClassicMember) -> bool:
-        """A known member inside JoinGroup or SyncGroup lives while its connection does; a new one may have gone."""
-        if member.is_new:
-            return False
-        waiting = (member.awaiting_join, member.awaiting_sync)
-        return any(deferred is not None and not deferred.abandoned for deferred in waiting)
 
     def watch(self, group: ClassicGroup, member: ClassicMember, awaiting: Deferred[Any]) -> None:
         """Should the connection close under a waiting request, the member has one session to come back."""
@@ -298,3 +290,11 @@ class ClassicRebalance:
 def _has_joined(member: ClassicMember) -> bool:
     """Whether it waits for the generation, on a connection that is still there: nobody assigns to who has gone."""
     return member.awaiting_join is not None and not member.awaiting_join.abandoned
+
+
+def _waits(member: ClassicMember) -> bool:
+    """A known member inside JoinGroup or SyncGroup lives while its connection does; a new one may have gone."""
+    if member.is_new:
+        return False
+    waiting = (member.awaiting_join, member.awaiting_sync)
+    return any(deferred is not None and not deferred.abandoned for deferred in waiting)

@@ -93,6 +93,20 @@ class Draft:
     assignment_epoch: int = 0
     regexes: dict[str, ResolvedRegex] | None = None
 
+    def subscriptions(self) -> dict[str, Subscription]:
+        """All members as they will be."""
+        found = {member_id: member.subscription for member_id, member in self.group.members.items()}
+        if self.replaced is not None:
+            found.pop(self.replaced, None)
+        found[self.member_id] = self.subscription
+        return found
+
+    def topics_of(self, subscription: Subscription) -> tuple[str, ...]:
+        """Names that a member will read, patterns resolved."""
+        regexes = self.group.regexes if self.regexes is None else self.regexes
+        resolved = regexes.get(subscription.topic_regex) if subscription.topic_regex else None
+        return subscription.topic_names + (resolved.topics if resolved is not None else ())
+
 
 class ConsumerHeartbeats:
     """Heartbeats of the consumer groups of one partition. Loop thread only."""
@@ -130,7 +144,7 @@ class ConsumerHeartbeats:
         if draft.epoch > group.assignment_epoch:
             self._update_target(draft)
         owned = owned_of(request)
-        self._reconcile(draft, owned)
+        take_a_step(draft, owned)
         response = ConsumerGroupHeartbeatResponse(
             member_id=draft.member_id,
             member_epoch=draft.current.epoch,
@@ -181,7 +195,7 @@ class ConsumerHeartbeats:
         if member is None:
             if request.member_epoch != JOIN_EPOCH:
                 raise UnknownMemberIdError
-            return self._draft(group, member_id, Subscription(), NEW_MEMBER, records)
+            return draft_of(group, member_id, Subscription(), NEW_MEMBER, records)
         if request.instance_id is not None and group.static_members.get(request.instance_id) != member_id:
             raise FencedInstanceIdError
         current = member.current
@@ -189,26 +203,7 @@ class ConsumerHeartbeats:
             current = NEW_MEMBER  # it lost its epoch, and with it whatever it held
         elif request.member_epoch != current.epoch:
             check_epoch(current, request)
-        return self._draft(group, member_id, member.subscription, current, records)
-
-    def _draft(
-        self,
-        group: ConsumerGroup,
-        member_id: str,
-        subscription: Subscription,
-        current: CurrentAssignment,
-        records: list[CoordinatorRecord],
-    ) -> Draft:
-        return Draft(
-            group,
-            member_id,
-            subscription,
-            current,
-            records,
-            target=group.target_of(member_id),
-            epoch=group.epoch,
-            assignment_epoch=group.assignment_epoch,
-        )
+        return draft_of(group, member_id, member.subscription, current, records)
 
     def _replace_static(
         self, group: ConsumerGroup, instance_id: str, member_id: str, records: list[CoordinatorRecord]
@@ -218,9 +213,7 @@ class ConsumerHeartbeats:
         old = group.members[old_id]
         if old.current.epoch != LEAVE_STATIC_EPOCH:
             raise UnreleasedInstanceIdError
-        draft = self._draft(
-            group, member_id, old.subscription, replace(old.current, epoch=0, previous_epoch=0), records
-        )
+        draft = draft_of(group, member_id, old.subscription, replace(old.current, epoch=0, previous_epoch=0), records)
         draft.target = group.target_of(old_id)
         draft.replaced = old_id
         records += member_tombstones(group.group_id, old_id)
@@ -256,7 +249,7 @@ class ConsumerHeartbeats:
 
     def _resolve_regexes(self, draft: Draft) -> None:
         group = draft.group
-        wanted = {s.topic_regex for s in self._subscriptions(draft).values() if s.topic_regex}
+        wanted = {s.topic_regex for s in draft.subscriptions().values() if s.topic_regex}
         resolved = dict(group.regexes)
         for regex in wanted:
             topics = matching_topics(regex, (n for n, image in self._metadata.topics.items() if not image.is_internal))
@@ -270,22 +263,9 @@ class ConsumerHeartbeats:
             draft.records.append(regex_record(group.group_id, regex, None))
         draft.regexes = resolved
 
-    def _subscriptions(self, draft: Draft) -> dict[str, Subscription]:
-        """All members as they will be."""
-        found = {member_id: member.subscription for member_id, member in draft.group.members.items()}
-        if draft.replaced is not None:
-            found.pop(draft.replaced, None)
-        found[draft.member_id] = draft.subscription
-        return found
-
-    def _topics_of(self, draft: Draft, subscription: Subscription) -> tuple[str, ...]:
-        regexes = draft.group.regexes if draft.regexes is None else draft.regexes
-        resolved = regexes.get(subscription.topic_regex) if subscription.topic_regex else None
-        return subscription.topic_names + (resolved.topics if resolved is not None else ())
-
     def _metadata_hash(self, draft: Draft) -> int:
         """A number that changes when subscribed topics come, go, or grow."""
-        names = {n for s in self._subscriptions(draft).values() for n in self._topics_of(draft, s)}
+        names = {n for s in draft.subscriptions().values() for n in draft.topics_of(s)}
         images = (self._metadata.topics[name] for name in sorted(names) if name in self._metadata.topics)
         text = "\n".join(f"{image.name} {image.topic_id.hex()} {image.partition_count}" for image in images)
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
@@ -294,11 +274,11 @@ class ConsumerHeartbeats:
 
     def _update_target(self, draft: Draft) -> None:
         group = draft.group
-        subscriptions = self._subscriptions(draft)
+        subscriptions = draft.subscriptions()
         members: dict[str, MemberSpec] = {}
         counts: dict[bytes, int] = {}
         for member_id, subscription in subscriptions.items():
-            names = self._topics_of(draft, subscription)
+            names = draft.topics_of(subscription)
             images = [self._metadata.topics[name] for name in names if name in self._metadata.topics]
             counts.update((image.topic_id, image.partition_count) for image in images)
             assigned = draft.target if member_id == draft.member_id else group.target_of(member_id)
@@ -311,48 +291,19 @@ class ConsumerHeartbeats:
         draft.target = target[draft.member_id]
         draft.assignment_epoch = draft.epoch
 
-    # -- 4. one step --------------------------------------------------------------------------------------------
-
-    def _reconcile(self, draft: Draft, owned: dict[bytes, frozenset[int]] | None) -> None:
-        group = draft.group
-        owners = group.owners
-        if draft.replaced is not None:
-            owners = {p: draft.member_id if o == draft.replaced else o for p, o in owners.items()}
-        known = group.members.get(draft.member_id)
-        draft.current = reconcile(
-            owners,
-            draft.member_id,
-            draft.current,
-            target=draft.target,
-            target_epoch=draft.assignment_epoch,
-            owned=owned,
-        )
-        if known is None or known.current != draft.current:
-            draft.records.append(current_record(group.group_id, draft.member_id, draft.current))
-
     # -- leaving ------------------------------------------------------------------------------------------------
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest) -> HeartbeatResult:
         group = self._groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
             raise GroupIdNotFoundError(f"Consumer group {request.group_id} not found.")
-        member = self._leaving_member(group, request)
+        member = leaving_member(group, request)
         response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
         if request.member_epoch == LEAVE_STATIC_EPOCH:
             # It will be back: its partitions wait for it as long as its session lasts.
             current = replace(member.current, epoch=LEAVE_STATIC_EPOCH, pending_revocation={}, state=MemberState.STABLE)
             return CoordinatorResult(response, [current_record(group.group_id, member.member_id, current)])
         return CoordinatorResult(response, self._remove(group, member))
-
-    def _leaving_member(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-        member = group.members.get(request.member_id)
-        if request.instance_id is not None:
-            known_id = group.static_members.get(request.instance_id)
-            if known_id is not None and known_id != request.member_id:
-                raise FencedInstanceIdError
-        if member is None:
-            raise UnknownMemberIdError
-        return member
 
     def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> list[CoordinatorRecord]:
         """The member is out; the next heartbeat of another hands its partitions on."""
@@ -409,6 +360,57 @@ class ConsumerHeartbeats:
         for member in group.members.values():
             self._schedule_session(group.group_id, member.member_id)
             self._schedule_revocation(group.group_id, member.member_id, member.current, member.subscription)
+
+
+def draft_of(
+    group: ConsumerGroup,
+    member_id: str,
+    subscription: Subscription,
+    current: CurrentAssignment,
+    records: list[CoordinatorRecord],
+) -> Draft:
+    """A draft that changes nothing yet."""
+    return Draft(
+        group,
+        member_id,
+        subscription,
+        current,
+        records,
+        target=group.target_of(member_id),
+        epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def take_a_step(draft: Draft, owned: dict[bytes, frozenset[int]] | None) -> None:
+    """The member goes one step towards its target."""
+    group = draft.group
+    owners = group.owners
+    if draft.replaced is not None:
+        owners = {p: draft.member_id if o == draft.replaced else o for p, o in owners.items()}
+    known = group.members.get(draft.member_id)
+    draft.current = reconcile(
+        owners,
+        draft.member_id,
+        draft.current,
+        target=draft.target,
+        target_epoch=draft.assignment_epoch,
+        owned=owned,
+    )
+    if known is None or known.current != draft.current:
+        draft.records.append(current_record(group.group_id, draft.member_id, draft.current))
+
+
+def leaving_member(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
+    """Who wants to go. Raises UnknownMemberIdError, FencedInstanceIdError."""
+    member = group.members.get(request.member_id)
+    if request.instance_id is not None:
+        known_id = group.static_members.get(request.instance_id)
+        if known_id is not None and known_id != request.member_id:
+            raise FencedInstanceIdError
+    if member is None:
+        raise UnknownMemberIdError
+    return member
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, version: int) -> None:

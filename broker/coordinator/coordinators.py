@@ -99,7 +99,7 @@ class Coordinators:
     def close(self) -> None:
         """The broker stops: whoever waits for a rebalance is told to look for its coordinator again."""
         if "groups" in self.__dict__:
-            for _, shard in self.groups.runtime.loaded():
+            for _, shard in self.groups.runtime.loaded:
                 shard.close()
             self.groups.runtime.unload()
         if "transactions" in self.__dict__:

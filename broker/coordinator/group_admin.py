@@ -19,7 +19,7 @@ from protocol.messages.describe_groups import DescribedGroup, DescribedGroupMemb
 from protocol.messages.list_groups import ListedGroup
 
 if TYPE_CHECKING:
-    from broker.coordinator.group_shard import Group
+    from broker.coordinator.group_replay import Group
 
 
 def describe_classic_group(group: ClassicGroup) -> DescribedGroup:

@@ -180,7 +180,7 @@ class GroupCoordinator:
 
     def topic_deleted(self, topic: str) -> None:
         """Forget the offsets of a deleted topic, so that a new one of its name begins without any."""
-        for partition, shard in self.runtime.loaded():
+        for partition, shard in self.runtime.loaded:
             self.runtime.execute_in(partition, shard, shard.topic_deleted(topic))
 
 

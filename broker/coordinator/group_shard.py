@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.coordinator.classic_group import EMPTY, STABLE, ClassicGroup, ClassicMember
+from broker.coordinator.classic_group import EMPTY, ClassicGroup
 from broker.coordinator.classic_join import ClassicJoin, JoinResult, refused
 from broker.coordinator.classic_rebalance import ClassicRebalance
 from broker.coordinator.classic_sync import ClassicSync, SyncResult
@@ -27,18 +27,22 @@ from broker.coordinator.consumer_heartbeat import ConsumerHeartbeats
 from broker.coordinator.consumer_records import consumer_group_tombstones, replay_into
 from broker.coordinator.group_records import (
     ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
     GroupMetadataKey,
-    GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
     empty_group_record,
     group_tombstone,
 )
+from broker.coordinator.group_replay import (
+    Group,
+    find_consumer_group,
+    replay_classic_group,
+    replay_consumer_group,
+)
 from broker.coordinator.offset_commits import OffsetCommits
 from broker.coordinator.offsets import OffsetStore
+from broker.coordinator.replay import ReplayContext
 from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from broker.coordinator.runtime import ReplayContext
 from protocol.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
@@ -64,8 +68,6 @@ if TYPE_CHECKING:
     from log.time import Time
 
 logger = logging.getLogger(__name__)
-
-Group = ClassicGroup | ConsumerGroup
 
 _EXPIRY_KEY = ("expire-offsets",)
 _FIRST_GROUP_ID_NOT_FOUND_VERSION = 9
@@ -232,11 +234,11 @@ class GroupShard:
         if key.__class__ is OffsetCommitKey:
             self._replay_offset(key, value, context)
         elif key.__class__ is GroupMetadataKey:
-            self._replay_group(key, value)
+            replay_classic_group(self.groups, key, value)
         elif key.__class__ is ConsumerGroupMetadataKey:
-            self._replay_consumer_group(key, value)
+            replay_consumer_group(self.groups, key, value)
         else:
-            group = self._consumer_group(key.group_id, create=value is not None)
+            group = find_consumer_group(self.groups, key.group_id, create=value is not None)
             if group is not None:
                 replay_into(group, key, value)
 
@@ -244,31 +246,6 @@ class GroupShard:
         if value is not None and key.group not in self.groups:
             self.groups[key.group] = ClassicGroup(key.group, now_ms=value.commit_timestamp)
         self.offsets.replay(key, value, record_offset=context.offset, producer_id=context.producer_id)
-
-    def _replay_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-        if value is not None:
-            self.groups[key.group] = classic_group_of(key.group, value)
-        elif isinstance(self.groups.get(key.group), ClassicGroup):
-            del self.groups[key.group]
-
-    def _replay_consumer_group(self, key: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue | None) -> None:
-        if value is None:
-            if isinstance(self.groups.get(key.group_id), ConsumerGroup):
-                del self.groups[key.group_id]
-            return
-        group = self._consumer_group(key.group_id, create=True)
-        assert group is not None
-        group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
-
-    def _consumer_group(self, group_id: str, *, create: bool) -> ConsumerGroup | None:
-        """The consumer group of that id; where there is none, or only a simple group's offsets, it may be made."""
-        group = self.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            return group
-        if not create:
-            return None
-        made = self.groups[group_id] = ConsumerGroup(group_id)
-        return made
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
         """A marker in this partition: offsets committed in the transaction become visible, or are gone."""
@@ -302,30 +279,3 @@ def tombstones_of(group: Group) -> list[CoordinatorRecord]:
     if isinstance(group, ClassicGroup):
         return [group_tombstone(group.group_id)]
     return consumer_group_tombstones(group)
-
-
-def classic_group_of(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """The group that a record describes: stable with the members it had, or empty."""
-    group = ClassicGroup(group_id, now_ms=0, state=STABLE if value.members else EMPTY)
-    group.state_timestamp_ms = None if value.current_state_timestamp < 0 else value.current_state_timestamp
-    group.generation_id = value.generation
-    group.protocol_type = value.protocol_type or None
-    group.protocol_name = value.protocol
-    for member in value.members:
-        group.add(
-            ClassicMember(
-                member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout_ms=(
-                    member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
-                ),
-                session_timeout_ms=member.session_timeout,
-                protocols={value.protocol or "": bytes(member.subscription)},
-                assignment=bytes(member.assignment),
-            )
-        )
-    group.leader_id = value.leader
-    group.subscribed_topics = group.compute_subscribed_topics()
-    return group

@@ -58,7 +58,7 @@ from protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from broker.coordinator.config import GroupConfig
-    from broker.coordinator.group_shard import Group
+    from broker.coordinator.group_replay import Group
     from broker.metadata import MetadataCache
     from log.time import Time
 

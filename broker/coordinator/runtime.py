@@ -17,27 +17,19 @@ Source: KIP-848 (coordinator runtime).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
 
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
+from broker.coordinator.replay import Serde, Shard, encode_batch, replay_chunk, replay_control, replay_result
+from broker.coordinator.result import CoordinatorResult
 from broker.coordinator.timer import CoordinatorTimer
 from log.time import Time
 from protocol.errors import (
     CoordinatorLoadInProgressError,
-    InvalidRequestError,
     KafkaError,
     NotCoordinatorError,
-    UnsupportedVersionError,
 )
-from protocol.record_batch import (
-    BatchOptions,
-    Record,
-    RecordBatch,
-    build_batch,
-    iter_batches,
-    parse_end_transaction_marker,
-)
+from protocol.record_batch import RecordBatch
 
 logger = logging.getLogger(__name__)
 
@@ -47,16 +39,6 @@ FIRST_TURN_CHUNKS = 4
 """What the first request of a partition waits for before it is told to come again."""
 
 T = TypeVar("T")
-
-
-class Serde(Protocol):
-    """Bytes of a topic's records."""
-
-    def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]: ...
-
-    def decode(self, key: Any, value: Any) -> CoordinatorRecord | None:
-        """None for a record of a newer kind. Raises InvalidRequestError, UnsupportedVersionError."""
-        ...
 
 
 class TopicLog(Protocol):
@@ -78,35 +60,6 @@ class TopicLog(Protocol):
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
         """Whole batches from ``offset`` on, at least one. Raises KafkaError."""
-        ...
-
-
-class ReplayContext:
-    """Where a replayed record stands: its offset, and the producer when its batch belongs to a transaction."""
-
-    __slots__ = ("offset", "producer_epoch", "producer_id")
-
-    def __init__(self, offset: int, producer_id: int = -1, producer_epoch: int = -1) -> None:
-        self.offset = offset
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-
-
-class Shard(Protocol):
-    """The state machine of one partition."""
-
-    timer: CoordinatorTimer
-
-    def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
-        """Take over one record; the only way durable state changes."""
-        ...
-
-    def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
-        """Take over a transaction marker."""
-        ...
-
-    def on_loaded(self) -> Sequence[CoordinatorResult[None]]:
-        """The log is replayed: start the clocks, and say what is to be done at once."""
         ...
 
 
@@ -187,7 +140,7 @@ class CoordinatorRuntime(Generic[S]):
                 if self._load_chunk(partition):
                     break
             else:
-                self._call_soon(lambda: self._go_on_loading(partition))
+                self._call_soon(lambda: self._load_then(partition, iter(())))
         shard = self._shards.get(partition)
         if shard is None:
             raise NotCoordinatorError if partition in self._failed else CoordinatorLoadInProgressError
@@ -201,6 +154,7 @@ class CoordinatorRuntime(Generic[S]):
                     self.shard(partition)
         return list(self._shards.values())
 
+    @property
     def loaded(self) -> list[tuple[int, S]]:
         """The shards that are loaded, with their partitions."""
         return list(self._shards.items())
@@ -233,7 +187,8 @@ class CoordinatorRuntime(Generic[S]):
         """``execute`` for a known partition."""
         if result.records:
             try:
-                first_offset = self._append(partition, result.records, result.stamp)
+                batch = encode_batch(self._serde, result.records, result.stamp, self._time.milliseconds())
+                first_offset = self._log.append(partition, batch)
             except KafkaError as error:
                 logger.warning("%s-%d: append failed: %s", self._name, partition, error)
                 if result.on_append is None:
@@ -241,7 +196,7 @@ class CoordinatorRuntime(Generic[S]):
                 result.on_append(error)
                 return result.response
             if result.replay:
-                self._replay(shard, result, first_offset)
+                replay_result(shard, result, first_offset)
         if result.on_append is not None:
             result.on_append(None)
         return result.response
@@ -255,37 +210,9 @@ class CoordinatorRuntime(Generic[S]):
         self._log.append(partition, batch)
         shard = self._shards.get(partition)
         if shard is not None:
-            self._replay_control(shard, marker)
-
-    def _append(self, partition: int, records: Sequence[CoordinatorRecord], stamp: ProducerStamp | None) -> int:
-        timestamp = self._time.milliseconds()
-        encode = self._serde.encode
-        batch = [Record(offset, timestamp, *encode(record)) for offset, record in enumerate(records)]
-        if stamp is None:
-            return self._log.append(partition, build_batch(batch))
-        options = BatchOptions(
-            producer_id=stamp.producer_id, producer_epoch=stamp.producer_epoch, is_transactional=True
-        )
-        return self._log.append(partition, build_batch(batch, options))
-
-    @staticmethod
-    def _replay(shard: S, result: CoordinatorResult[Any], first_offset: int) -> None:
-        stamp = result.stamp
-        context = ReplayContext(first_offset)
-        if stamp is not None:
-            context = ReplayContext(first_offset, stamp.producer_id, stamp.producer_epoch)
-        for record in result.records:
-            shard.replay(record, context)
-            context.offset += 1
+            replay_control(shard, marker)
 
     # -- loading ------------------------------------------------------------------------------------------------
-
-    def _holds_records(self, partition: int) -> bool:
-        try:
-            return self._log.end_offset(partition) > self._log.start_offset(partition)
-        except KafkaError as error:
-            self._fail(partition, error)
-            return False
 
     def _load_next(self, partitions: Iterator[int]) -> None:
         partition = next((index for index in partitions if self._is_to_be_loaded(index)), None)
@@ -296,17 +223,19 @@ class CoordinatorRuntime(Generic[S]):
         self._call_soon(lambda: self._load_then(partition, partitions))
 
     def _is_to_be_loaded(self, partition: int) -> bool:
-        return partition not in self._shards and partition not in self._failed and self._holds_records(partition)
+        if partition in self._shards or partition in self._failed:
+            return False
+        try:
+            return self._log.end_offset(partition) > self._log.start_offset(partition)
+        except KafkaError as error:
+            self._fail(partition, error)
+            return False
 
     def _load_then(self, partition: int, partitions: Iterator[int]) -> None:
         if partition in self._loading and not self._load_chunk(partition):
             self._call_soon(lambda: self._load_then(partition, partitions))
         else:
             self._load_next(partitions)
-
-    def _go_on_loading(self, partition: int) -> None:
-        if partition in self._loading and not self._load_chunk(partition):
-            self._call_soon(lambda: self._go_on_loading(partition))
 
     def _begin_loading(self, partition: int) -> None:
         shard = self._new_shard(partition, CoordinatorTimer(self._time))
@@ -327,7 +256,7 @@ class CoordinatorRuntime(Generic[S]):
         if loading.next_offset < loading.end_offset:
             try:
                 chunk = self._log.read(partition, loading.next_offset, LOAD_CHUNK_BYTES)
-                replayed_to = self._replay_chunk(loading.shard, chunk, loading.next_offset)
+                replayed_to = replay_chunk(loading.shard, self._serde, chunk, loading.next_offset)
             except KafkaError as error:
                 self._fail(partition, error)
                 return True
@@ -355,42 +284,6 @@ class CoordinatorRuntime(Generic[S]):
         logger.error("%s-%d cannot be loaded, its groups are refused: %s", self._name, partition, error)
         self._loading.pop(partition, None)
         self._failed[partition] = error
-
-    def _replay_chunk(self, shard: S, chunk: bytes | memoryview, from_offset: int) -> int:
-        next_offset = from_offset
-        for batch in iter_batches(chunk):
-            next_offset = batch.next_offset
-            context = ReplayContext(0)
-            if isinstance(batch, RecordBatch):
-                if batch.is_control:
-                    self._replay_control(shard, batch)
-                    continue
-                if batch.is_transactional:
-                    context = ReplayContext(0, batch.producer_id, batch.producer_epoch)
-            for record in batch.records():
-                if record.offset < from_offset:
-                    continue
-                context.offset = record.offset
-                self._replay_record(shard, record, context)
-        return next_offset
-
-    def _replay_record(self, shard: S, record: Record, context: ReplayContext) -> None:
-        if record.key is None:
-            return
-        try:
-            decoded = self._serde.decode(record.key, record.value)
-        except (InvalidRequestError, UnsupportedVersionError) as error:
-            logger.error("%s: record at offset %d is not understood and skipped: %s", self._name, context.offset, error)
-            return
-        if decoded is not None:
-            shard.replay(decoded, context)
-
-    @staticmethod
-    def _replay_control(shard: S, batch: RecordBatch) -> None:
-        for record in batch.records():
-            marker = parse_end_transaction_marker(record)
-            if marker is not None:
-                shard.replay_end_transaction(batch.producer_id, batch.producer_epoch, committed=marker.commit)
 
     # -- clocks -------------------------------------------------------------------------------------------------
 

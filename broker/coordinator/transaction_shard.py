@@ -20,8 +20,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from broker.coordinator.replay import ReplayContext
 from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from broker.coordinator.runtime import ReplayContext
 from broker.coordinator.transaction_records import TransactionLogKey, TransactionLogValue
 from broker.coordinator.transaction_state import (
     AT_REST,

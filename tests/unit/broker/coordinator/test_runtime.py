@@ -87,7 +87,7 @@ def test_all_partitions_that_hold_something_are_loaded_after_a_start() -> None:
     for index in range(200):
         commit(world, index, group_id=f"group-{index}")
     again = world.restarted()
-    assert len(again.runtime.loaded()) == len(world.log.batches)
+    assert len(again.runtime.loaded) == len(world.log.batches)
     assert len(again.coordinator.list_groups([], [])) == 200
 
 
