@@ -99,6 +99,11 @@ class AbstractIndex:
         return self.entries >= self.max_entries - self.RESERVED_SLOTS
 
     @property
+    def room(self) -> int:
+        """How many entries still fit, the reserved ones not counted."""
+        return self.max_entries - self.RESERVED_SLOTS - self.entries
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the entries, as the file has them after :meth:`trim`."""
         return self.entries * self.ENTRY.size
@@ -147,10 +152,23 @@ class AbstractIndex:
         file.write_at(self.ENTRY.pack(first, second), position)
         self._entries = entries + 1
 
-    def _grow(self, file: OpenFile) -> None:
+    def append_packed(self, packed: bytes) -> None:
+        """Add whole entries as the file holds them; that they follow and fit is the caller's word (recovery).
+
+        Raises KafkaStorageError.
+        """
+        entries = self.entries
+        position = entries * self.ENTRY.size
+        file = self._file or self._writable()
+        if position + len(packed) > self._capacity:
+            self._grow(file, position + len(packed))
+        file.write_at(packed, position)
+        self._entries = entries + len(packed) // self.ENTRY.size
+
+    def _grow(self, file: OpenFile, needed: int = 0) -> None:
         limit = max(self.max_entries, self._entries + 1) * self.ENTRY.size
         wanted = max(INITIAL_CAPACITY_BYTES, self._capacity * 2) // self.ENTRY.size * self.ENTRY.size
-        capacity = max(min(wanted, limit), self._entries * self.ENTRY.size + self.ENTRY.size)
+        capacity = max(min(wanted, limit), self._entries * self.ENTRY.size + self.ENTRY.size, needed)
         file.truncate(capacity)
         self._capacity = capacity
         self._remap(file)

@@ -130,6 +130,15 @@ class FileRecords:
         finally:
             shared.release()
 
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Fill ``target`` from byte ``position``; returns how many bytes, fewer only where the file ends."""
+        shared = self.shared
+        shared.retain()
+        try:
+            return shared.file.read_into(position, target)
+        finally:
+            shared.release()
+
     def slice(self, position: int, size: int) -> TransferableRecords:
         """A promise of ``size`` bytes from byte ``position``, holding the descriptor open until released."""
         shared = self._shared or self._open()

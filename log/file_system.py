@@ -73,6 +73,10 @@ class OpenFile(Protocol):
         """Up to ``size`` bytes from byte ``position``; fewer only at the end of the file."""
         ...
 
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Fill ``target`` from byte ``position``; returns how many bytes, fewer only at the end of the file."""
+        ...
+
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write all of ``data`` at byte ``position``. After an error any part of it may be in the file."""
         ...
@@ -163,6 +167,13 @@ class OsFile:
             position += len(part)
             size -= len(part)
         return b"".join(parts)
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        with _translated("read", self.path):
+            done = 0
+            while done < len(target) and (count := os.preadv(self._fd, [target[done:]], position + done)):
+                done += count
+            return done
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         # No context manager here: this is the append path, and entering one costs as much as the checks around it.

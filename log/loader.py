@@ -34,6 +34,7 @@ from log.recovery import (
     rebuild_transaction_index,
     recover_segment,
 )
+from log.recovery_progress import RecoveryProgress
 from log.replay import bases_and, rebuild_producer_state
 from log.segment import (
     CLEANED_SUFFIX,
@@ -64,6 +65,7 @@ class LoadRequest(NamedTuple):
     log_start_offset: int = 0
     recovery_point: int = 0
     clean: bool = False
+    progress: RecoveryProgress | None = None
 
 
 def load_log(request: LoadRequest) -> UnifiedLog:
@@ -292,9 +294,15 @@ class LogLoader:
                 "%s: recovering segment %d (%d of %d)", self._directory, segment.base_offset, number, len(unflushed)
             )
             state.end_offset = max(state.end_offset, segment.base_offset)
-            cut = recover_segment(
-                segment, state, self._epochs, synced_below=recovery_point, interval_bytes=self._interval_bytes
-            ) > 0  # fmt: skip
+            cut_bytes = recover_segment(
+                segment,
+                state,
+                self._epochs,
+                synced_below=recovery_point,
+                interval_bytes=self._interval_bytes,
+                progress=self._request.progress,
+            )
+            cut = cut_bytes > 0
             state.take_snapshot()
             kept.append(segment)
             end = segment.read_next_offset()

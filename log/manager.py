@@ -39,6 +39,8 @@ from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
 from log.file_system import FileSystem
 from log.loader import LoadRequest, load_log
+from log.records.scan_engine import SCAN
+from log.recovery_progress import RecoveryProgress
 from log.retention_clock import RetentionClock
 from log.segment import LOG_SUFFIX
 from log.time import Time
@@ -51,7 +53,7 @@ logger = logging.getLogger(__name__)
 DELETE_DIRECTORY_SUFFIX = "-delete"
 _RESERVED_SUFFIXES = (DELETE_DIRECTORY_SUFFIX, "-stray", "-future")
 _MAX_NAME_BYTES = 255
-_PROGRESS_MS = 2_000
+_PROGRESS_SECONDS = 2.0
 
 TopicConfigs = Callable[[str], LogConfig | None]
 
@@ -226,20 +228,44 @@ class LogManager:
         pending = [(p, e) for p, e in self._entries.items() if not e.clean and e.directory.is_online]
         if not pending:
             return
-        from concurrent.futures import ThreadPoolExecutor
+        from concurrent.futures import ThreadPoolExecutor, wait
 
-        logger.info("recovering %d logs after an unclean stop", len(pending))
-        started = reported = self._time.monotonic_ms()
-        workers = self._recovery_threads * len(self.directories)
-        with ThreadPoolExecutor(workers, thread_name_prefix="recovery") as pool:
-            for done, _ in enumerate(pool.map(lambda item: self._load(*item), pending), 1):
-                now = self._time.monotonic_ms()
-                if now - reported >= _PROGRESS_MS:
-                    reported = now
-                    logger.info("recovered %d of %d logs in %.1f s", done, len(pending), (now - started) / 1000)
-        size = sum(entry.log.size_bytes for _, entry in pending if entry.log is not None)
-        seconds = (self._time.monotonic_ms() - started) / 1000
-        logger.info("recovered %d logs of %.1f MB in %.2f s", len(pending), size / 1e6, seconds)
+        waiting_bytes = {partition: self._unsynced_bytes(partition, entry) for partition, entry in pending}
+        progress = RecoveryProgress(sum(waiting_bytes.values()), len(pending))
+        SCAN.expect_bytes(sum(waiting_bytes.values()))
+        # The longest first: the last thread to finish is then not left alone with it.
+        pending.sort(key=lambda item: waiting_bytes[item[0]], reverse=True)
+        logger.info(
+            "recovering %d logs after an unclean stop, %.1f MB to walk",
+            len(pending), sum(waiting_bytes.values()) / 1e6,
+        )  # fmt: skip
+        started = self._time.monotonic_ms()
+
+        def recover(partition: TopicPartition, entry: _Entry) -> None:
+            self._load(partition, entry, progress=progress)
+            progress.log_done()
+
+        with ThreadPoolExecutor(self._recovery_threads * len(self.directories), "recovery") as pool:
+            running = {pool.submit(recover, *item) for item in pending}
+            while running:
+                done, running = wait(running, _PROGRESS_SECONDS)
+                for future in done:
+                    future.result()
+                logger.info("%s", progress.line((self._time.monotonic_ms() - started) / 1000))
+
+    def _unsynced_bytes(self, partition: TopicPartition, entry: _Entry) -> int:
+        """Bytes of the segments that hold offsets at or behind the recovery point: what a recovery walks."""
+        recovery_point = entry.directory.recovery_points.get(partition, 0)
+        try:
+            listing = self._file_system.list_directory(entry.path)
+        except KafkaStorageError:
+            return 0  # loading it will say what is wrong
+        segments = sorted(
+            (file.name, file.size) for file in listing if file.name.endswith(LOG_SUFFIX) and file.name[:20].isdigit()
+        )
+        below = [name for name, _ in segments if int(name[:20]) <= recovery_point]
+        first = below[-1] if below else ""
+        return sum(size for name, size in segments if name >= first)
 
     def shutdown(self, broker_epoch: int = 0) -> None:
         """Flush and close every log, write the checkpoints, and where all of that went well the clean-shutdown
@@ -309,19 +335,30 @@ class LogManager:
         return _Entry(directory, path, clean=True)
 
     def _load(
-        self, partition: TopicPartition, entry: _Entry, topic_id: bytes | None = None, config: LogConfig | None = None
+        self,
+        partition: TopicPartition,
+        entry: _Entry,
+        topic_id: bytes | None = None,
+        config: LogConfig | None = None,
+        *,
+        progress: RecoveryProgress | None = None,
     ) -> _Entry:
         """Open the log into ``entry``, or note there why not (asking again tells the same without trying)."""
         if entry.log is None and entry.error is None and entry.directory.is_online:
             try:
-                entry.log = self._open(partition, entry, topic_id, config)
+                entry.log = self._open(partition, entry, topic_id, config, progress)
             except KafkaError as error:
                 entry.error = error
                 logger.error("%s is refused: %s", entry.path, error)
         return entry
 
     def _open(
-        self, partition: TopicPartition, entry: _Entry, topic_id: bytes | None = None, config: LogConfig | None = None
+        self,
+        partition: TopicPartition,
+        entry: _Entry,
+        topic_id: bytes | None = None,
+        config: LogConfig | None = None,
+        progress: RecoveryProgress | None = None,
     ) -> UnifiedLog:
         directory = entry.directory
         log = load_log(
@@ -335,6 +372,7 @@ class LogManager:
                 log_start_offset=directory.start_offsets.get(partition, 0),
                 recovery_point=directory.recovery_points.get(partition, 0),
                 clean=entry.clean,
+                progress=progress,
             )
         )
         log.update_high_watermark(directory.high_watermarks.get(partition, log.log_start_offset))

@@ -14,6 +14,9 @@ was synced, the header is garbage   the next batch that proves itself (CRC) is l
 was synced, nothing valid follows   refused: cutting would give old offsets to new records
 ==================================  =====================================================================
 
+Valid batches are walked by kernels once those are loaded (``log.kernel_scan``, ``log.records.scan_engine``), by plain
+Python until then and wherever a batch is damaged or of an old format.
+
 ``index_fault`` says what is wrong with a closed segment's indices, cheaply (both ends) or wholly (every entry);
 ``rebuild_indices`` makes them from batch headers.
 """
@@ -26,6 +29,8 @@ from collections.abc import Iterator
 from log.batch_scan import BODY_CHUNK_BYTES, BatchHeader, crc_matches, iter_batches, iter_headers, parse_header
 from log.leader_epochs import LeaderEpochCache
 from log.producer_state import ProducerStateManager
+from log.records.scan_engine import SCAN
+from log.recovery_progress import RecoveryProgress
 from log.replay import replay_batch
 from log.segment import LogSegment
 from log.time_index import TimestampOffset
@@ -33,6 +38,9 @@ from protocol.errors import CorruptMessageError, KafkaStorageError
 from protocol.record_batch import RECORD_BATCH_OVERHEAD
 
 logger = logging.getLogger(__name__)
+
+#: Batches of the plain walk between two looks whether kernels are loaded by now.
+_LOOK_UP_EVERY = 4096
 
 
 class LogLoadError(KafkaStorageError):
@@ -42,30 +50,111 @@ class LogLoadError(KafkaStorageError):
 class _IndexBuilder:
     """Makes the index entries that appends of the same batches would have made."""
 
-    __slots__ = ("_interval", "_largest", "_last_entry_position", "_segment")
+    __slots__ = ("_segment", "interval_bytes", "largest", "last_entry_position")
 
     def __init__(self, segment: LogSegment, interval_bytes: int) -> None:
         self._segment = segment
-        self._interval = interval_bytes
-        self._last_entry_position = 0
-        self._largest = TimestampOffset(-1, segment.base_offset)
+        self.interval_bytes = interval_bytes
+        self.last_entry_position = 0
+        self.largest = TimestampOffset(-1, segment.base_offset)
         segment.offset_index.reset()
         segment.time_index.reset()
 
     def add(self, header: BatchHeader) -> None:
-        if header.max_timestamp > self._largest.timestamp:
-            self._largest = TimestampOffset(header.max_timestamp, header.last_offset)
-        if header.position - self._last_entry_position > self._interval:
+        if header.max_timestamp > self.largest.timestamp:
+            self.largest = TimestampOffset(header.max_timestamp, header.last_offset)
+        if header.position - self.last_entry_position > self.interval_bytes:
             self._segment.offset_index.append(header.last_offset, header.position)
-            self._segment.time_index.maybe_append(*self._largest)
-            self._last_entry_position = header.position
+            self._segment.time_index.maybe_append(*self.largest)
+            self.last_entry_position = header.position
 
     def finish(self) -> None:
-        if self._largest.timestamp >= 0:
-            self._segment.time_index.maybe_append(*self._largest, on_roll=True)
+        if self.largest.timestamp >= 0:
+            self._segment.time_index.maybe_append(*self.largest, on_roll=True)
         self._segment.offset_index.trim()
         self._segment.time_index.trim()
         self._segment.forget_state()
+
+
+class SegmentRecovery:
+    """The walk over one segment: how far it is valid, and everything that is made from its batches. One thread."""
+
+    __slots__ = ("_progress", "_state", "builder", "epochs", "next_offset", "segment", "synced_below", "valid")
+
+    def __init__(
+        self,
+        segment: LogSegment,
+        state: ProducerStateManager,
+        epochs: LeaderEpochCache,
+        *,
+        synced_below: int,
+        interval_bytes: int,
+        progress: RecoveryProgress | None,
+    ) -> None:
+        self.segment = segment
+        self.epochs = epochs
+        self.synced_below = synced_below
+        self.builder = _IndexBuilder(segment, interval_bytes)
+        self.valid = 0
+        self.next_offset = segment.base_offset
+        self._state = state
+        self._progress = progress
+        segment.transaction_index.reset()
+
+    def run(self) -> int:
+        """See :func:`recover_segment`."""
+        while not self._walk():
+            pass
+        segment, size = self.segment, self.segment.size
+        self._state.end_offset = max(self._state.end_offset, self.next_offset)
+        if self.valid < size:
+            self._ensure_unsynced(f"has no valid batch from byte {self.valid} on")
+            logger.warning("%s: cutting %d bytes from byte %d on", segment.records.path, size - self.valid, self.valid)
+            segment.records.truncate_to(self.valid)
+        self.builder.finish()
+        if self._progress is not None:
+            self._progress.add(size - self.valid)
+        return size - self.valid
+
+    def _walk(self) -> bool:
+        """Walk on; false when kernels came up meanwhile and should take over."""
+        kernels = SCAN.kernels
+        if kernels is not None:
+            from log.kernel_scan import KernelScan  # numpy
+
+            KernelScan(kernels).run(self)
+        for number, (header, batch) in enumerate(_provable_batches(self), 1):
+            if header.base_offset < self.next_offset or header.last_offset - self.segment.base_offset > 0x7FFFFFFF:
+                self._ensure_unsynced(f"goes back to offset {header.base_offset} at byte {header.position}")
+                return True
+            self.builder.add(header)
+            if header.magic == 2:
+                if header.leader_epoch > self.epochs.latest_epoch:
+                    self.epochs.assign(header.leader_epoch, header.base_offset, write=False)
+                if header.producer_id >= 0:
+                    self.replay(header, batch)
+            self.advance(header.position + header.size, header.last_offset + 1)
+            if number % _LOOK_UP_EVERY == 0 and SCAN.kernels is not kernels:
+                return False
+        return True
+
+    def advance(self, valid: int, next_offset: int) -> None:
+        """Everything below byte ``valid`` was taken."""
+        if self._progress is not None:
+            self._progress.add(valid - self.valid)
+        self.valid, self.next_offset = valid, next_offset
+
+    def replay(self, header: BatchHeader, batch: memoryview) -> None:
+        """Take note of a producer's batch."""
+        aborted = replay_batch(self._state, header, batch)
+        if aborted is not None:
+            self.segment.transaction_index.append(aborted)
+
+    def _ensure_unsynced(self, what: str) -> None:
+        if self.next_offset < self.synced_below:
+            raise LogLoadError(
+                f"{self.segment.records.path} {what}, though offsets up to {self.synced_below} were synced"
+            )
 
 
 def recover_segment(
@@ -75,51 +164,22 @@ def recover_segment(
     *,
     synced_below: int,
     interval_bytes: int,
+    progress: RecoveryProgress | None = None,
 ) -> int:
     """See the module; returns the bytes cut off. ``synced_below`` is the recovery point.
 
     Raises LogLoadError, KafkaStorageError.
     """
-    builder = _IndexBuilder(segment, interval_bytes)
-    segment.transaction_index.reset()
-    size = segment.size
-    valid = 0
-    next_offset = segment.base_offset
-    for header, batch in _provable_batches(segment, synced_below):
-        if header.base_offset < next_offset or header.last_offset - segment.base_offset > 0x7FFFFFFF:
-            if next_offset < synced_below:
-                raise LogLoadError(
-                    f"offset {header.base_offset} follows {next_offset - 1} at byte {header.position} "
-                    f"of {segment.records.path}"
-                )
-            break
-        next_offset = header.last_offset + 1
-        valid = header.position + header.size
-        builder.add(header)
-        if header.magic == 2:
-            if header.leader_epoch > epochs.latest_epoch:
-                epochs.assign(header.leader_epoch, header.base_offset, write=False)
-            if header.producer_id >= 0:
-                aborted = replay_batch(state, header, batch)
-                if aborted is not None:
-                    segment.transaction_index.append(aborted)
-    state.end_offset = max(state.end_offset, next_offset)
-    if valid < size:
-        if next_offset < synced_below:
-            raise LogLoadError(
-                f"{segment.records.path} has no valid batch from byte {valid} on, "
-                f"though offsets up to {synced_below} were synced"
-            )
-        logger.warning("%s: cutting %d bytes from byte %d on", segment.records.path, size - valid, valid)
-        segment.records.truncate_to(valid)
-    builder.finish()
-    return size - valid
+    return SegmentRecovery(
+        segment, state, epochs, synced_below=synced_below, interval_bytes=interval_bytes, progress=progress
+    ).run()
 
 
-def _provable_batches(segment: LogSegment, synced_below: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Batches with a right CRC, in order; stops at the first wrong one, unless it lies below the recovery point."""
-    position = 0
-    next_offset = segment.base_offset
+def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Batches with a right CRC, in order, from where ``work`` stands; stops at the first wrong one, unless it lies
+    below the recovery point."""
+    segment = work.segment
+    position, next_offset = work.valid, work.next_offset
     while True:
         try:
             for header, batch in iter_batches(segment.records, position, segment.size):
@@ -128,7 +188,7 @@ def _provable_batches(segment: LogSegment, synced_below: int) -> Iterator[tuple[
                 yield header, batch
                 position, next_offset = header.position + header.size, header.last_offset + 1
         except CorruptMessageError as error:
-            if next_offset >= synced_below:
+            if next_offset >= work.synced_below:
                 logger.warning("recovery stops: %s", error)
                 return
             logger.error("damaged batch kept, its records cannot be read: %s", error)

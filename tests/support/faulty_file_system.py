@@ -51,6 +51,9 @@ class FaultyFile:
     def read_at(self, position: int, size: int) -> bytes:
         return self._inner.read_at(position, size)
 
+    def read_into(self, position: int, target: memoryview) -> int:
+        return self._inner.read_into(position, target)
+
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         self._owner.step("write", self.path, lambda: self._write_part(data, position))
         self._inner.write_at(data, position)

@@ -1,0 +1,42 @@
+"""How far a recovery is, over all its threads, and the line that says so."""
+
+from __future__ import annotations
+
+import threading
+
+
+class RecoveryProgress:
+    """Bytes walked and logs done, against what there is. Any thread."""
+
+    __slots__ = ("_bytes", "_lock", "_logs", "_total_bytes", "_total_logs")
+
+    def __init__(self, total_bytes: int, total_logs: int) -> None:
+        self._lock = threading.Lock()
+        self._total_bytes = total_bytes
+        self._total_logs = total_logs
+        self._bytes = 0
+        self._logs = 0
+
+    @property
+    def bytes_done(self) -> int:
+        """Bytes walked so far."""
+        return self._bytes
+
+    def add(self, count: int) -> None:
+        """So many more bytes were walked."""
+        with self._lock:
+            self._bytes += count
+
+    def log_done(self) -> None:
+        """One more log is open."""
+        with self._lock:
+            self._logs += 1
+
+    def line(self, seconds: float) -> str:
+        """``recovered 41 % in 3.2 s: 4,210 of 10,240 MB (1,315 MB/s), 17 of 40 logs``."""
+        share = 100 * self._bytes / self._total_bytes if self._total_bytes else 100 * self._logs / self._total_logs
+        rate = self._bytes / 1e6 / seconds if seconds > 0 else 0.0
+        return (
+            f"recovered {min(share, 100):.0f} % in {seconds:.1f} s: {self._bytes / 1e6:,.0f} of "
+            f"{self._total_bytes / 1e6:,.0f} MB ({rate:,.0f} MB/s), {self._logs} of {self._total_logs} logs"
+        )
