@@ -360,10 +360,12 @@ def test_the_page_shows_what_works(kafka_4: tuple[dict[str, Source], Written], t
 
 
 class WithProperties(TidelogProcess):
-    """Tidelog started with a server.properties of Kafka's."""
+    """Tidelog started with a server.properties of Kafka's, on the port that this tells clients."""
 
     def __init__(self, directory: Path, properties: str) -> None:
-        super().__init__(directory, {"log.cleaner.enable": "false"})
+        listener = re.search(r"^advertised.listeners=.*:(\d+)$", Path(properties).read_text(), re.MULTILINE)
+        assert listener is not None
+        super().__init__(directory, {"log.cleaner.enable": "false"}, port=int(listener[1]))
         self._properties = properties
 
     def command(self) -> list[str]:
