@@ -1,4 +1,7 @@
-"""A program for old releases of kafka-python: passes values on. Run by `tests.support.old_clients`, never imported."""
+"""A program for old releases of kafka-python: one question in JSON on standard input, the answer in JSON.
+
+Run by `tests.support.old_clients`, never imported.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +15,79 @@ import kafka
 TIMEOUT_S = 30
 
 
-def produce(options: dict[str, Any]) -> None:
-    """Send each value of standard input, in order."""
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=options["bootstrap"],
-        api_version=tuple(int(part) for part in options["api_version"].split(".")),
-        compression_type=options["codec"] or None,
-        linger_ms=20,
-        retries=3,
-    )
-    sent = [producer.send(options["topic"], b64decode(line), partition=0) for line in sys.stdin.buffer]
-    producer.flush(TIMEOUT_S)
-    for future in sent:
-        future.get(TIMEOUT_S)
-    producer.close()
+def to_text(value: bytes | None) -> str | None:
+    return None if value is None else b64encode(value).decode()
 
 
-def consume(options: dict[str, Any]) -> None:
-    """Print ``count`` values from the start of partition 0."""
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=options["bootstrap"],
-        api_version=tuple(int(part) for part in options["api_version"].split(".")),
-        group_id=None,
+def to_bytes(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
+
+
+def settings(asked: dict[str, Any]) -> dict[str, Any]:
+    version = tuple(int(part) for part in asked["api_version"].split("."))
+    return {"bootstrap_servers": asked["bootstrap"], "api_version": version}
+
+
+def send(producer: Any, topic: str, record: dict[str, Any], with_headers: bool) -> Any:
+    headers = [(each["key"], b64decode(each["value"])) for each in record["headers"]]
+    more = {"headers": headers} if with_headers else {}
+    key, value = to_bytes(record["key"]), to_bytes(record["value"])
+    return producer.send(topic, key=key, value=value, partition=record["partition"], **more)
+
+
+def produce(asked: dict[str, Any]) -> dict[str, Any]:
+    """Send all records once for each codec, in order."""
+    with_headers = settings(asked)["api_version"] >= (0, 11)
+    for codec in asked["codecs"]:
+        compression = None if codec == "none" else codec
+        producer = kafka.KafkaProducer(compression_type=compression, linger_ms=20, retries=3, **settings(asked))
+        sent = [send(producer, asked["topic"], record, with_headers) for record in asked["records"]]
+        producer.flush(TIMEOUT_S)
+        for future in sent:
+            future.get(TIMEOUT_S)
+        producer.close()
+    return {}
+
+
+def received(record: Any) -> dict[str, Any]:
+    headers = [{"key": name, "value": to_text(value)} for name, value in getattr(record, "headers", [])]
+    timestamp = -1 if record.timestamp is None else record.timestamp
+    place = {"partition": record.partition, "offset": record.offset, "timestamp": timestamp}
+    return {**place, "key": to_text(record.key), "value": to_text(record.value), "headers": headers}
+
+
+def reader(asked: dict[str, Any], group: str | None) -> Any:
+    return kafka.KafkaConsumer(
+        group_id=group,
         auto_offset_reset="earliest",
+        enable_auto_commit=False,
         consumer_timeout_ms=TIMEOUT_S * 1000,
+        **settings(asked),
     )
-    partition = kafka.TopicPartition(options["topic"], 0)
-    consumer.assign([partition])
-    consumer.seek(partition, 0)
-    for _ in range(options["count"]):
-        record = next(consumer)
-        sys.stdout.buffer.write(b64encode(record.value) + b"\n")
+
+
+def consume(asked: dict[str, Any]) -> dict[str, Any]:
+    """Read ``count`` records from the start of all partitions."""
+    consumer = reader(asked, None)
+    partitions = [kafka.TopicPartition(asked["topic"], partition) for partition in range(asked["partitions"])]
+    consumer.assign(partitions)
+    for partition in partitions:
+        consumer.seek(partition, 0)
+    records = [received(next(consumer)) for _ in range(asked["count"])]
     consumer.close()
+    return {"records": records}
+
+
+def group(asked: dict[str, Any]) -> dict[str, Any]:
+    """Read ``count`` records as a member of a group, commit, leave."""
+    consumer = reader(asked, asked["group"])
+    consumer.subscribe([asked["topic"]])
+    records = [received(next(consumer)) for _ in range(asked["count"])]
+    consumer.commit()
+    consumer.close()
+    return {"records": records}
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
-    {"produce": produce, "consume": consume}[asked["mode"]](asked)
+    asked = json.load(sys.stdin)
+    json.dump({"produce": produce, "consume": consume, "group": group}[asked["mode"]](asked), sys.stdout)

@@ -9,14 +9,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
-from tests.support.readers import Place, Seen, read_with_confluent
-from tests.support.real_text import real_lines
-from tests.support.toolchains import Record, answer_records, ask, go_program, node_program, question_record
-from tests.support.writers import record_of
+from tests.support.placed_records import (
+    ENDS,
+    PARTITIONS,
+    PLACED,
+    bare,
+    by_place,
+    committed,
+    ends,
+    expected,
+    write_placed,
+)
+from tests.support.readers import read_with_confluent
+from tests.support.toolchains import answer_records, ask, go_program, node_program, question_record
 
 Command = Callable[[], list[str]]
 CLIENTS: dict[str, Command] = {
@@ -31,56 +39,12 @@ EARLY_VERSIONS = {
     "sarama": ("0.8.2.2", "0.9.0.1", "0.10.0.1", "0.11.0.2", "2.0.1"),
 }
 WITH_CODEC = [(client, codec) for client, codecs in CODECS.items() for codec in codecs]
-PARTITIONS = 3
-ODD = [
-    Seen(None, b"no key", ()),
-    Seen(b"tombstone", None, ()),
-    Seen(b"", b"", (("empty", b""), ("bytes", b"\x00\xff"))),
-]
-RECORDS = [record_of(line) for line in real_lines()[:300]] + ODD
-PLACED = [(index % PARTITIONS, record) for index, record in enumerate(RECORDS)]
-SECONDS = 30.0
-ENDS = {partition: sum(each == partition for each, _ in PLACED) for partition in range(PARTITIONS)}
 
 
 def run(client: str, broker: BrokerProcess, mode: str, topic: str, **options: Any) -> dict[str, Any]:
     """Ask a client's program."""
     question = {"bootstrap": broker.bootstrap, "mode": mode, "topic": topic, "partitions": PARTITIONS, **options}
     return ask(CLIENTS[client](), question)
-
-
-def expected() -> dict[Place, Seen]:
-    """Where each record must lie when they are sent once, in order, to an empty topic."""
-    ends = dict.fromkeys(range(PARTITIONS), 0)
-    found: dict[Place, Seen] = {}
-    for partition, record in PLACED:
-        found[partition, ends[partition]] = record
-        ends[partition] += 1
-    return found
-
-
-def by_place(records: list[Record]) -> dict[Place, Seen]:
-    """Each record under its partition and offset; no place twice."""
-    found = {(record.partition, record.offset): record.seen for record in records}
-    assert len(found) == len(records), "a place was read twice"
-    return found
-
-
-def write(broker: BrokerProcess, topic: str, codec: str = "none") -> None:
-    """librdkafka writes all records."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": codec, "linger.ms": 20})
-    for partition, record in PLACED:
-        headers = list(record.headers)
-        producer.produce(topic, record.value, record.key, partition=partition, headers=headers)
-    assert producer.flush(SECONDS) == 0
-
-
-def committed(broker: BrokerProcess, group: str, topic: str) -> dict[int, int]:
-    """The group's committed offsets of a topic."""
-    request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, index) for index in range(PARTITIONS)])
-    admin = Admin(broker.bootstrap)  # held on to: without its client the answer never comes
-    found = admin.client.list_consumer_group_offsets([request])[group].result()
-    return {each.partition: each.offset for each in found.topic_partitions}
 
 
 @pytest.mark.parametrize(("client", "codec"), WITH_CODEC)
@@ -96,7 +60,7 @@ def test_librdkafka_reads_what_it_wrote(broker: BrokerProcess, client: str, code
 def test_it_reads_what_librdkafka_wrote(broker: BrokerProcess, client: str, codec: str) -> None:
     topic = f"read-{client}-{codec}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
-    write(broker, topic, codec)
+    write_placed(broker.bootstrap, topic, [codec])
     records = answer_records(run(client, broker, "consume", topic, count=len(PLACED)))
     assert by_place(records) == expected()
     assert all(record.timestamp > 0 for record in records)
@@ -112,11 +76,11 @@ def test_members_share_a_topic_and_resume_where_they_committed(
     topic = f"group-{client}-{protocol}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     for round_number in (1, 2):
-        write(broker, topic)
+        write_placed(broker.bootstrap, topic)
         answer = run(client, broker, "group", topic, group=topic, protocol=protocol, count=len(PLACED))
         assert sorted(partition for owned in answer["owned"] for partition in owned) == list(range(PARTITIONS))
-        assert committed(broker, topic, topic) == {partition: round_number * end for partition, end in ENDS.items()}
-        first = {partition: (round_number - 1) * end for partition, end in ENDS.items()}
+        assert committed(broker.bootstrap, topic, topic) == ends(round_number)
+        first = ends(round_number - 1)
         found = {(partition, offset - first[partition]) for partition, offset in by_place(answer_records(answer))}
         assert found == set(expected())
 
@@ -136,10 +100,10 @@ def test_transactions_pass_records_and_offsets_on(broker: BrokerProcess, client:
     source, topic = f"source-{client}", f"passed-{client}"
     for name in (source, topic):
         Admin(broker.bootstrap).create(name, PARTITIONS)
-    write(broker, source)
+    write_placed(broker.bootstrap, source)
     options = {"source": source, "group": f"passes-{client}", "read_committed": True}
     assert run(client, broker, "transactions", topic, count=len(PLACED), **options)["committed"]
-    assert committed(broker, f"passes-{client}", source) == ENDS
+    assert committed(broker.bootstrap, f"passes-{client}", source) == ENDS
     passed = answer_records(run(client, broker, "consume", topic, count=len(PLACED), read_committed=True))
     assert by_place(passed) == expected()
     everything = run(client, broker, "consume", topic, count=len(PLACED) + 1)
@@ -154,9 +118,8 @@ def test_it_speaks_as_its_first_releases_did(broker: BrokerProcess, client: str,
     """Both Go clients can be held to the versions of an old Kafka."""
     topic = f"early-{client}-{version}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
-    records = [question_record(partition, Seen(seen.key, seen.value, ())) for partition, seen in PLACED]
+    records = [question_record(partition, bare(record)) for partition, record in PLACED]
     run(client, broker, "produce", topic, version=version, codec="gzip", records=records)
-    bare = {place: Seen(seen.key, seen.value, ()) for place, seen in expected().items()}
-    assert read_with_confluent(broker.bootstrap, topic, ENDS) == bare
+    assert read_with_confluent(broker.bootstrap, topic, ENDS) == expected(headers=False)
     found = answer_records(run(client, broker, "consume", topic, version=version, count=len(PLACED)))
-    assert by_place(found) == bare
+    assert by_place(found) == expected(headers=False)

@@ -1,72 +1,25 @@
-"""Old clients, each installed beside the others below ``build/clients`` and run as programs of their own.
-
-A program gets a JSON object as its one argument and base64 values line by line on standard input; it prints the base64
-values it read, line by line.
-"""
+"""Old clients, each installed beside the others below ``build/clients`` and run as programs of their own."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
+from typing import Any
 
-from benchmarks.rivals.kafka_jars import BUILD, JAVA_INSTALL, build_lock, client_classpath
-from tests.support.kafka_jars import or_skip
+from benchmarks.rivals.kafka_jars import JAVA_INSTALL
+from tests.support.kafka_jars import client_classpath
+from tests.support.readers import Seen
 from tests.support.requirements import require_tool
+from tests.support.toolchains import PROGRAMS, RUN_TIMEOUT_S, Record, ask, installed
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "clients"
-INSTALL_TIMEOUT_S = 300
-RUN_TIMEOUT_S = 90
-
-
-def installed(name: str, install: Callable[[Path], list[str]], files: Iterable[Path] = ()) -> Path:
-    """A directory below ``build/clients`` that ``install``'s command filled, once for each content of ``files``.
-
-    The command runs in the directory, where copies of the files lie. Raises AssertionError where it fails.
-    """
-    directory = BUILD / "clients" / name
-    sources = {path.name: path.read_bytes() for path in files}
-    recipe = repr(sorted(sources.items()))
-    with build_lock(directory):
-        marker = directory / "complete"
-        if marker.exists() and marker.read_text() == recipe:
-            return directory
-        for file_name, text in sources.items():
-            (directory / file_name).write_bytes(text)
-        command = install(directory)
-        done = subprocess.run(
-            command, cwd=directory, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
-        )
-        assert done.returncode == 0, f"{' '.join(command)}:\n{(done.stdout + done.stderr)[-3000:]}"
-        marker.write_text(recipe)
-    return directory
+JAVA_FLAGS = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+"""Programs of a second: a small heap, one collector thread, and no compiler that only pays later."""
+NULL = "-"
 
 
-def run_program(
-    command: list[str],
-    options: dict[str, str | int],
-    values: Iterable[bytes] = (),
-    environment: dict[str, str] | None = None,
-) -> list[bytes]:
-    """Run a client program to its end; the values it printed."""
-    lines = b"".join(b64encode(value) + b"\n" for value in values)
-    done = subprocess.run(
-        [*command, json.dumps(options)],
-        input=lines,
-        capture_output=True,
-        timeout=RUN_TIMEOUT_S,
-        env={**os.environ, **(environment or {})},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
-    return [b64decode(line) for line in done.stdout.splitlines()]
-
-
-def run_kafka_python(version: str, options: dict[str, str | int], values: Iterable[bytes] = ()) -> list[bytes]:
+def ask_kafka_python(version: str, question: dict[str, Any]) -> dict[str, Any]:
     """``old_kafka_python.py`` with a release of kafka-python."""
     directory = installed(
         f"kafka-python-{version}",
@@ -77,17 +30,50 @@ def run_kafka_python(version: str, options: dict[str, str | int], values: Iterab
         ],
     )
     program = [sys.executable, "-W", "ignore", str(PROGRAMS / "old_kafka_python.py")]
-    return run_program(program, options, values, {"PYTHONPATH": str(directory)})
+    return ask(program, question, {"PYTHONPATH": str(directory)})
 
 
-def run_java_client(version: str, program: str, words: Iterable[str], values: Iterable[bytes] = ()) -> list[bytes]:
-    """``java/<program>.java`` with a release of kafka-clients."""
+def _word(value: bytes | None) -> str:
+    return NULL if value is None else "=" + b64encode(value).decode()
+
+
+def _value(word: str) -> bytes | None:
+    return None if word == NULL else b64decode(word[1:])
+
+
+def java_line(partition: int, seen: Seen) -> str:
+    """A record as the Java programs read it: partition, key, value, then name and value of each header."""
+    headers = [word for name, value in seen.headers for word in (_word(name.encode()), _word(value))]
+    return " ".join([str(partition), _word(seen.key), _word(seen.value), *headers])
+
+
+def _java_record(line: str) -> Record:
+    partition, offset, timestamp, key, value, *headers = line.split(" ")
+    names = [(_value(word) or b"").decode() for word in headers[::2]]
+    values = [_value(word) or b"" for word in headers[1::2]]
+    seen = Seen(_value(key), _value(value), tuple(zip(names, values, strict=True)))
+    return Record(int(partition), int(offset), int(timestamp), seen)
+
+
+def run_java(version: str, program: str, options: dict[str, Any], lines: Iterable[str] = ()) -> list[Record]:
+    """``java/<program>.java`` with a release of kafka-clients; the records it printed, in the order of their places."""
     compiler = require_tool("javac", JAVA_INSTALL)
-    classpath = or_skip(lambda: client_classpath(version))
+    java = require_tool("java", JAVA_INSTALL)
+    classpath = client_classpath(version)
     directory = installed(
         f"java-{version}-{program}",
         lambda target: [compiler, "-nowarn", "-cp", classpath, "-d", str(target), f"{program}.java"],
         [PROGRAMS / "java" / f"{program}.java"],
     )
-    java = require_tool("java", JAVA_INSTALL)
-    return run_program([java, "-Xmx256M", "-cp", f"{directory}:{classpath}", program, *words], {}, values)
+    words = [f"{name}={value}" for name, value in options.items()]
+    done = subprocess.run(
+        [java, *JAVA_FLAGS, "-cp", f"{directory}:{classpath}", program, *words],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [_java_record(line) for line in done.stdout.splitlines()]
+    return sorted(found, key=lambda record: (record.partition, record.offset))

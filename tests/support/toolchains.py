@@ -7,6 +7,7 @@ is kept until its sources change; a killed build leaves nothing that looks whole
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from base64 import b64decode, b64encode
@@ -93,10 +94,17 @@ def _record(fields: Mapping[str, Any]) -> Record:
     return Record(fields["partition"], fields["offset"], fields.get("timestamp", -1), seen)
 
 
-def ask(command: list[str], question: Mapping[str, Any]) -> dict[str, Any]:
+def ask(
+    command: list[str], question: Mapping[str, Any], environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Run a program to its end; its answer. A failed program fails the test with what it printed."""
     done = subprocess.run(
-        command, input=json.dumps(question).encode(), capture_output=True, timeout=RUN_TIMEOUT_S, check=False
+        command,
+        input=json.dumps(question).encode(),
+        capture_output=True,
+        timeout=RUN_TIMEOUT_S,
+        env={**os.environ, **(environment or {})},
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
     answer: dict[str, Any] = json.loads(done.stdout)

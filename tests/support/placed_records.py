@@ -1,0 +1,83 @@
+"""Records with a fixed place: what one client writes and another must find there, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+
+from tests.support.admin import Admin
+from tests.support.readers import Place, Seen
+from tests.support.real_text import real_lines
+from tests.support.toolchains import Record
+from tests.support.writers import record_of
+
+SECONDS = 30.0
+PARTITIONS = 3
+ODD = [
+    Seen(None, b"no key", ()),
+    Seen(b"tombstone", None, ()),
+    Seen(b"", b"", (("empty", b""), ("bytes", b"\x00\xff"))),
+]
+RECORDS = [record_of(line) for line in real_lines()[:300]] + ODD
+PLACED = [(index % PARTITIONS, record) for index, record in enumerate(RECORDS)]
+"""Partition and record, in the order of sending."""
+ENDS = {partition: sum(each == partition for each, _ in PLACED) for partition in range(PARTITIONS)}
+
+
+def ends(times: int) -> dict[int, int]:
+    """The end offset of each partition after all records were sent so many times."""
+    return {partition: times * end for partition, end in ENDS.items()}
+
+
+def expected(times: int = 1, *, headers: bool = True) -> dict[Place, Seen]:
+    """Where each record must lie when all are sent so many times, in order, to an empty topic."""
+    next_offset = dict.fromkeys(range(PARTITIONS), 0)
+    found: dict[Place, Seen] = {}
+    for partition, record in times * PLACED:
+        place = (partition, next_offset[partition])
+        found[place] = record if headers else bare(record)
+        next_offset[partition] += 1
+    return found
+
+
+def bare(record: Seen) -> Seen:
+    """The record without headers, as formats before 0.11 keep it."""
+    return Seen(record.key, record.value, ())
+
+
+def by_place(records: Iterable[Record]) -> dict[Place, Seen]:
+    """Each record under its partition and offset. Raises AssertionError where a place was read twice."""
+    found: dict[Place, Seen] = {}
+    for record in records:
+        assert (record.partition, record.offset) not in found, f"{record} was read twice"
+        found[record.partition, record.offset] = record.seen
+    return found
+
+
+def write_placed(bootstrap: str, topic: str, codecs: Iterable[str] = ("none",)) -> None:
+    """librdkafka writes all records once for each codec. Raises AssertionError where one is refused."""
+    failures: list[str] = []
+    for codec in codecs:
+        producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20})
+        for partition, record in PLACED:
+            headers: Any = list(record.headers)
+            producer.produce(
+                topic,
+                record.value,
+                record.key,
+                partition=partition,
+                headers=headers,
+                on_delivery=lambda error, _: failures.append(str(error)) if error else None,
+            )
+        assert producer.flush(SECONDS) == 0
+    assert not failures, failures[:3]
+
+
+def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    """The group's committed offsets of a topic."""
+    request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, index) for index in range(PARTITIONS)])
+    admin = Admin(bootstrap)  # held on to: without its client the answer never comes
+    found = admin.client.list_consumer_group_offsets([request])[group].result()
+    return {each.partition: each.offset for each in found.topic_partitions}
