@@ -25,6 +25,7 @@ from broker.broker import Broker, RequestContext
 from broker.config import BrokerConfig, Endpoint
 from broker.connection import STALL_MS, Connection, Limits, Shell
 from broker.dispatch import Dispatcher
+from broker.log_metrics import register_log_metrics
 from broker.metadata import INTERNAL_TOPICS
 from broker.startup import build_broker
 from log.checkpoints import CLEANER_OFFSET_FILE
@@ -233,6 +234,7 @@ def register_metrics(broker: Broker, shell: Shell) -> None:
     metrics.gauge("kafka_server_fetchsessioncache_evictions", lambda: broker.fetch_sessions.evictions_total)
     metrics.gauge("kafka_server_replicamanager_partitioncount", lambda: len(broker.log_manager.partitions()))
     metrics.gauge("kafka_controller_globaltopiccount", lambda: len(broker.metadata.topics))
+    register_log_metrics(metrics, broker.log_manager)
 
 
 def forget_cleaned(broker: Broker, partition: TopicPartition) -> None:

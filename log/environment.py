@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from log.damage import DamageCounts
 from log.file_system import FileSystem, LogStorageError
 from log.producer_state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
 from log.time import Time
@@ -99,6 +100,7 @@ class LogEnvironment:
     file_system: FileSystem
     time: Time
     deletions: DeletionQueue = field(init=False)
+    damage: DamageCounts = field(default_factory=DamageCounts)
     producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS
     max_decompressed_bytes: int = 64 * 1024 * 1024
 

@@ -249,6 +249,7 @@ class LogLoader:
                 if segment.size == 0 and segment is not segments.active:
                     raise LogLoadError(f"{segment.records.path} is empty, but its index is not: {fault}")
                 logger.warning("%s: rebuilding indices of segment %d: %s", self._directory, segment.base_offset, fault)
+                self._request.environment.damage.indices += 1
                 rebuild_indices(segment, self._interval_bytes)
             self._check_transaction_index(segments, segment)
 
@@ -301,6 +302,7 @@ class LogLoader:
                 synced_below=recovery_point,
                 interval_bytes=self._interval_bytes,
                 progress=self._request.progress,
+                damage=self._request.environment.damage,
             )
             cut = cut_bytes > 0
             state.take_snapshot()

@@ -27,6 +27,7 @@ import logging
 from collections.abc import Iterator
 
 from log.batch_scan import BODY_CHUNK_BYTES, BatchHeader, crc_matches, iter_batches, iter_headers, parse_header
+from log.damage import DamageCounts
 from log.leader_epochs import LeaderEpochCache
 from log.producer_state import ProducerStateManager
 from log.records.scan_engine import SCAN
@@ -79,7 +80,17 @@ class _IndexBuilder:
 class SegmentRecovery:
     """The walk over one segment: how far it is valid, and everything that is made from its batches. One thread."""
 
-    __slots__ = ("_progress", "_state", "builder", "epochs", "next_offset", "segment", "synced_below", "valid")
+    __slots__ = (
+        "_progress",
+        "_state",
+        "builder",
+        "damage",
+        "epochs",
+        "next_offset",
+        "segment",
+        "synced_below",
+        "valid",
+    )
 
     def __init__(
         self,
@@ -90,6 +101,7 @@ class SegmentRecovery:
         synced_below: int,
         interval_bytes: int,
         progress: RecoveryProgress | None,
+        damage: DamageCounts,
     ) -> None:
         self.segment = segment
         self.epochs = epochs
@@ -99,6 +111,7 @@ class SegmentRecovery:
         self.next_offset = segment.base_offset
         self._state = state
         self._progress = progress
+        self.damage = damage
         segment.transaction_index.reset()
 
     def run(self) -> int:
@@ -110,6 +123,7 @@ class SegmentRecovery:
         if self.valid < size:
             self._ensure_unsynced(f"has no valid batch from byte {self.valid} on")
             logger.warning("%s: cutting %d bytes from byte %d on", segment.records.path, size - self.valid, self.valid)
+            self.damage.cut_bytes += size - self.valid
             segment.records.truncate_to(self.valid)
         self.builder.finish()
         if self._progress is not None:
@@ -165,13 +179,20 @@ def recover_segment(
     synced_below: int,
     interval_bytes: int,
     progress: RecoveryProgress | None = None,
+    damage: DamageCounts,
 ) -> int:
     """See the module; returns the bytes cut off. ``synced_below`` is the recovery point.
 
     Raises LogLoadError, KafkaStorageError.
     """
     return SegmentRecovery(
-        segment, state, epochs, synced_below=synced_below, interval_bytes=interval_bytes, progress=progress
+        segment,
+        state,
+        epochs,
+        synced_below=synced_below,
+        interval_bytes=interval_bytes,
+        progress=progress,
+        damage=damage,
     ).run()
 
 
@@ -191,6 +212,7 @@ def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memo
             if next_offset >= work.synced_below:
                 logger.warning("recovery stops: %s", error)
                 return
+            work.damage.batches += 1
             logger.error("damaged batch kept, its records cannot be read: %s", error)
             found = find_next_batch(segment, position + 1, next_offset)
             if found is None:

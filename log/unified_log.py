@@ -19,6 +19,7 @@ published whole (an int, a tuple, an immutable snapshot) and read without it. Re
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -39,7 +40,9 @@ from log.timestamps import TimestampAndOffset, find_offset_by_timestamp
 from log.topic_partition import TopicPartition
 from log.transaction_index import AbortedTxn
 from log.validator import AppendOrigin, BatchSummary, LogValidator, ValidationParams, ValidationResult
-from protocol.errors import KafkaStorageError, OffsetOutOfRangeError, RecordListTooLargeError
+from protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError, RecordListTooLargeError
+
+logger = logging.getLogger(__name__)
 
 NO_TIMESTAMP = -1
 
@@ -253,7 +256,12 @@ class UnifiedLog:
         """
         if self._directory_state.failure is not None:
             raise self._unavailable()
-        return read_log(self, offset, max_bytes, isolation, min_one_message)
+        try:
+            return read_log(self, offset, max_bytes, isolation, min_one_message)
+        except CorruptMessageError as error:
+            self.environment.damage.reads += 1
+            logger.error("%s: nothing served at offset %d: %s", self.topic_partition, offset, error)
+            raise
 
     def fetch_offset_by_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
         """The first record at or after ``timestamp`` (ms), or what -1 to -5 ask for. Any thread, no lock.

@@ -78,6 +78,8 @@ def test_flip_in_a_synced_segment_costs_only_that_batch(tmp_path: Path, at: int)
         assert good >= end - len(headers)
         assert good >= end - 1 or at in (8, 16), "a broken length or magic hides its neighbours"
         reopened.close()
+    damage = bench.environment.damage
+    assert damage.reads > 0 or at != 16, "a header that cannot be is counted when a reader meets it"
     assert any(f.path == victim.records.path for f in check_directory(OsFileSystem(), bench.directory))
 
 
@@ -89,6 +91,23 @@ def test_flip_in_the_unsynced_tail_is_cut_with_what_follows(tmp_path: Path) -> N
     recovered = bench.open(recovery_point=log.segments.active.base_offset)
     assert recovered.log_end_offset == damaged.base_offset
     assert values(recovered) == {n: value_of(n) for n in range(damaged.base_offset)}
+    assert bench.environment.damage.cut_bytes > 0
+
+
+def test_damage_below_the_recovery_point_of_an_unsynced_segment_is_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, log = filled(tmp_path, 60)
+    log.flush()
+    end = log.log_end_offset
+    damaged = list(log.segments.active.headers())[1]
+    for _ in range(3):
+        append(log, batch(1, value=value_of(log.log_end_offset)))
+    flip(log.segments.active.records.path, damaged.position + 70)
+    recovered = bench.open(recovery_point=end)
+    assert recovered.log_end_offset == end + 3, "nothing behind the damage is lost"
+    assert bench.environment.damage.batches == 1
+    assert any("damaged batch kept" in record.getMessage() for record in caplog.records)
 
 
 def test_synced_damage_at_the_end_is_refused_not_cut(tmp_path: Path) -> None:
