@@ -1,0 +1,1 @@
+"""Finding records: hashes, rows, engines, look-ups and filters over the index files of a log."""

@@ -1,0 +1,81 @@
+"""Chooses who takes rows out of records and puts them into files: the reference, or the kernels once they are loaded.
+
+As ``log.records.engine``: results never depend on it, a broker that indexes little never loads numba.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from log.find import reference
+from log.find.reference import Put, Restored, Stop, Walk, Wanted
+
+if TYPE_CHECKING:
+    from log.consume_queue import ConsumeQueueFile
+    from log.find.rows import Rows
+    from log.index_file import IndexFile
+
+__all__ = ["ENGINE", "FindEngine", "Stop", "Walk", "Wanted"]
+
+#: Record-level work, in bytes, before kernels are worth loading.
+LOAD_AFTER_BYTES = 1024 * 1024
+
+
+class FindEngine:
+    """Record-level work of indexing with the engine that fits. One per process, ``ENGINE``; tests make their own."""
+
+    __slots__ = ("_work_bytes", "kernels", "load_after_bytes")
+
+    def __init__(self, load_after_bytes: int = LOAD_AFTER_BYTES) -> None:
+        self.load_after_bytes = load_after_bytes
+        self._work_bytes = 0
+        self.kernels: ModuleType | None = None
+
+    def use_kernels(self, kernels: ModuleType) -> None:
+        """Switch to a loaded kernel module (its numpy side, ``log.find.kernel_calls``); called by the loader."""
+        self.kernels = kernels
+
+    def _count_work(self, size: int) -> None:
+        before = self._work_bytes
+        self._work_bytes = before + size
+        if before < self.load_after_bytes <= before + size:
+            from log.records.kernel_loader import load_in_background  # subprocess and threading are not cheap to import
+
+            load_in_background("log.find.kernel_calls", self.use_kernels)
+
+    def walk_chunk(self, rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int) -> Walk:
+        """See :func:`log.find.reference.walk_chunk`."""
+        if self.kernels is None:
+            self._count_work(len(chunk))
+            return reference.walk_chunk(rows, chunk, wanted, base_position)
+        walk: Walk = self.kernels.walk_chunk(rows, chunk, wanted, base_position)
+        return walk
+
+    def put_entries(self, file: IndexFile, rows: Rows, start: int, end: int) -> Put:
+        """See :func:`log.find.reference.put_entries`."""
+        if self.kernels is None:
+            return reference.put_entries(file, rows, start, end)
+        put: Put = self.kernels.put_entries(file, rows, start, end)
+        return put
+
+    def restore_slots(self, file: IndexFile, count: int) -> Restored:
+        """See :func:`log.find.reference.restore_slots`. numpy does it without a kernel; small files need neither."""
+        if count < RESTORE_WITH_NUMPY:
+            return reference.restore_slots(file, count)
+        from log.find import restoring
+
+        return restoring.restore_slots(file, count)
+
+    def put_tags(self, file: ConsumeQueueFile, rows: Rows, start: int, end: int) -> None:
+        """See :func:`log.find.reference.put_tags`."""
+        if self.kernels is None:
+            reference.put_tags(file, rows, start, end)
+        else:
+            self.kernels.put_tags(file, rows, start, end)
+
+
+#: From so many entries on numpy is worth its import.
+RESTORE_WITH_NUMPY = 50_000
+#: The process's engine.
+ENGINE = FindEngine()

@@ -1,0 +1,41 @@
+"""RocketMQ's hashes: Java's ``String.hashCode`` over the bytes, each byte taken as a character.
+
+    h("")        = 0
+    h(s + byte)  = 31 * h(s) + byte        (32 bits, signed)
+    key hash     = |h("topic#key")|, 0 where that overflows        4 bytes, never negative
+    tag hash     = h(tag)                                          8 bytes, sign kept
+
+For ASCII these are the very numbers RocketMQ stores. They collide easily ("Aa" and "BB"), so nobody may trust one: who
+finds a record by its hash compares the key or the header itself.
+"""
+
+from __future__ import annotations
+
+Buffer = bytes | bytearray | memoryview
+
+NO_KEY = -1
+"""In place of a key hash: the record has no key and is not indexed."""
+
+
+def java_hash(data: Buffer, seed: int = 0) -> int:
+    """``String.hashCode`` of ``data``, going on from the hash ``seed`` of what stands before it; signed 32 bits."""
+    value = seed & 0xFFFFFFFF
+    for byte in data:
+        value = (31 * value + byte) & 0xFFFFFFFF
+    return value - 0x100000000 if value & 0x80000000 else value
+
+
+def key_seed(topic: str) -> int:
+    """The hash of ``topic#``, from which every key hash of a topic goes on."""
+    return java_hash(f"{topic}#".encode())
+
+
+def key_hash(seed: int, key: Buffer) -> int:
+    """The key hash of ``key`` under the topic of ``seed``: 0 to 2^31 - 1."""
+    value = abs(java_hash(key, seed))
+    return value if value <= 0x7FFFFFFF else 0
+
+
+def tag_hash(tag: Buffer) -> int:
+    """The hash of a tag: signed, in the range of 32 bits, stored in 64."""
+    return java_hash(tag)

@@ -1,0 +1,141 @@
+"""The key index of one partition: IndexFiles in ``keys/``, each named by the offset it begins at.
+
+    open     checkpoint -> files opened, newer ones removed, the newest one restored to what the checkpoint says
+    put      into the newest file; a full one is synced and the next begun
+    select   newest file first
+    trim     files whose last offset is below the log start go
+
+Anything that is not as the checkpoint says, a file that is foreign or torn, means :class:`IndexDamagedError`: the
+caller builds anew. One writer; look-ups by any thread over the published tuple of files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from log.file_system import FileSystem
+from log.find.checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
+from log.index_file import IndexDamagedError, IndexFile
+
+if TYPE_CHECKING:
+    from log.find.rows import Rows
+
+DIRECTORY = "keys"
+SUFFIX = ".keys"
+MADE_FOR = "keys"
+
+
+class IndexSizes(NamedTuple):
+    """How large new files are made: slots and entries of an IndexFile, entries of a ConsumeQueue."""
+
+    slots: int
+    entries: int
+    tag_entries: int
+
+
+class KeyIndex:
+    """See the module."""
+
+    def __init__(self, file_system: FileSystem, log_directory: str, sizes: IndexSizes) -> None:
+        self._file_system = file_system
+        self.directory = os.path.join(log_directory, DIRECTORY)
+        self._sizes = sizes
+        self._bases: list[int] = []
+        self.files: tuple[IndexFile, ...] = ()
+        self.next_offset = -1
+
+    def open(self) -> int:
+        """Open what the last checkpoint vouches for; returns the offset to go on from, -1 when there is nothing.
+
+        Raises IndexDamagedError, KafkaStorageError.
+        """
+        self._file_system.make_directory(self.directory)
+        checkpoint = read_checkpoint(self._file_system, os.path.join(self.directory, CHECKPOINT_FILE))
+        if checkpoint is None or checkpoint.made_for != MADE_FOR:
+            return -1
+        sizes = {entry.name: entry.size for entry in self._file_system.list_directory(self.directory)}
+        known = {self._name(state.base_offset) for state in checkpoint.files}
+        for name in sizes.keys() - known - {CHECKPOINT_FILE}:
+            self._file_system.unlink(os.path.join(self.directory, name))
+        files = [self._open_file(state, sizes) for state in checkpoint.files]
+        if files:
+            newest = checkpoint.files[-1]
+            files[-1].restore(newest.next_entry, newest.min_timestamp, newest.max_timestamp)
+        self._bases = [state.base_offset for state in checkpoint.files]
+        self.files = tuple(files)
+        self.next_offset = checkpoint.next_offset
+        return self.next_offset
+
+    def _open_file(self, state: FileState, sizes: dict[str, int]) -> IndexFile:
+        name = self._name(state.base_offset)
+        file = IndexFile.open(self._file_system, os.path.join(self.directory, name), sizes.get(name, 0))
+        if file.count < state.next_entry:
+            raise IndexDamagedError(f"{file.path} has {file.count} entries of {state.next_entry}")
+        file.min_timestamp = state.min_timestamp
+        return file
+
+    def start_anew(self, offset: int) -> None:
+        """Drop everything and begin at ``offset``. Raises KafkaStorageError."""
+        self.files, self._bases = (), []
+        self._file_system.remove_directory(self.directory)
+        self._file_system.make_directory(self.directory)
+        self.next_offset = offset
+
+    def put(self, rows: Rows, row: int, next_offset: int) -> None:
+        """Put the rows from ``row`` on; everything below ``next_offset`` is indexed then. Raises KafkaStorageError."""
+        while True:
+            if not self.files or self.files[-1].is_full:
+                if rows.first_keyed(row, rows.count) < 0:
+                    break
+                self._begin_file(rows.offsets[rows.first_keyed(row, rows.count)])
+            row = self.files[-1].put_rows(rows, row)
+            if row >= rows.count:
+                break
+        self.next_offset = next_offset
+
+    def _begin_file(self, base_offset: int) -> None:
+        if self.files:
+            self.files[-1].sync()
+        path = os.path.join(self.directory, self._name(base_offset))
+        file = IndexFile.create(self._file_system, path, self._sizes.slots, self._sizes.entries)
+        self.files = (*self.files, file)
+        self._bases.append(base_offset)
+
+    def select(self, key_hash: int, begin: int, end: int, min_offset: int = 0) -> Iterator[int]:
+        """Offsets of that hash, newest first, whose time may lie in ``begin`` to ``end``. Raises IndexDamagedError."""
+        files = [file for file in self.files if file.touches(begin, end) and file.bounds.end_offset >= min_offset]
+        for file in files:
+            file.prefetch(key_hash)
+        for file in reversed(files):
+            yield from file.select(key_hash, begin, end, min_offset)
+
+    def checkpoint(self, *, sync: bool = True) -> None:
+        """Make what was put durable, then say so. Raises KafkaStorageError."""
+        if sync and self.files:
+            self.files[-1].sync()
+        states = tuple(
+            FileState(base, file.count, file.min_timestamp, file.bounds.end_timestamp)
+            for base, file in zip(self._bases, self.files, strict=True)
+        )
+        path = os.path.join(self.directory, CHECKPOINT_FILE)
+        write_checkpoint(self._file_system, path, Checkpoint(MADE_FOR, self.next_offset, states), sync=sync)
+
+    def trim(self, log_start_offset: int) -> bool:
+        """Remove the files that hold nothing from ``log_start_offset`` on. Raises KafkaStorageError."""
+        gone = 0
+        while gone < len(self.files) - 1 and self.files[gone].bounds.end_offset < log_start_offset:
+            gone += 1
+        if not gone:
+            return False
+        removed, self.files = self.files[:gone], self.files[gone:]
+        del self._bases[:gone]
+        self.checkpoint()
+        for file in removed:
+            self._file_system.unlink(file.path, missing_ok=True)
+        return True
+
+    @staticmethod
+    def _name(base_offset: int) -> str:
+        return f"{base_offset:020d}{SUFFIX}"

@@ -1,0 +1,225 @@
+"""Look-ups in one log: candidates from an index, newest first, each checked against the record itself.
+
+    key         KeyIndex.select           -> offsets whose hash and time match
+    tag         TagIndex.select_newest    -> offsets whose hash matches
+    time only   the log itself, in windows from its end, batches older than asked not decoded
+
+A candidate is believed only when the record at its offset is still there and has that key, that tag and that time: an
+entry below the log start, cleaned away, or of another key with the same hash gives nothing. So no answer is stale.
+
+Blocks on disk: for worker threads. Sees records below the high watermark, as a plain consumer does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from log.fetch import FetchIsolation
+from log.find.hashing import key_hash, key_seed, tag_hash
+from log.find.reference import tag_of
+from protocol.errors import InvalidRecordError, KafkaStorageError, OffsetOutOfRangeError
+from protocol.message_set import LegacyRecordBatch
+from protocol.record_batch import (
+    LOG_APPEND_TIME,
+    Record,
+    RecordBatch,
+    RecordContext,
+    iter_batches,
+    parse_records,
+    read_varint,
+    read_varlong,
+)
+from protocol.transferable import TransferableRecords
+
+if TYPE_CHECKING:
+    from log.indexer import LogIndexer
+    from log.unified_log import UnifiedLog
+
+MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
+_WINDOW_OFFSETS = 4096
+"""Offsets of a log that are read at a time when there is no index to ask."""
+_READ_BYTES = 1024 * 1024
+
+
+class NotIndexedError(Exception):
+    """The topic has no index that could answer; the message names the config that switches it on."""
+
+
+class Query(NamedTuple):
+    """What is looked for. Times in ms, both ends included; None asks for any key, any tag."""
+
+    key: bytes | None = None
+    tag: bytes | None = None
+    tag_header: str | None = None
+    begin: int = MIN_TIME
+    end: int = MAX_TIME
+
+    def matches(self, record: Record) -> bool:
+        """Whether this very record is asked for."""
+        if self.key is not None and record.key != self.key:
+            return False
+        if self.tag is not None and (self.tag_header is None or tag_of(record, self.tag_header.encode()) != self.tag):
+            return False
+        return self.begin <= record.timestamp <= self.end
+
+
+def find_newest(
+    log: UnifiedLog, indexer: LogIndexer | None, query: Query, below: int | None = None
+) -> Iterator[Record]:
+    """The records of a log that match, newest (highest offset) first; with ``below`` only offsets below it.
+
+    Raises NotIndexedError, IndexDamagedError (the index is to be built anew), KafkaStorageError.
+    """
+    upper = log.high_watermark if below is None else min(below, log.high_watermark)
+    if query.key is None and query.tag is None:
+        yield from scan_newest(log, query, upper)
+        return
+    reader = RecordReader(log)
+    for offset in candidates_newest(log, indexer, query, upper):
+        if offset < log.log_start_offset:
+            return
+        record = reader.record_at(offset)
+        if record is not None and query.matches(record):
+            yield record
+
+
+def candidates_newest(log: UnifiedLog, indexer: LogIndexer | None, query: Query, upper: int) -> Iterator[int]:
+    """Offsets below ``upper`` that may match, newest first."""
+    start = log.log_start_offset
+    keys, tags = (None, None) if indexer is None else (indexer.keys, indexer.tags)
+    if query.key is not None:
+        if keys is None:
+            raise NotIndexedError(f"{log.topic_partition.topic} has no index of its keys (index.keys=true makes one)")
+        hashed = key_hash(key_seed(log.topic_partition.topic), query.key)
+        for offset in keys.select(hashed, query.begin, query.end, start):
+            if offset < upper:
+                yield offset
+        return
+    assert query.tag is not None
+    if tags is None:
+        raise NotIndexedError(f"{log.topic_partition.topic} has no index of tags (index.tag.header makes one)")
+    yield from tags.select_newest(tag_hash(query.tag), start, upper)
+
+
+def scan_newest(log: UnifiedLog, query: Query, upper: int) -> Iterator[Record]:
+    """Matching records below ``upper``, newest first, from the log itself, a window at a time."""
+    lowest = log.log_start_offset
+    if query.begin > MIN_TIME:
+        found = log.fetch_offset_by_timestamp(max(query.begin, 0))
+        if found is None:
+            return
+        lowest = max(lowest, found.offset)
+    while upper > lowest:
+        first = max(lowest, upper - _WINDOW_OFFSETS)
+        yield from reversed([r for r in scan(log, query, first, upper) if first <= r.offset])
+        upper = first
+
+
+def scan(log: UnifiedLog, query: Query, start: int, end: int) -> Iterator[Record]:
+    """Matching records from ``start`` to below ``end``, oldest first, from the log itself."""
+    while start < end:
+        try:
+            stored = read_batches(log, start, _READ_BYTES)
+        except OffsetOutOfRangeError:
+            start = max(start + 1, log.log_start_offset)
+            continue
+        last = start
+        for batch in iter_batches(stored):
+            last = batch.last_offset + 1
+            if batch.max_timestamp < query.begin or batch.is_control:
+                continue
+            for record in records_of(batch):
+                if start <= record.offset < end and query.matches(record):
+                    yield record
+            if last >= end:
+                return
+        if last == start:
+            return
+        start = last
+
+
+def read_batches(log: UnifiedLog, offset: int, max_bytes: int) -> bytes:
+    """The stored bytes from the batch that holds ``offset`` on, at least that batch; empty at the high watermark.
+
+    Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError.
+    """
+    found = log.read(offset, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True).records
+    if not isinstance(found, TransferableRecords):
+        return b""
+    try:
+        return os.pread(found.file.fileno(), found.size, found.position)
+    except OSError as error:
+        raise KafkaStorageError(f"cannot read {log.topic_partition}: {error}") from error
+    finally:
+        found.release()
+
+
+def records_of(batch: RecordBatch | LegacyRecordBatch) -> Iterator[Record]:
+    """The batch's records with the times a consumer sees."""
+    if isinstance(batch, RecordBatch) or batch.timestamp_type != LOG_APPEND_TIME:
+        yield from batch.records()
+    else:
+        yield from (record._replace(timestamp=batch.max_timestamp) for record in batch.records())
+
+
+class RecordReader:
+    """Reads single records of a log; neighbours share the batch that was read last. One thread."""
+
+    def __init__(self, log: UnifiedLog) -> None:
+        self._log = log
+        self._batch: RecordBatch | LegacyRecordBatch | None = None
+        self._section: bytes = b""
+
+    def record_at(self, offset: int) -> Record | None:
+        """The record at ``offset``; None when retention or the cleaner took it. Raises CorruptMessageError."""
+        batch = self._batch
+        if batch is None or not batch.base_offset <= offset <= batch.last_offset:
+            batch = self._read(offset)
+        if batch is None or batch.is_control or batch.last_offset < offset:
+            return None
+        if isinstance(batch, LegacyRecordBatch):
+            return next((record for record in records_of(batch) if record.offset == offset), None)
+        if batch.base_offset > offset:
+            return None
+        place = record_place(self._section, batch.record_count, offset - batch.base_offset)
+        if place is None:
+            return None
+        append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
+        context = RecordContext(batch.base_offset, batch.base_timestamp, -1, append_time)
+        return next(parse_records(self._section[place[0] : place[1]], 1, context))
+
+    def _read(self, offset: int) -> RecordBatch | LegacyRecordBatch | None:
+        self._batch = None
+        try:
+            stored = read_batches(self._log, offset, 1)
+        except OffsetOutOfRangeError:
+            return None
+        batch = next(iter_batches(stored), None)
+        if batch is None:
+            return None
+        batch.ensure_valid()
+        if isinstance(batch, RecordBatch):
+            self._section = bytes(batch.uncompressed_section())
+        self._batch = batch
+        return batch
+
+
+def record_place(section: bytes, count: int, offset_delta: int) -> tuple[int, int] | None:
+    """The byte range of the record with that offset delta; None when there is none. Raises InvalidRecordError."""
+    position = 0
+    try:
+        for _ in range(count):
+            start = position
+            length, position = read_varint(section, start)
+            if length < 0:
+                break
+            _, at = read_varlong(section, position + 1)
+            delta, _ = read_varint(section, at)
+            position += length
+            if delta >= offset_delta:
+                return (start, position) if delta == offset_delta else None
+    except IndexError:
+        raise InvalidRecordError("Found invalid record structure") from None
+    return None

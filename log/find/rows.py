@@ -1,0 +1,60 @@
+"""What the indexer takes out of records: one row each, in columns, filled by either engine.
+
+Columns are ``array('q')``: the plain reference appends to them by index, a kernel sees the same memory as numpy arrays.
+A batch's rows come together or not at all, so an indexer can go on behind any row count it was given.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+
+from log.find.hashing import NO_KEY
+
+INITIAL_ROWS = 65_536
+
+
+class Rows:
+    """Up to ``capacity`` rows; ``count`` are filled. One thread."""
+
+    __slots__ = ("capacity", "count", "key_hashes", "offsets", "positions", "sizes", "tag_hashes", "timestamps")
+
+    def __init__(self, capacity: int = INITIAL_ROWS) -> None:
+        empty = bytes(8 * capacity)
+        self.count = 0
+        self.capacity = capacity
+        self.offsets = array("q", empty)
+        self.timestamps = array("q", empty)
+        self.key_hashes = array("q", empty)
+        """The key hash, ``NO_KEY`` without a key."""
+        self.tag_hashes = array("q", empty)
+        """The tag hash, 0 without a tag."""
+        self.positions = array("q", empty)
+        """Where the record's batch begins in its segment."""
+        self.sizes = array("q", empty)
+        """The size of the record's batch."""
+
+    def make_room(self, wanted: int) -> None:
+        """Room for ``wanted`` rows beyond those that are filled."""
+        missing = self.count + wanted - self.capacity
+        if missing > 0:
+            self.capacity += missing
+            columns = (self.offsets, self.timestamps, self.key_hashes, self.tag_hashes, self.positions, self.sizes)
+            for column in columns:
+                column.frombytes(bytes(8 * missing))
+
+    def first_at(self, offset: int) -> int:
+        """The first row at or above ``offset``, or the end."""
+        return bisect_left(self.offsets, offset, 0, self.count)
+
+    def first_keyed(self, start: int, end: int) -> int:
+        """The first row in ``start`` to ``end`` that has a key, or -1."""
+        hashes = self.key_hashes
+        for row in range(start, end):
+            if hashes[row] != NO_KEY:
+                return row
+        return -1
+
+    def end_below(self, start: int, offset: int) -> int:
+        """The first row from ``start`` on at or above ``offset``, or the end."""
+        return bisect_left(self.offsets, offset, start, self.count)

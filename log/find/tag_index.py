@@ -1,0 +1,124 @@
+"""The tag index of one partition: ConsumeQueues in ``tags/``, each named by its first offset.
+
+As :class:`log.find.key_index.KeyIndex`, but for what an entry means. Made for one header name: another one means to
+build anew. One writer; look-ups by any thread over the published tuple of files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from log.consume_queue import ConsumeQueueFile
+from log.file_system import FileSystem
+from log.find.checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
+
+if TYPE_CHECKING:
+    from log.find.key_index import IndexSizes
+    from log.find.rows import Rows
+
+DIRECTORY = "tags"
+SUFFIX = ".tags"
+
+
+class TagIndex:
+    """See the module."""
+
+    def __init__(self, file_system: FileSystem, log_directory: str, sizes: IndexSizes, header: str) -> None:
+        self._file_system = file_system
+        self.directory = os.path.join(log_directory, DIRECTORY)
+        self._sizes = sizes
+        self._made_for = "tags " + header.encode().hex()
+        self.files: tuple[ConsumeQueueFile, ...] = ()
+        self.next_offset = -1
+
+    def open(self) -> int:
+        """Open what the last checkpoint vouches for; returns the offset to go on from, -1 when there is nothing.
+
+        Raises IndexDamagedError, KafkaStorageError.
+        """
+        self._file_system.make_directory(self.directory)
+        checkpoint = read_checkpoint(self._file_system, os.path.join(self.directory, CHECKPOINT_FILE))
+        if checkpoint is None or checkpoint.made_for != self._made_for:
+            return -1
+        sizes = {entry.name: entry.size for entry in self._file_system.list_directory(self.directory)}
+        known = {self._name(state.base_offset) for state in checkpoint.files}
+        for name in sizes.keys() - known - {CHECKPOINT_FILE}:
+            self._file_system.unlink(os.path.join(self.directory, name))
+        files = []
+        for state in checkpoint.files:
+            name = self._name(state.base_offset)
+            path = os.path.join(self.directory, name)
+            files.append(ConsumeQueueFile.open(self._file_system, path, state.base_offset, sizes.get(name, 0)))
+        if files:
+            files[-1].clear_from(checkpoint.next_offset)
+        self.files = tuple(files)
+        self.next_offset = checkpoint.next_offset
+        return self.next_offset
+
+    def start_anew(self, offset: int) -> None:
+        """Drop everything and begin at ``offset``. Raises KafkaStorageError."""
+        self.files = ()
+        self._file_system.remove_directory(self.directory)
+        self._file_system.make_directory(self.directory)
+        self.next_offset = offset
+
+    def put(self, rows: Rows, row: int, next_offset: int) -> None:
+        """Put the rows from ``row`` on; everything below ``next_offset`` is indexed then. Raises KafkaStorageError."""
+        while row < rows.count:
+            if not self.files or rows.offsets[row] >= self.files[-1].end_offset:
+                self._begin_file(rows.offsets[row])
+            row = self.files[-1].put_rows(rows, row)
+        self.next_offset = next_offset
+
+    def _begin_file(self, base_offset: int) -> None:
+        if self.files:
+            self.files[-1].sync()
+        path = os.path.join(self.directory, self._name(base_offset))
+        file = ConsumeQueueFile.create(self._file_system, path, base_offset, self._sizes.tag_entries)
+        self.files = (*self.files, file)
+
+    def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
+        """Offsets from ``start`` to below ``end`` with that tag hash, ascending."""
+        end = min(end, self.next_offset)
+        for file in self.files:
+            if file.end_offset > start and file.base_offset < end:
+                yield from file.select(tag_hash, start, end)
+
+    def select_newest(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
+        """The same, newest first: file by file, each in windows that are turned round."""
+        end = min(end, self.next_offset)
+        for file in reversed(self.files):
+            last = min(end, file.end_offset)
+            while last > max(start, file.base_offset):
+                first = max(start, file.base_offset, last - _WINDOW)
+                yield from reversed(list(file.select(tag_hash, first, last)))
+                last = first
+
+    def checkpoint(self, *, sync: bool = True) -> None:
+        """Make what was put durable, then say so. Raises KafkaStorageError."""
+        if sync and self.files:
+            self.files[-1].sync()
+        states = tuple(FileState(file.base_offset) for file in self.files)
+        path = os.path.join(self.directory, CHECKPOINT_FILE)
+        write_checkpoint(self._file_system, path, Checkpoint(self._made_for, self.next_offset, states), sync=sync)
+
+    def trim(self, log_start_offset: int) -> bool:
+        """Remove the files that hold nothing from ``log_start_offset`` on. Raises KafkaStorageError."""
+        removed = [file for file in self.files[:-1] if file.end_offset <= log_start_offset]
+        if not removed:
+            return False
+        self.files = self.files[len(removed) :]
+        self.checkpoint()
+        for file in removed:
+            self._file_system.unlink(file.path, missing_ok=True)
+        return True
+
+    @staticmethod
+    def _name(base_offset: int) -> str:
+        return f"{base_offset:020d}{SUFFIX}"
+
+
+_WINDOW = 65_536
+"""Entries searched at a time when the newest are wanted first."""

@@ -1,0 +1,38 @@
+"""Times as people write them, in ms since 1970: ``1700000000000``, ``2026-11-21``, ``2026-11-21T09:00``, with ``Z`` or an
+offset in UTC terms and without one in local time; ``09:00`` or ``09:00:30`` of the day given; ``15m``, ``2h``, ``1d``
+ago."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+_AGO = re.compile(r"(\d+)([smhd])")
+_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MS_DIGITS = 9
+"""A number of at least so many digits is milliseconds; fewer could be meant as a year or as seconds."""
+
+
+def parse_time(text: str, now_ms: int | None = None) -> int:
+    """The time ``text`` means, in ms. Only with ``now_ms`` may it be relative to today or to now. Raises ValueError."""
+    if text.lstrip("-").isdigit() and len(text.lstrip("-")) >= _MS_DIGITS:
+        return int(text)
+    if now_ms is not None:
+        ago = _AGO.fullmatch(text)
+        if ago:
+            return now_ms - int(ago[1]) * _UNIT_MS[ago[2]]
+        of_day = _OF_DAY.fullmatch(text)
+        if of_day:
+            hour, minute, second = (int(part or 0) for part in of_day.groups())
+            today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone()
+            return to_ms(today.replace(hour=hour, minute=minute, second=second, microsecond=0))
+    try:
+        return to_ms(datetime.fromisoformat(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is no time: milliseconds since 1970, or 2026-11-21T09:00") from None
+
+
+def to_ms(moment: datetime) -> int:
+    """Milliseconds since 1970; a time without zone is local."""
+    return round(moment.timestamp() * 1000)

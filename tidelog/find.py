@@ -1,0 +1,110 @@
+"""Finding records from Python: ``Tidelog(bootstrap).find(topic, key=...)``, an iterator over what matches, newest first.
+
+    from tidelog import Tidelog
+
+    for record in Tidelog("127.0.0.1:9092").find("orders", key="4711", begin="09:00", end="10:00"):
+        print(record.offset, record.value)
+
+The broker is asked page by page over its admin interface, whose address it tells itself; a page is read while the last
+one is used up. Nothing but the standard library is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from tidelog.client import DEFAULT_BOOTSTRAP, ClientError
+
+PAGE_RECORDS = 1000
+_TIMEOUT_S = 60.0
+
+
+class FoundRecord(NamedTuple):
+    """One record. ``timestamp`` in ms; keys, values and header values are bytes or None."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Tidelog:
+    """A running broker, by the address its clients use. Any thread; each ``find`` is independent."""
+
+    def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP, *, admin: str | None = None) -> None:
+        """``admin`` is HOST:PORT of the admin interface where it is not reachable as the broker says."""
+        self.bootstrap = bootstrap
+        self._admin = admin
+
+    def find(
+        self, topic: str, *, key: str | bytes | None = None, tag: str | bytes | None = None,
+        begin: str | int | None = None, end: str | int | None = None, max_records: int | None = None,
+        wait: bool = True,
+    ) -> Iterator[FoundRecord]:  # fmt: skip
+        """The records that match, newest first, lazily.
+
+        ``begin`` and ``end`` are included: ms, ISO 8601, ``09:00`` of today, ``15m`` ago. ``max_records`` None is all.
+        With ``wait`` nothing is missed that was acknowledged before the call. Raises ClientError (no broker, no such
+        topic, no such index), OSError.
+        """
+        parameters: dict[str, str] = {"format": "base64", "wait": str(wait).lower()}
+        for name, value in (("key", key), ("tag", tag)):
+            if value is not None:
+                raw = value.encode() if isinstance(value, str) else value
+                parameters[f"{name}64"] = base64.b64encode(raw).decode()
+        for name, moment in (("from", begin), ("to", end)):
+            if moment is not None:
+                parameters[name] = str(moment)
+        return self._pages(topic, parameters, max_records)
+
+    def _pages(self, topic: str, parameters: dict[str, str], max_records: int | None) -> Iterator[FoundRecord]:
+        remaining = max_records
+        while remaining is None or remaining > 0:
+            wanted = PAGE_RECORDS if remaining is None else min(PAGE_RECORDS, remaining)
+            answer = self._ask(topic, {**parameters, "max": str(wanted)})
+            for entry in answer["records"]:
+                yield decode_record(topic, entry)
+            if answer["next"] is None:
+                return
+            parameters["next"] = answer["next"]
+            if remaining is not None:
+                remaining -= len(answer["records"])
+
+    def _ask(self, topic: str, parameters: dict[str, str]) -> dict[str, Any]:
+        from http.client import HTTPConnection, HTTPException
+
+        if self._admin is None:
+            from tidelog.commands.compaction import admin_address
+
+            host, port = admin_address(self.bootstrap)
+            self._admin = f"{host}:{port}"
+        connection = HTTPConnection(self._admin, timeout=_TIMEOUT_S)
+        try:
+            connection.request("GET", f"/topics/{quote(topic, safe='')}/records?{urlencode(parameters)}")
+            response = connection.getresponse()
+            answer: dict[str, Any] = json.loads(response.read())
+        except (HTTPException, ValueError) as error:
+            raise ClientError(f"the admin interface at {self._admin} does not answer as it should: {error}") from error
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise ClientError(answer.get("error", f"the admin interface answered {response.status}"))
+        return answer
+
+
+def decode_record(topic: str, entry: dict[str, Any]) -> FoundRecord:
+    """A record as the broker's JSON has it, in base64."""
+    headers = tuple((name, _decode(value)) for name, value in entry["headers"])
+    key, value = _decode(entry["key"]), _decode(entry["value"])
+    return FoundRecord(topic, entry["partition"], entry["offset"], entry["timestamp"], key, value, headers)
+
+
+def _decode(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
