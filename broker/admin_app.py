@@ -6,6 +6,7 @@ GET  /metrics                      Prometheus text
 GET  /compaction                   JSON: state of every compacted partition
 POST /compaction/TOPIC             clean its partitions now; JSON reports when done
      ?dry_run=1 changes nothing, ?wait=0 answers 202 at once
+GET  /topics/TOPIC/records         records by key, tag and time (``broker.find_app``)
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
             web.get("/metrics", metrics),
             web.get("/compaction", compaction),
             web.post("/compaction/{topic}", run_compaction),
+            web.get("/topics/{topic}/records", find_records),
         ]
     )
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S)
@@ -175,6 +177,13 @@ async def run_compaction(request: web.Request) -> web.Response:
     results = await asyncio.gather(*futures, return_exceptions=True)
     answer = [_result(partition, result) for partition, result in zip(partitions, results, strict=True)]
     return web.json_response(answer, status=409 if any("error" in entry for entry in answer) else 200)
+
+
+async def find_records(request: web.Request) -> web.StreamResponse:
+    """Look records up; imported with the first question."""
+    from broker.find_app import answer_find
+
+    return await answer_find(request.app[BROKER], request)
 
 
 def _result(partition: TopicPartition, result: Any) -> dict[str, Any]:

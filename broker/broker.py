@@ -54,6 +54,8 @@ class Broker:
     """The group and transaction coordinators, made when the first request for them comes."""
     cleaner: Any = None
     """The log cleaner, once ``broker.compaction`` has started it."""
+    indexing: Any = None
+    """The indexer thread, once a topic with an index has made ``broker.indexing`` start it."""
 
 
 class RequestContext:

@@ -70,12 +70,10 @@ class FindAnswer:
         sources = [self._of_partition(index, log) for index, log in enumerate(self.logs)]
         merged = heapq.merge(*sources, key=lambda found: -found.record.timestamp)
         positions = dict(request.below)
-        count = 0
-        for found in merged:
+        for count, found in enumerate(merged):
             if count == request.max_records:
                 self.next = format_next(positions)
                 return
-            count += 1
             positions[found.partition] = found.record.offset
             yield found
 

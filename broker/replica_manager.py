@@ -38,6 +38,8 @@ class ReplicaManager:
         "_partitions",
         "_purgatory",
         "_topics",
+        "make_way",
+        "on_index_configs",
         "on_log_deleted",
     )
 
@@ -59,7 +61,10 @@ class ReplicaManager:
         self._in_thread = in_thread
         self._node_id = node_id
         self._partitions: dict[bytes, dict[int, Partition]] = {}
+        self.make_way: Callable[[str], object] = lambda _topic: None
         self.on_log_deleted: Callable[[TopicPartition], object] = lambda _partition: None
+        self.on_index_configs: Callable[[TopicImage], object] = lambda _image: None
+        """Told of topics that are made, widened or get other configs."""
 
     def partition(self, topic: str, index: int) -> Partition:
         """The partition of that name. Raises UnknownTopicOrPartitionError."""
@@ -92,10 +97,12 @@ class ReplicaManager:
 
     def topic_created(self, image: TopicImage, first_partition: int) -> None:
         """Make the first EAGER_LOGS logs of new partitions; others are made when touched. Raises KafkaStorageError."""
+        self.make_way(image.name)
         for index in range(first_partition, min(image.partition_count, first_partition + EAGER_LOGS)):
             self._log_manager.get_or_create_log(
                 TopicPartition(image.name, index), image.topic_id, self._log_config(image), is_new=True
             )
+        self.on_index_configs(image)
 
     def topic_deleted(self, image: TopicImage) -> None:
         """Remove the logs; fetches parked on them are answered with the error."""
@@ -114,6 +121,7 @@ class ReplicaManager:
             for partition in partitions.values():
                 if partition.opened_log is not None:
                     partition.opened_log.update_config(config)
+        self.on_index_configs(image)
 
     def _make(self, image: TopicImage, index: int) -> Partition:
         if not 0 <= index < image.partition_count:

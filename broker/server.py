@@ -26,7 +26,7 @@ from broker.config import BrokerConfig, Endpoint
 from broker.connection import STALL_MS, Connection, Limits, Shell
 from broker.dispatch import Dispatcher
 from broker.log_metrics import register_log_metrics
-from broker.metadata import INTERNAL_TOPICS
+from broker.metadata import INTERNAL_TOPICS, TopicImage
 from broker.startup import build_broker
 from log.checkpoints import CLEANER_OFFSET_FILE
 from log.time import SystemTime, Time
@@ -90,6 +90,9 @@ class Server:
         self._admin.open()
         loop.call_later(START_DELAY_S, start_cleaner, self)
         broker.replica_manager.on_log_deleted = partial(forget_cleaned, broker)
+        broker.replica_manager.on_index_configs = partial(index_topic, broker)
+        if any(map(wants_index, broker.metadata.topics.values())):
+            loop.call_later(START_DELAY_S, start_indexing, self)
         register_metrics(broker, self._shell)
         self._jobs = BackgroundJobs(loop, broker.executor, broker.timers)
         self._jobs.start(self._background_jobs(broker))
@@ -111,6 +114,8 @@ class Server:
             await self._admin.close()
         if self._jobs is not None:
             await self._jobs.stop()
+        if broker.indexing is not None:
+            await asyncio.get_running_loop().run_in_executor(broker.executor, broker.indexing.stop)
         if broker.cleaner is not None:
             await asyncio.get_running_loop().run_in_executor(broker.executor, broker.cleaner.shutdown)
         await asyncio.get_running_loop().run_in_executor(broker.executor, broker.log_manager.shutdown)
@@ -221,6 +226,29 @@ def start_cleaner(server: Server) -> None:
         from broker.compaction import cleaner_of
 
         cleaner_of(server.broker)
+
+
+def wants_index(image: TopicImage) -> bool:
+    """Whether a topic may have an index: the keys that ask for one are a topic's own, they have no server default."""
+    return "index.keys" in image.configs or "index.tag.header" in image.configs
+
+
+def index_topic(broker: Broker, image: TopicImage) -> None:
+    """A topic came or changed; without any index so far there is nothing to do, nor to import."""
+    if broker.indexing is not None:
+        broker.indexing.topic_changed(image)
+    elif wants_index(image):
+        from broker.indexing import indexing_of
+
+        indexing_of(broker)
+
+
+def start_indexing(server: Server) -> None:
+    """Imported and started only where a topic has an index, once the broker answers."""
+    if server.is_running:
+        from broker.indexing import indexing_of
+
+        indexing_of(server.broker)
 
 
 def register_metrics(broker: Broker, shell: Shell) -> None:

@@ -107,6 +107,41 @@ TOPIC_CONFIG_DEF = ConfigDef(
             "index.interval.bytes", _INT, 4096, between(0), "Bytes of records between two entries of the offset index."
         ),
         _key(
+            "index.keys", _BOOLEAN, False, None, "Whether records can be found by key; built behind the append.", _LOW
+        ),
+        _key(
+            "index.keys.entries",
+            _INT,
+            4_000_000,
+            between(2, 2**31 - 1),
+            "Entries of one key index file; 20 bytes each, taken from the disk as they are used.",
+            _LOW,
+        ),
+        _key(
+            "index.keys.slots",
+            _INT,
+            1_000_000,
+            between(1, 500_000_000),
+            "Hash slots of one key index file; 4 bytes each, taken from the disk when the file is begun.",
+            _LOW,
+        ),
+        _key(
+            "index.tag.entries",
+            _INT,
+            300_000,
+            between(1, 2**31 - 1),
+            "Entries of one tag index file; 20 bytes each, taken from the disk as they are used.",
+            _LOW,
+        ),
+        _key(
+            "index.tag.header",
+            _STRING,
+            "",
+            None,
+            "Name of the header by whose value records can be found as by a tag; empty for no tags.",
+            _LOW,
+        ),
+        _key(
             "leader.replication.throttled.replicas",
             _LIST,
             (),
@@ -283,7 +318,8 @@ class LogConfig:
 
     __slots__ = (
         "compact", "compression_level", "compression_type", "delete", "delete_retention_ms", "file_delete_delay_ms",
-        "flush_messages", "flush_ms", "index_interval_bytes", "is_log_append_time", "max_compaction_lag_ms",
+        "flush_messages", "flush_ms", "index_entries", "index_interval_bytes", "index_keys", "index_slots",
+        "index_tag_entries", "index_tag_header", "is_log_append_time", "max_compaction_lag_ms",
         "max_message_bytes", "message_downconversion_enable", "message_format_magic", "min_cleanable_dirty_ratio",
         "min_compaction_lag_ms", "min_insync_replicas", "retention_bytes", "retention_ms", "segment_bytes",
         "segment_index_bytes", "segment_jitter_ms", "segment_ms", "timestamp_after_max_ms", "timestamp_before_max_ms",
@@ -301,6 +337,11 @@ class LogConfig:
         self._set_rolling(values)
         self._set_retention(values)
         self._set_records(values, given)
+        self.index_keys: bool = values["index.keys"]
+        self.index_slots: int = values["index.keys.slots"]
+        self.index_entries: int = values["index.keys.entries"]
+        self.index_tag_header: str | None = values["index.tag.header"] or None
+        self.index_tag_entries: int = values["index.tag.entries"]
 
     def _set_rolling(self, values: Mapping[str, Any]) -> None:
         self.segment_bytes: int = values["segment.bytes"]

@@ -5,7 +5,7 @@
     with tidelog.Broker() as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-``Broker`` is a broker in a process of its own. Everything else is reached through the ``tidelog`` command. The name is
+``Broker`` is a broker in a process of its own, ``Tidelog`` finds records in a running one. Everything else is reached through the ``tidelog`` command. The name is
 imported on first use, so that the command starts without it.
 """
 
@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidelog.broker_process import Broker, BrokerProcessError
+    from tidelog.find import Tidelog
 
-__all__ = ["Broker", "BrokerProcessError"]
+__all__ = ["Broker", "BrokerProcessError", "Tidelog"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Tidelog":
+        from tidelog import find
+
+        return find.Tidelog
     if name in __all__:
         from tidelog import broker_process
 

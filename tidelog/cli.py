@@ -18,6 +18,7 @@ COMMANDS = {
     "check": "tidelog.commands.check",
     "adopt": "tidelog.commands.adopt",
     "compaction": "tidelog.commands.compaction",
+    "find": "tidelog.commands.find",
     "version": "tidelog.commands.version",
 }
 EXIT_USAGE = 2
@@ -26,6 +27,8 @@ EXIT_USAGE = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the console script's entry point. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"] and len(words) == 2 and words[1] in COMMANDS:
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if words else EXIT_USAGE

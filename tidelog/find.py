@@ -1,4 +1,4 @@
-"""Finding records from Python: ``Tidelog(bootstrap).find(topic, key=...)``, an iterator over what matches, newest first.
+"""Finding records from Python: ``Tidelog(bootstrap).find(topic, key=...)``, what matches, newest first.
 
     from tidelog import Tidelog
 
