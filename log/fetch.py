@@ -154,18 +154,18 @@ def _search(log: UnifiedLog, wanted: FetchBounds, bound: LogEnd, isolation: Fetc
     index = segments.floor_index(wanted.offset)
     if index < 0:
         raise _out_of_range(log, wanted.offset)
-    for segment in _from(segments, index):
+    for slot in range(index, len(segments)):
+        segment = segments[slot]
         if segment.base_offset > bound.base_offset:
             break
         limit = bound.position if segment.base_offset == bound.base_offset else segment.size
-        found = segment.read(wanted.offset, wanted.max_bytes, limit, min_one_message=wanted.min_one)
-        if found is not None:
-            if found.size <= 0:
+        read = segment.read(wanted.offset, wanted.max_bytes, limit, min_one_message=wanted.min_one)
+        if read is not None:
+            if read.size <= 0:
                 break
-            info = _found(
-                log, segment, bound, FoundSlice(wanted.offset, found.position, found.size, wanted.version), isolation
-            )
-            return info._replace(first_entry_incomplete=found.size < found.first_size)
+            found = _new_tuple(FoundSlice, (wanted.offset, read.position, read.size, wanted.version))
+            info = _found(log, segment, bound, found, isolation)
+            return info if read.size >= read.first_size else info._replace(first_entry_incomplete=True)
     return FetchDataInfo(b"", wanted.offset, [] if isolation is _TXN_COMMITTED else None)
 
 
