@@ -63,12 +63,35 @@ class DeletionQueue:
 class DirectoryState:
     """One entry of ``log.dirs`` and whether it still works. ``failure`` is read without a lock and never cleared."""
 
-    __slots__ = ("_listeners", "failure", "path")
+    __slots__ = ("_listeners", "_names_lock", "_names_seen", "_names_synced", "failure", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.failure: KafkaStorageError | None = None
         self._listeners: list[Callable[[DirectoryState], None]] = []
+        self._names_lock = threading.Lock()
+        self._names_seen = 0
+        self._names_synced = 0
+
+    def name_seen(self) -> int:
+        """A partition's directory was made or found; its number, to be given to :meth:`sync_names`."""
+        with self._names_lock:
+            self._names_seen += 1
+            return self._names_seen
+
+    def sync_names(self, file_system: FileSystem, number: int) -> None:
+        """Make the name of that partition's directory durable; one sync serves all that were seen before it.
+
+        Raises KafkaStorageError.
+        """
+        if number <= self._names_synced:
+            return
+        with self._names_lock:
+            if number <= self._names_synced:
+                return
+            seen = self._names_seen
+            file_system.sync_directory(self.path)
+            self._names_synced = seen
 
     def add_listener(self, listener: Callable[[DirectoryState], None]) -> None:
         """Have ``listener`` called once, in the thread that saw the failure."""

@@ -343,8 +343,8 @@ class ProducerStateManager:
 
         Not synced by default: recovery replays from an older one when a power loss took this one (its CRC tells).
         """
-        if self.end_offset == self._last_snapshot_offset:
-            return
+        if self.end_offset == self._last_snapshot_offset or self.end_offset == 0:
+            return  # at offset 0 there is nothing to know: ten thousand empty logs close without a file each
         entries = (entry.to_snapshot() for entry in self.producers.values())
         self._file_system.replace_file(self.snapshot_path(self.end_offset), encode_snapshot(entries), sync=sync)
         self._last_snapshot_offset = self.end_offset

@@ -20,7 +20,6 @@ published whole (an int, a tuple, an immutable snapshot) and read without it. Re
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
@@ -93,6 +92,7 @@ class UnifiedLog:
 
     __slots__ = (
         "_active",
+        "_directory_number",
         "_directory_state",
         "_time",
         "_validate",
@@ -126,6 +126,7 @@ class UnifiedLog:
         self.environment = parts.environment
         self._time = parts.environment.time
         self._directory_state = parts.directory_state
+        self._directory_number = parts.directory_state.name_seen()
         self.lock = threading.RLock()
         self.segments = parts.segments
         self._active: LogSegment = parts.segments.active
@@ -385,7 +386,7 @@ class UnifiedLog:
                 # The names of new segments are only in the directory once it is synced as well.
                 file_system = self.environment.file_system
                 file_system.sync_directory(self.directory)
-                file_system.sync_directory(os.path.dirname(self.directory))
+                self._directory_state.sync_names(file_system, self._directory_number)
         except KafkaStorageError as error:
             if self.is_closed or any(segment not in self.segments for segment in segments):
                 return  # deleted or truncated meanwhile: nothing of it is left to promise

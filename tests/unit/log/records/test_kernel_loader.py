@@ -140,4 +140,4 @@ def test_compile_imports_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(importlib, "import_module", imported.append)
     assert compile_module.main([]) == 0
     assert compile_module.main(["one", "two"]) == 0
-    assert imported == ["log.records.kernels", "one", "two"]
+    assert imported == ["log.records.kernels", "log.records.scan_kernels", "one", "two"]
