@@ -26,6 +26,7 @@ from broker.metrics import Metrics
 from broker.producer_ids import ProducerIdManager
 from broker.purgatory import Purgatory
 from broker.replica_manager import ReplicaManager
+from broker.strays import StrayLogs
 from broker.threads import in_thread
 from broker.timers import TimerQueue
 from broker.topic_manager import TopicManager
@@ -34,7 +35,7 @@ from log.config import LogConfig
 from log.file_system import FileSystem, OpenFile, OsFileSystem
 from log.manager import LogManager
 from log.time import Time
-from protocol.config_def import ConfigError
+from log.topic_partition import TopicPartition
 from protocol.errors import KafkaStorageError
 from protocol.types import random_uuid, uuid_to_str
 
@@ -46,7 +47,7 @@ LOCK_FILE = ".lock"
 
 
 async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop) -> Broker:
-    """All parts, ready to answer requests. Raises StartError."""
+    """All parts, ready to answer requests. Raises StartError; ConfigError for what the admin API once stored."""
     file_system = OsFileSystem()
     executor = ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker")
     try:
@@ -73,8 +74,9 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
             recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
         )
         topic_configs = {name: configs.log_config(image) for name, image in metadata.topics.items()}
-        await loop.run_in_executor(executor, log_manager.startup, topic_configs)
-    except (KafkaStorageError, MetadataStoreError, ConfigError) as error:
+        found = await loop.run_in_executor(executor, log_manager.startup, topic_configs)
+        strays = sweep_strays(log_manager, topics, found)
+    except (KafkaStorageError, MetadataStoreError) as error:
         raise StartError(str(error)) from error
     timers = TimerQueue(time.monotonic_ms, loop.call_later)
     purgatory = Purgatory(timers, loop.call_soon)
@@ -86,6 +88,7 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         in_thread=partial(in_thread, loop, executor),
         node_id=config.node_id,
     )
+    replica_manager.make_way = strays.make_way
     topics.set_listener(replica_manager)
     return Broker(
         config=config,
@@ -109,6 +112,16 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         cluster_id=cluster_id,
         locks=locks,
     )
+
+
+def sweep_strays(log_manager: LogManager, topics: TopicManager, found: list[TopicPartition]) -> StrayLogs:
+    """Finish deletions that a crash cut short. Raises KafkaStorageError."""
+    strays = StrayLogs(log_manager)
+    deleted = topics.unfinished_deletions()
+    strays.sweep(found, deleted)
+    if all(directory.is_online for directory in log_manager.directories):
+        topics.deletions_finished(deleted)
+    return strays
 
 
 def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:

@@ -3,19 +3,20 @@
 Order, and why a crash between two steps is harmless
   create   store commits -> MetadataCache shows it -> logs are made. Without its logs after a crash, a topic gets them
            when they are first asked for, empty as they were.
-  delete   store commits -> MetadataCache forgets it -> logs are renamed away. Logs left behind by a crash carry the id
-           of a topic that no longer exists; the start finds them and removes them.
+  delete   store commits -> MetadataCache forgets it -> logs are renamed away. The commit also notes the topic's id as
+           being deleted, so that the start knows logs that a crash left behind and removes them (``broker/strays.py``).
 When a call returns, all three steps are done: a deleted topic's name can be used again at once.
 
 A topic is one key of the store, ``/topics/<name>``: JSON with its id, partition count and own configs, written as a
-whole. Loop thread only.
+whole. A deletion is ``/deleted-topics/<id>`` until the next one, or the start, has seen that it is done. Loop thread
+only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from broker.config import BrokerConfig
@@ -41,6 +42,7 @@ from protocol.errors import (
 from protocol.types import uuid_from_str, uuid_to_str
 
 TOPICS_PREFIX = "/topics/"
+DELETED_PREFIX = "/deleted-topics/"
 MAX_TOPIC_NAME_LENGTH = (
     249  # a directory is called <name>-<partition>, or longer when it is being deleted; 255 is the most
 )
@@ -68,7 +70,16 @@ class TopicListener(Protocol):
 class TopicManager:
     """The one that changes which topics there are. Loop thread only."""
 
-    __slots__ = ("_collision_keys", "_config", "_listener", "_metadata", "_new_topic_id", "_store", "_validate_configs")
+    __slots__ = (
+        "_collision_keys",
+        "_config",
+        "_done_deletions",
+        "_listener",
+        "_metadata",
+        "_new_topic_id",
+        "_store",
+        "_validate_configs",
+    )
 
     def __init__(
         self,
@@ -87,11 +98,20 @@ class TopicManager:
         self._new_topic_id = new_topic_id
         self._listener: TopicListener | None = None
         self._collision_keys: dict[str, str] = {}
+        self._done_deletions: list[str] = []
 
     def load(self) -> None:
         """Read all topics from the store into the cache; called once, before the first request."""
         for entry in self._store.list(TOPICS_PREFIX):
             self._show(decode_topic(entry))
+
+    def unfinished_deletions(self) -> set[bytes]:
+        """Ids of deleted topics whose logs may still be there; for the start."""
+        return {uuid_from_str(entry.key[len(DELETED_PREFIX) :]) for entry in self._store.list(DELETED_PREFIX)}
+
+    def deletions_finished(self, topic_ids: Iterable[bytes]) -> None:
+        """Nothing is left of these topics; the store may forget them."""
+        self._done_deletions += [DELETED_PREFIX + uuid_to_str(topic_id) for topic_id in topic_ids]
 
     def set_listener(self, listener: TopicListener) -> None:
         """Who is told of changes from now on. There is one: the replica manager."""
@@ -159,11 +179,7 @@ class TopicManager:
         image = self._metadata.topics.get(name)
         if image is None:
             raise UnknownTopicOrPartitionError
-        self._store.txn([], [], [TOPICS_PREFIX + name])
-        self._metadata.remove(name)
-        self._collision_keys.pop(collision_key(name), None)
-        if self._listener is not None:
-            self._listener.topic_deleted(image)
+        self._remove(image)
         return image
 
     def create_partitions(self, name: str, count: int, validate_only: bool = False) -> TopicImage:
@@ -216,12 +232,19 @@ class TopicManager:
 
     def _take_back(self, image: TopicImage) -> None:
         """Undo a creation whose logs could not be made, so that the client may try again."""
-        self._store.txn([], [], [TOPICS_PREFIX + image.name])
+        with contextlib.suppress(KafkaError):  # the disk that took no log may not let go of one either
+            self._remove(image)
+
+    def _remove(self, image: TopicImage) -> None:
+        """Store, picture, logs. Raises KafkaStorageError for logs that stay: the next start removes them."""
+        deletion = Put(DELETED_PREFIX + uuid_to_str(image.topic_id), image.name.encode())
+        self._store.txn([], [deletion], [TOPICS_PREFIX + image.name, *self._done_deletions])
+        self._done_deletions.clear()
         self._metadata.remove(image.name)
         self._collision_keys.pop(collision_key(image.name), None)
         if self._listener is not None:
-            with contextlib.suppress(KafkaError):  # the disk that took no log may not let go of one either
-                self._listener.topic_deleted(image)
+            self._listener.topic_deleted(image)
+        self._done_deletions.append(deletion.key)
 
     def _store_image(self, image: TopicImage) -> None:
         self._store.txn([], [Put(TOPICS_PREFIX + image.name, encode_topic(image))], [])

@@ -17,7 +17,6 @@ in a worker.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import threading
@@ -177,7 +176,6 @@ class LogManager:
         self._lock = threading.RLock()
         self._entries: dict[TopicPartition, _Entry] = {}
         self._configs: TopicConfigs = lambda _: None
-        self._deleted = itertools.count(time.milliseconds())
         self._retention_clock = RetentionClock(time)
 
     # ---- start and stop
@@ -391,7 +389,7 @@ class LogManager:
             config = entry.log.config if entry.log is not None else self.default_config
             if entry.log is not None:
                 entry.log.abandon()
-            gone = _deleted_name(partition, next(self._deleted))
+            gone = name_aside(partition, DELETE_DIRECTORY_SUFFIX)
             path = os.path.join(entry.directory.path, gone)
             if entry.directory.is_online:
                 self._file_system.rename(entry.path, path)
@@ -546,7 +544,10 @@ def _partition_of(name: str) -> TopicPartition | None:
         return None
 
 
-def _deleted_name(partition: TopicPartition, number: int) -> str:
-    """``<topic>-<n>.<id>-delete``, the topic cut so that the name fits a file system."""
-    ending = f"-{partition.partition}.{number:032x}{DELETE_DIRECTORY_SUFFIX}"
+def name_aside(partition: TopicPartition, suffix: str) -> str:
+    """``<topic>-<n>.<id><suffix>``, the topic cut so that the name fits a file system.
+
+    The id is drawn: a count or a clock may give the name of a directory that an earlier process left.
+    """
+    ending = f"-{partition.partition}.{os.urandom(16).hex()}{suffix}"
     return partition.topic[: _MAX_NAME_BYTES - len(ending)] + ending

@@ -19,10 +19,11 @@ from broker.metrics import Metrics
 from broker.producer_ids import ProducerIdManager
 from broker.purgatory import Purgatory
 from broker.replica_manager import ReplicaManager
+from broker.startup import sweep_strays
 from broker.threads import in_thread
 from broker.topic_manager import TopicManager
 from log.config import LogConfig
-from log.file_system import OsFileSystem
+from log.file_system import FileSystem, OsFileSystem
 from log.manager import LogManager
 from protocol.record_batch import BatchOptions, Record, build_batch
 from protocol.types import random_uuid
@@ -61,14 +62,17 @@ class _LaterCallbacks(Future[Any]):
 class DataBroker:
     """The parts as attributes, and ``broker`` as handlers get it."""
 
-    def __init__(self, directory: Path, texts: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, texts: Mapping[str, str] | None = None, file_system: FileSystem | None = None
+    ) -> None:
+        """Over a directory that may hold what an earlier one left there."""
         self.loop = InlineLoop()
         self.time = self.loop.time
         config = BrokerConfig({"log.dirs": str(directory), **(texts or {})})
         store = SqliteMetadataStore(str(directory / "metadata.sqlite"), self.time)
         metadata = MetadataCache()
         configs = ConfigManager(config, store, metadata)
-        generator = random.Random(7)
+        generator = random.Random()  # an id of an earlier life must not come again
         self.topics = TopicManager(
             config,
             store,
@@ -76,8 +80,14 @@ class DataBroker:
             validate_configs=configs.validate_topic_configs,
             new_topic_id=lambda: random_uuid(generator),
         )
-        self.log_manager = LogManager([str(directory)], OsFileSystem(), self.time, LogConfig(config.topic_defaults()))
-        self.log_manager.startup({})
+        configs.topics = self.topics
+        self.topics.load()
+        configs.load()
+        self.log_manager = LogManager(
+            [str(directory)], file_system or OsFileSystem(), self.time, LogConfig(config.topic_defaults())
+        )
+        found = self.log_manager.startup({name: configs.log_config(image) for name, image in metadata.topics.items()})
+        strays = sweep_strays(self.log_manager, self.topics, found)
         self.purgatory = Purgatory(self.loop.timers, self.loop.call_soon)
         self.replica_manager = ReplicaManager(
             metadata=metadata,
@@ -87,6 +97,7 @@ class DataBroker:
             in_thread=partial(in_thread, cast(Any, self.loop), cast(Any, None)),
             node_id=1,
         )
+        self.replica_manager.make_way = strays.make_way
         self.topics.set_listener(self.replica_manager)
         self.broker = Broker(
             config=config,
