@@ -23,7 +23,7 @@ from broker.properties import (
     properties_from_overrides,
 )
 from cleaner.config import CLEANER_CONFIG_DEF
-from log.config import topic_defaults
+from log.config import SYNONYMS, TOPIC_CONFIG_DEF, topic_defaults
 from protocol.config_def import ConfigDef, ConfigError
 
 logger = logging.getLogger(__name__)
@@ -87,10 +87,10 @@ class BrokerConfig:
         """From texts that are already merged. Raises ConfigError."""
         self.static_texts: dict[str, str] = dict(texts)
         self._given: dict[str, str] = known_texts(texts)
-        self._values: dict[str, Any] = BROKER_CONFIG_DEF.parse(self._given)
+        self._values: dict[str, Any] = parse_texts(self._given)
         self.unknown_keys: list[str] = sorted(key for key in texts if not is_known(key))
         self.node_id: int = self._node_id()
-        self.log_dirs: list[str] = self.get_list("log.dirs") or [self.get_str("log.dir")]
+        self.log_dirs: list[str] = self._log_dirs()
         protocols = self._security_protocols()
         self.listeners: list[Endpoint] = self._served_listeners(protocols)
         advertised = self._values["advertised.listeners"]
@@ -149,7 +149,7 @@ class BrokerConfig:
     def set_dynamic(self, texts: Mapping[str, str]) -> None:
         """Lay these texts, set through the admin API, over the static ones. Raises ConfigError and changes nothing."""
         given = known_texts({**self.static_texts, **texts})
-        self._values = BROKER_CONFIG_DEF.parse(given)
+        self._values = parse_texts(given)
         self._given = given
 
     def settle(self, name: str, text: str) -> None:
@@ -173,6 +173,12 @@ class BrokerConfig:
         if "node.id" not in self.static_texts and self.get_int("broker.id") >= 0:
             return self.get_int("broker.id")
         return self.get_int("node.id")
+
+    def _log_dirs(self) -> list[str]:
+        directories = self.get_list("log.dirs") if "log.dirs" in self._given else [self.get_str("log.dir")]
+        if not directories or not all(directories):
+            raise invalid("log.dirs", self._given.get("log.dirs", ""), "at least one directory, separated by commas")
+        return directories
 
     def _security_protocols(self) -> dict[str, str]:
         """Listener name -> security protocol."""
@@ -208,18 +214,25 @@ def merged_texts(path: str | None, environment: Mapping[str, str] | None, overri
     texts: dict[str, str] = {}
     try:
         if path is not None:
-            with open(path, encoding="utf-8") as file:
-                texts.update(parse_properties(file.read()))
+            texts.update(read_properties(path))
         environment = environment or {}
         if CLUSTER_ID_VARIABLE in environment:
             texts["cluster.id"] = environment[CLUSTER_ID_VARIABLE]
         texts.update(properties_from_environment(environment))
         texts.update(properties_from_overrides(overrides))
-    except (OSError, UnicodeDecodeError) as error:
-        raise invalid("--config", path, f"a readable server.properties file ({error})") from error
     except PropertiesError as error:
         raise ConfigError(str(error)) from error
     return texts
+
+
+def read_properties(path: str) -> dict[str, str]:
+    """The texts of a properties file. Raises ConfigError, which names the file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_properties(file.read())
+    except (OSError, UnicodeDecodeError, PropertiesError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise invalid("--config", path, f"a readable server.properties file ({reason})") from error
 
 
 def parse_endpoints(key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
@@ -266,6 +279,19 @@ def has_no_effect(key: str) -> bool:
     if key in BROKER_CONFIG_DEF.keys:
         return False
     return key in NO_EFFECT or any(key.startswith(prefix) for prefix in NO_EFFECT if prefix.endswith("."))
+
+
+def parse_texts(given: Mapping[str, str]) -> dict[str, Any]:
+    """All keys' values. Raises ConfigError, also for a default of topics that no topic may have."""
+    values = BROKER_CONFIG_DEF.parse(given)
+    for topic_key, synonyms in SYNONYMS.items():
+        for server_key in (synonym.server_key for synonym in synonyms if synonym.server_key in given):
+            if values[server_key] is not None:
+                try:
+                    TOPIC_CONFIG_DEF[topic_key].parse(values[server_key])
+                except ConfigError:
+                    raise invalid(server_key, given[server_key], TOPIC_CONFIG_DEF[topic_key].allowed) from None
+    return values
 
 
 def known_texts(texts: Mapping[str, str]) -> dict[str, str]:

@@ -286,9 +286,12 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
     """A listening, non-blocking socket for an endpoint. Raises OSError."""
     any_host = not endpoint.host
     host = endpoint.host or ("::" if socket.has_ipv6 else "0.0.0.0")
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise OSError(f"cannot listen on {endpoint}: {error.strerror}") from error
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -300,7 +303,7 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise OSError(error.errno, f"cannot listen on {endpoint}: {error.strerror}") from error
+        raise OSError(f"cannot listen on {endpoint}: {error.strerror}") from error
     return listener
 
 

@@ -80,6 +80,9 @@ def test_ping_tells_whether_a_broker_answers(broker: tidelog.Broker) -> None:
     [
         (["--override", "num.partitions=none"], {}, "'none' for configuration num.partitions"),
         ([], {"KAFKA_LOG_RETENTION_MS": "a week"}, "'a week' for configuration log.retention.ms"),
+        (["--override", "log.retention.ms=-7"], {}, "'-7' for configuration log.retention.ms; allowed: -1 or more"),
+        (["--data-dir", ""], {}, "log.dirs"),
+        (["--port", "65536"], {}, "listeners"),
         (["--override", "listeners=SASL_SSL://:9092"], {}, "listeners"),
         (["--config", "no-such-file"], {}, "no-such-file"),
     ],
@@ -92,6 +95,45 @@ def test_wrong_configuration_is_one_line_and_code_2(
     (line,) = ended.stderr.splitlines()
     assert told in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_malformed_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("listeners=\\u12")
+    ended = run("serve", "--data-dir", str(tmp_path / "data"), "--config", str(path))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert str(path) in line
+
+
+def test_a_data_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    ended = run("serve", "--port", "0", "--data-dir", str(file))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    (line,) = ended.stderr.splitlines()
+    assert str(file) in line
+
+
+def test_a_host_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    ended = run("serve", "--host", "nowhere.invalid", "--port", "0", "--data-dir", str(tmp_path))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "nowhere.invalid" in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "told"),
+    [
+        (["--timeout", "-1"], {}, "--timeout"),
+        (["--bootstrap", "here:there"], {}, "here:there"),
+        (["--local"], {"KAFKA_NUM_PARTITIONS": "none"}, "num.partitions"),
+    ],
+)
+def test_a_ping_with_wrong_arguments_tells_which(arguments: list[str], environment: dict[str, str], told: str) -> None:
+    ended = run("ping", *arguments, environment=environment)
+    assert ended.returncode in (1, 2)
+    assert told in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_second_broker_on_one_data_directory_is_refused(broker: tidelog.Broker) -> None:

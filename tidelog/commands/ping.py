@@ -7,10 +7,14 @@ import os
 import sys
 import time
 
+from protocol.config_def import ConfigError
 from tidelog.client import DEFAULT_BOOTSTRAP, Client, ClientError
 
 HELP = "ask a broker for its API versions; exit code 0 when it answers"
 DEFAULT_TIMEOUT_S = 3.0
+MAX_TIMEOUT_S = 86_400.0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
 LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -21,20 +25,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--local", action="store_true", help="the broker on this machine that the KAFKA_* variables configure"
     )
     parser.add_argument(
-        "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="give up after this; default: 3"
+        "--timeout", type=seconds, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="give up after this; default: 3"
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing, only set the exit code")
 
 
+def seconds(text: str) -> float:
+    """A time-out. Raises ValueError unless it is a number above 0."""
+    value = float(text)
+    if not 0 < value < MAX_TIMEOUT_S:
+        raise ValueError(text)
+    return value
+
+
 def run(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
-    bootstrap = local_bootstrap() if arguments.local else arguments.bootstrap
     try:
+        bootstrap = local_bootstrap() if arguments.local else arguments.bootstrap
         with Client(bootstrap, arguments.timeout) as client:
             served = client.api_versions()
     except ClientError as error:
         print(f"tidelog ping: {error}", file=sys.stderr)
-        return 1
+        return EXIT_FAILED
+    except ConfigError as error:
+        print(f"tidelog ping: {error}", file=sys.stderr)
+        return EXIT_USAGE
     if not arguments.quiet:
         elapsed_ms = (time.perf_counter() - start) * 1000
         print(f"{bootstrap} answers: {len(served)} APIs, {elapsed_ms:.1f} ms")

@@ -65,7 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"tidelog serve: {error}", file=sys.stderr)
         return EXIT_USAGE
     config.log_unknown_keys()
-    return serve(config, until_stdin_closes=arguments.until_stdin_closes)
+    try:
+        return serve(config, until_stdin_closes=arguments.until_stdin_closes)
+    except ConfigError as error:  # the admin API stored it, and this version does not accept it
+        print(f"tidelog serve: {error}", file=sys.stderr)
+        return EXIT_USAGE
 
 
 def stop_before_start(number: int, frame: object) -> None:

@@ -18,6 +18,11 @@ def test_help_lists_every_command_with_one_line(capsys: pytest.CaptureFixture[st
         assert f"\n  {name} " in out
 
 
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["help", "ping"]) == 0
+    assert capsys.readouterr().out.startswith("usage: tidelog ping")
+
+
 def test_without_a_command_the_help_is_shown_and_the_code_says_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert "commands:" in capsys.readouterr().out
