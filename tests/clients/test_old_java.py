@@ -28,6 +28,8 @@ pytestmark = pytest.mark.java
 PRODUCERS = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.0.2", "2.0.1", KAFKA_3, KAFKA_4)
 CONSUMERS = PRODUCERS[1:]
 """The KafkaConsumer of 0.8.2 was an empty shell: that release reads with the Scala client, which needs ZooKeeper."""
+SINCE_0_11 = ("1.0.2", "2.0.1")
+"""Releases with an AdminClient and transactions; the newest are driven in `test_java` and `test_transactions`."""
 RESUMES = (CONSUMERS[0], "2.0.1", KAFKA_4)
 CODECS = ("none", "gzip", "snappy", "lz4")
 
@@ -111,3 +113,21 @@ def test_topics_of_old_formats_serve_old_and_new(broker: BrokerProcess, message_
         records = consume(broker, version, topic, times)
         assert by_place(records) == expected(times, headers=False)
         assert {record.timestamp == -1 for record in records} == {message_format == "0.9.0" or version == "0.9.0.1"}
+
+
+@pytest.mark.parametrize("version", SINCE_0_11)
+def test_it_manages_topics(broker: BrokerProcess, version: str) -> None:
+    """What `Manage` finds wrong it fails with."""
+    run_java(version, "Manage", {"bootstrap": broker.bootstrap, "topic": f"managed-{version}"})
+    assert f"managed-{version}" not in Admin(broker.bootstrap).topics()
+
+
+@pytest.mark.parametrize("version", SINCE_0_11)
+def test_its_transactions_commit_and_abort(broker: BrokerProcess, version: str) -> None:
+    topic = f"transacted-{version}"
+    Admin(broker.bootstrap).create(topic, PARTITIONS)
+    run_java(version, "Transact", {"bootstrap": broker.bootstrap, "topic": topic})
+    options = {"bootstrap": broker.bootstrap, "topic": topic, "partitions": PARTITIONS, "count": PARTITIONS}
+    records = run_java(version, "Consume", {**options, "isolation": "read_committed"})
+    kept = [(partition, 2, b"kept") for partition in range(PARTITIONS)]  # offset 1 is the abort marker
+    assert [(record.partition, record.offset, record.seen.value) for record in records] == kept

@@ -5,9 +5,13 @@ Message sets know no headers, and those of v0 (Fetch before v2) no timestamps: w
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
@@ -16,6 +20,7 @@ from tests.support.placed_records import (
     ENDS,
     PARTITIONS,
     PLACED,
+    SECONDS,
     bare,
     by_place,
     committed,
@@ -30,6 +35,7 @@ RELEASES = ("1.4.7", "2.0.2")
 API_VERSIONS = ("0.8.2", "0.9", "0.10", "0.11.0")
 CODECS = ("none", "gzip", "snappy", "lz4")
 OLD = [(release, api_version) for release in RELEASES for api_version in API_VERSIONS]
+MEMBERS = [("1.4.7", "0.9"), ("2.0.2", "0.11.0")]
 REPRESENTATIVES = [("1.4.7", "0.8.2"), ("2.0.2", "0.10")]
 FORMATS = ("0.9.0", "0.10.0")
 
@@ -49,6 +55,14 @@ def produce(broker: BrokerProcess, old: tuple[str, str], topic: str, codecs: tup
 
 def consume(broker: BrokerProcess, old: tuple[str, str], topic: str, times: int = len(CODECS)) -> list[Record]:
     return run(broker, old, "consume", topic, count=times * len(PLACED))
+
+
+def until(condition: Callable[[], bool], poll: Callable[[], Any]) -> None:
+    """Poll until the condition holds."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        poll()
 
 
 def knows_headers(old: tuple[str, str]) -> bool:
@@ -93,6 +107,25 @@ def test_its_group_resumes_where_it_committed(broker: BrokerProcess, old: tuple[
             expected()
         )
         assert committed(broker.bootstrap, topic, topic) == ends(round_number)
+
+
+@pytest.mark.parametrize("old", MEMBERS, ids="-".join)
+def test_it_shares_a_group_with_the_newest(broker: BrokerProcess, old: tuple[str, str]) -> None:
+    """JoinGroup of the first version and of the last in one generation."""
+    topic = f"shared-{'-'.join(old)}"
+    Admin(broker.bootstrap).create(topic, PARTITIONS)
+    new = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, "heartbeat.interval.ms": 200})
+    new.subscribe([topic])
+    until(lambda: len(new.assignment()) == PARTITIONS, lambda: new.poll(0.05))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(run, broker, old, "group", topic, group=topic, count=min(ENDS.values()))
+        until(lambda: 0 < len(new.assignment()) < PARTITIONS, lambda: new.poll(0.05))
+        kept = {place.partition for place in new.assignment()}
+        write_placed(broker.bootstrap, topic)
+        until(reading.done, lambda: new.poll(0.05))
+    assert {record.partition for record in reading.result()} <= set(range(PARTITIONS)) - kept
+    until(lambda: len(new.assignment()) == PARTITIONS, lambda: new.poll(0.05))
+    new.close()
 
 
 @pytest.mark.parametrize("message_format", FORMATS)

@@ -55,15 +55,23 @@ def _java_record(line: str) -> Record:
     return Record(int(partition), int(offset), int(timestamp), seen)
 
 
+def _java_programs(version: str) -> list[str]:
+    """Those that compile: the consumer came with 0.9, transactions and the admin client with 0.11."""
+    if version.startswith("0.8."):
+        return ["Produce.java"]
+    return ["Produce.java", "Consume.java", *(() if version.startswith("0.") else ("Manage.java", "Transact.java"))]
+
+
 def run_java(version: str, program: str, options: dict[str, Any], lines: Iterable[str] = ()) -> list[Record]:
     """``java/<program>.java`` with a release of kafka-clients; the records it printed, in the order of their places."""
     compiler = require_tool("javac", JAVA_INSTALL)
     java = require_tool("java", JAVA_INSTALL)
     classpath = client_classpath(version)
+    sources = _java_programs(version)
     directory = installed(
-        f"java-{version}-{program}",
-        lambda target: [compiler, "-nowarn", "-cp", classpath, "-d", str(target), f"{program}.java"],
-        [PROGRAMS / "java" / f"{program}.java"],
+        f"java-{version}",
+        lambda target: [compiler, "-nowarn", "-cp", classpath, "-d", str(target), *sources],
+        [PROGRAMS / "java" / source for source in sources],
     )
     words = [f"{name}={value}" for name, value in options.items()]
     done = subprocess.run(

@@ -14,7 +14,7 @@ import org.apache.kafka.common.TopicPartition;
 /**
  * Prints records through any kafka-clients since 0.9, whose first consumer it was.
  * Words: bootstrap=, topic=, count=, and partitions= to read all from the start or group= to join and commit.
- * Lines: partition offset timestamp key value (header name, header value)...
+ * An isolation= is passed on. Lines: partition offset timestamp key value (header name, header value)...
  */
 public class Consume {
     static final long TIMEOUT_MS = 60000;
@@ -27,6 +27,7 @@ public class Consume {
         settings.put("bootstrap.servers", options.get("bootstrap"));
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");
+        if (options.containsKey("isolation")) settings.put("isolation.level", options.get("isolation"));
         settings.put("group.id", joins ? options.get("group") : "reads-without-a-group");
         settings.put("key.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer");
         settings.put("value.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer");
