@@ -7,7 +7,7 @@ which there are none here. Sizes are read from the directories in a thread, so t
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import partial
 
 from broker.broker import Broker, RequestContext
@@ -42,21 +42,29 @@ def handle(
         asked = {}
         for topic in request.topics:
             asked.setdefault(topic.topic, set()).update(topic.partitions)
-    return in_thread(broker.loop, broker.executor, partial(describe_all, broker.config.log_dirs, counts, asked))
+    failed = {directory.path for directory in broker.log_manager.directories if not directory.is_online}
+    work = partial(describe_all, broker.config.log_dirs, failed, counts, asked)
+    return in_thread(broker.loop, broker.executor, work)
 
 
 def describe_all(
-    directories: list[str], counts: Mapping[str, int], asked: Mapping[str, set[int]] | None
+    directories: list[str], failed: Set[str], counts: Mapping[str, int], asked: Mapping[str, set[int]] | None
 ) -> DescribeLogDirsResponse:
-    """All data directories. Any thread."""
-    return DescribeLogDirsResponse(results=[describe_directory(path, counts, asked) for path in directories])
+    """All data directories; those in ``failed`` are offline and answer with the error. Any thread."""
+    return DescribeLogDirsResponse(
+        results=[
+            DescribeLogDirsResult(error_code=KafkaStorageError.code, log_dir=path)
+            if path in failed
+            else describe_directory(path, counts, asked)
+            for path in map(os.path.abspath, directories)
+        ]
+    )
 
 
 def describe_directory(
     path: str, counts: Mapping[str, int], asked: Mapping[str, set[int]] | None
 ) -> DescribeLogDirsResult:
     """One data directory; one that cannot be read has the error."""
-    path = os.path.abspath(path)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     try:
         with os.scandir(path) as entries:

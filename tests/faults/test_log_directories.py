@@ -1,0 +1,104 @@
+"""Several log directories under a real broker: one dies, the others serve; and what a disk has not synced is not
+acknowledged (F9)."""
+
+from __future__ import annotations
+
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import KafkaStorageError
+from protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.record_batch import Record, build_batch
+from tests.support import raw_client
+from tests.support.failing_disk import BrokerOnFailingDisk, FailingDisk
+
+NOW_MS = 1_700_000_000_000
+
+
+def create(port: int, topic: str, partitions: int, **configs: str) -> None:
+    body = struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">ihi", partitions, 1, 0)
+    body += struct.pack(">i", len(configs))
+    for name, value in configs.items():
+        for text in (name.replace("_", "."), value):
+            body += struct.pack(">h", len(text)) + text.encode()
+    with raw_client.connect(port) as connection:
+        connection.sendall(raw_client.frame(19, 0, 1, body + struct.pack(">i", 10_000)))
+        answer = raw_client.receive_frame(connection)
+        assert answer[-2:] == b"\0\0", answer
+
+
+def produce(port: int, topic: str, partition: int, value: bytes = b"value") -> int:
+    """Error code of one record with acks=all."""
+    batch = build_batch([Record(0, NOW_MS, b"k", value)])
+    data = [PartitionProduceData(index=partition, records=memoryview(batch))]
+    request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
+    with raw_client.connect(port) as connection:
+        connection.sendall(raw_client.frame(0, 7, 1, request.encode(7)))
+        answer = ProduceResponse.decode(memoryview(raw_client.receive_frame(connection))[4:], 7)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+def directories(port: int) -> dict[str, tuple[int, set[int]]]:
+    """Path -> (error code, partitions there), as DescribeLogDirs tells."""
+    with raw_client.connect(port) as connection:
+        connection.sendall(raw_client.frame(35, 1, 1, DescribeLogDirsRequest(topics=None).encode(1)))
+        answer = DescribeLogDirsResponse.decode(memoryview(raw_client.receive_frame(connection))[4:], 1)
+    return {
+        result.log_dir: (result.error_code, {p.partition_index for topic in result.topics for p in topic.partitions})
+        for result in answer.results
+    }
+
+
+@pytest.mark.parametrize("durable", [True, False], ids=["flush.messages=1", "page cache"])
+def test_one_directory_dies_the_other_serves(tmp_path: Path, durable: bool) -> None:
+    disk = FailingDisk(tmp_path / "disk")
+    first, second = tmp_path / "a", tmp_path / "b"
+    overrides = {"log.dirs": f"{first},{second}"}
+    with BrokerOnFailingDisk(tmp_path, disk, overrides) as broker:
+        create(broker.port, "t", 6, **({"flush_messages": "1"} if durable else {}))
+        assert [produce(broker.port, "t", number) for number in range(6)] == [0] * 6
+        placed = directories(broker.port)
+        assert [code for code, _ in placed.values()] == [0, 0]
+        dead, alive = placed[str(second)][1], placed[str(first)][1]
+        assert dead | alive == set(range(6))
+        assert len(dead) == len(alive) == 3
+        disk.fail(second)
+        for _ in range(2):
+            for number in range(6):
+                expected = KafkaStorageError.code if number in dead else 0
+                assert produce(broker.port, "t", number) == expected
+        after = directories(broker.port)
+        assert after[str(second)] == (KafkaStorageError.code, set())
+        assert after[str(first)] == (0, alive)
+        disk.heal()
+        assert produce(broker.port, "t", min(dead)) == KafkaStorageError.code, "offline until restart, no second try"
+        create(broker.port, "new", 2)
+        assert [produce(broker.port, "new", number) for number in range(2)] == [0, 0]
+        broker.terminate()
+        assert (first / ".kafka_cleanshutdown").exists()
+        assert not (second / ".kafka_cleanshutdown").exists(), "what is not known to be whole is recovered"
+        broker.start()
+        assert [produce(broker.port, "t", number) for number in range(6)] == [0] * 6
+        assert [code for code, _ in directories(broker.port).values()] == [0, 0]
+
+
+def test_a_background_sync_that_fails_takes_the_directory_offline(tmp_path: Path) -> None:
+    """``flush.ms``: nobody waits for it, but what follows must not be acknowledged as if it had worked."""
+    disk = FailingDisk(tmp_path / "disk")
+    overrides = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", "log.flush.scheduler.interval.ms": "50"}
+    with BrokerOnFailingDisk(tmp_path, disk, overrides) as broker:
+        create(broker.port, "t", 2, flush_ms="100")
+        assert [produce(broker.port, "t", number) for number in range(2)] == [0, 0]
+        dead = directories(broker.port)[str(tmp_path / "b")][1].pop()
+        disk.fail(tmp_path / "b")
+        deadline = time.monotonic() + 20
+        while directories(broker.port)[str(tmp_path / "b")][0] == 0:
+            produce(broker.port, "t", dead)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert produce(broker.port, "t", dead) == KafkaStorageError.code
+        assert produce(broker.port, "t", 1 - dead) == 0
