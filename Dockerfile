@@ -8,7 +8,8 @@
 #   EXTRAS       what to install beside the broker; "[kernels]" adds numba (compiled record-level work), "" leaves it out
 #   PIP_OPTIONS  for pip, e.g. "--no-index --find-links=/wheels" to build from a directory of wheels
 #
-# Configuration is by Kafka's variables: KAFKA_LISTENERS, KAFKA_LOG_RETENTION_MS, ... (docs/configuration.md).
+# Configuration is by Kafka's variables (KAFKA_LISTENERS, KAFKA_LOG_RETENTION_MS, ...; docs/configuration.md), or by a
+# file mounted as /mnt/shared/config/server.properties, as with Apache's image.
 
 ARG BASE=python:3.12-slim-bookworm
 
@@ -41,12 +42,12 @@ LABEL org.opencontainers.image.title="Tidelog" \
       org.opencontainers.image.description="A Kafka broker in Python" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/tidelog /opt/tidelog
-RUN mkdir -p /var/lib/tidelog && chown 10001:10001 /var/lib/tidelog
+RUN mkdir -p /var/lib/tidelog /etc/tidelog && chown 10001:10001 /var/lib/tidelog \
+ && printf 'listeners=PLAINTEXT://0.0.0.0:9092\nlog.dirs=/var/lib/tidelog\n' > /etc/tidelog/server.properties
 ENV PATH=/opt/tidelog/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     NUMBA_CACHE_DIR=/opt/tidelog/kernels \
-    KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:9092 \
-    KAFKA_LOG_DIRS=/var/lib/tidelog
+    TIDELOG_CONFIG_FILES=/etc/tidelog/server.properties:/mnt/shared/config/server.properties
 USER 10001:10001
 VOLUME /var/lib/tidelog
 EXPOSE 9092

@@ -1,7 +1,7 @@
 """What the broker is told: the tables of all parts put together, and the values read from them.
 
-Sources, later ones win: defaults; ``server.properties``; ``KAFKA_*`` variables; ``--override``; then what the admin API
-has set, for the whole cluster and after that for this node. A key that no table has warns once, a value that does not
+Sources, later ones win: defaults; the files of ``TIDELOG_CONFIG_FILES``; ``server.properties``; ``KAFKA_*`` variables;
+``--override``; then what the admin API has set, for the whole cluster and after that for this node. A key that no table has warns once, a value that does not
 fit refuses to start: ``ConfigError`` names key, value and what is allowed, in one line.
 
 A ``BrokerConfig`` is read on the loop thread; ``set_dynamic`` is the only change, and readers ask for values when they
@@ -11,6 +11,7 @@ need them, so a change holds from then on.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS))
 MAX_PORT = 65535
 CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
+FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
+"""Properties files below everything else, separated by colons; those that do not exist are passed over. A container
+image gives its defaults this way, so that whatever a user sets wins and the health check reads the same."""
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 
 
@@ -207,18 +211,20 @@ class BrokerConfig:
 
 
 def merged_texts(path: str | None, environment: Mapping[str, str] | None, overrides: Iterable[str]) -> dict[str, str]:
-    """File, environment and overrides as one mapping, later ones winning.
+    """Files, environment and overrides as one mapping, later ones winning.
 
     Raises ConfigError for a file that cannot be read and for an override that is not key=value.
     """
+    environment = environment or {}
     texts: dict[str, str] = {}
+    for default in filter(os.path.exists, environment.get(FILES_VARIABLE, "").split(":")):
+        texts.update(read_properties(default))
+    if path is not None:
+        texts.update(read_properties(path))
+    if CLUSTER_ID_VARIABLE in environment:
+        texts["cluster.id"] = environment[CLUSTER_ID_VARIABLE]
+    texts.update(properties_from_environment(environment))
     try:
-        if path is not None:
-            texts.update(read_properties(path))
-        environment = environment or {}
-        if CLUSTER_ID_VARIABLE in environment:
-            texts["cluster.id"] = environment[CLUSTER_ID_VARIABLE]
-        texts.update(properties_from_environment(environment))
         texts.update(properties_from_overrides(overrides))
     except PropertiesError as error:
         raise ConfigError(str(error)) from error

@@ -5,6 +5,7 @@ Only texts here; ``broker/config.py`` gives them meaning.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 # Variables with this prefix that the scripts of Apache's image and distribution read themselves: no configuration keys.
@@ -25,6 +26,7 @@ EXCLUDED_VARIABLES = frozenset(
     }
 )
 _PREFIX = "KAFKA_"
+_HOST = re.compile(r"://(\[[^]]*]|[^:,]*):")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _SPACE = " \t\f"
 
@@ -106,13 +108,16 @@ def properties_from_environment(environment: Mapping[str, str]) -> dict[str, str
     """Keys from ``KAFKA_*`` variables as Apache's image reads them.
 
     The prefix goes, the rest becomes lower case; then ``___`` means ``-``, ``__`` means ``_`` and ``_`` means ``.``:
-    ``KAFKA_LOG_RETENTION_MS`` is ``log.retention.ms``.
+    ``KAFKA_LOG_RETENTION_MS`` is ``log.retention.ms``. Advertised listeners without listeners are listened to on all
+    interfaces, as that image does it.
     """
     properties = {}
     for name, value in environment.items():
         if name.startswith(_PREFIX) and name not in EXCLUDED_VARIABLES:
             key = name[len(_PREFIX) :].lower().replace("_", ".").replace("...", "-").replace("..", "_")
             properties[key] = value
+    if properties.get("advertised.listeners") and not properties.get("listeners"):
+        properties["listeners"] = _HOST.sub("://0.0.0.0:", properties["advertised.listeners"])
     return properties
 
 

@@ -174,7 +174,7 @@ def clean_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("KAFKA_", "PYTHON")) and name != "CLUSTER_ID"
+        if not name.startswith(("KAFKA_", "PYTHON")) and name not in ("CLUSTER_ID", "TIDELOG_CONFIG_FILES")
     }
 
 

@@ -37,9 +37,12 @@ open to the network without being told to (`listeners`).
 Later ones win:
 
 1. the defaults on this page;
-2. a file: `tidelog serve --config server.properties`, in Java's properties syntax;
+2. a file: `tidelog serve --config server.properties`, in Java's properties syntax; below it the files that
+   `TIDELOG_CONFIG_FILES` names, separated by colons, as far as they exist (the container image has
+   `/etc/tidelog/server.properties` and `/mnt/shared/config/server.properties` there);
 3. environment variables, as Apache Kafka's image reads them: `KAFKA_LOG_RETENTION_MS` is `log.retention.ms`. `_` stands
-   for `.`, `__` for `_`, `___` for `-`. `CLUSTER_ID` is `cluster.id`;
+   for `.`, `__` for `_`, `___` for `-`. `CLUSTER_ID` is `cluster.id`. `KAFKA_ADVERTISED_LISTENERS` without
+   `KAFKA_LISTENERS` listens on their ports on all interfaces. `KAFKA_LOG4J_ROOT_LOGLEVEL` is `--log-level`;
 4. `--override KEY=VALUE`, as often as needed;
 5. `--data-dir`, `--host` and `--port`, which stand for `log.dirs` and for host and port of the first of `listeners`;
 6. while the broker runs, what the admin API has set (`kafka-configs.sh --alter`): for all brokers, then for this one.

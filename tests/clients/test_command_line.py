@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 import tidelog
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tests.support.broker import free_port
 from tidelog.broker_process import BrokerProcessError, clean_environment
+from tidelog.client import Client
 
 TIDELOG = (sys.executable, "-I", "-m", "tidelog.cli")
 TIMEOUT_S = 30
@@ -176,6 +179,59 @@ def test_kafkas_own_variables_configure_it(tmp_path: Path) -> None:
     text = (tmp_path / "meta.properties").read_text()
     assert "cluster.id=5L6g3nShT-eMCtK--X86sw" in text
     assert "node.id=3" in text
+
+
+def test_a_compose_file_for_apaches_image_works_unchanged(tmp_path: Path) -> None:
+    inner, outer = free_port(), free_port()
+    environment = {
+        "KAFKA_NODE_ID": "1",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PLAINTEXT_HOST:PLAINTEXT",
+        "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT_HOST://localhost:{outer},PLAINTEXT://127.0.0.1:{inner}",
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@broker:29093",
+        "KAFKA_LISTENERS": f"CONTROLLER://:29093,PLAINTEXT_HOST://:{outer},PLAINTEXT://:{inner}",
+        "KAFKA_INTER_BROKER_LISTENER_NAME": "PLAINTEXT",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw",
+        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+        "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+        "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
+        "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
+        "KAFKA_LOG_DIRS": str(tmp_path),
+    }
+    process = subprocess.Popen(
+        [*TIDELOG, "serve", "--log-level", "warning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**clean_environment(), **environment},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("tidelog ready on ")
+    try:
+        for host, port in (("localhost", outer), ("127.0.0.1", inner)):
+            with Client(f"{host}:{port}") as client:
+                (broker,) = client.call(MetadataRequest(topics=[]), MetadataResponse).brokers
+            assert (broker.host, broker.port) == (host, port), "each listener answers with its own address"
+        assert run("ping", "--local", environment=environment).returncode == 0
+    finally:
+        process.terminate()
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, errors) == (0, ""), "no warning about any of these variables"
+
+
+def test_files_of_the_environment_come_first_and_may_be_missing(tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults.properties"
+    defaults.write_text(f"log.dirs={tmp_path}/data\nnode.id=5\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA")
+    files = f"{defaults}:{tmp_path}/missing.properties"
+    process = start(environment={"TIDELOG_CONFIG_FILES": files, "KAFKA_NODE_ID": "6"})
+    process.terminate()
+    assert process.wait(TIMEOUT_S) == 0
+    assert process.stdout is not None
+    process.stdout.close()
+    text = (tmp_path / "data" / "meta.properties").read_text()
+    assert "node.id=6" in text
+    assert "cluster.id=AAAAAAAAAAAAAAAAAAAAAA" in text
 
 
 def test_a_broker_of_ones_own_restarts_on_its_data(broker: tidelog.Broker) -> None:

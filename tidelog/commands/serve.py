@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HELP = "run a broker"
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG4J_LEVELS = {"all": "debug", "trace": "debug", "warn": "warning", "fatal": "error", "off": "error"}
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -48,7 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="stop, too, when standard input closes: a broker that must not outlive its starter",
     )
-    parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="default: %(default)s")
+    parser.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default=environment_level(),
+        help="default: KAFKA_LOG4J_ROOT_LOGLEVEL, or info",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,6 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:  # the admin API stored it, and this version does not accept it
         print(f"tidelog serve: {error}", file=sys.stderr)
         return EXIT_USAGE
+
+
+def environment_level() -> str:
+    """The level that Apache's image would log at, in this command's words."""
+    level = os.environ.get("KAFKA_LOG4J_ROOT_LOGLEVEL", "").lower()
+    return LOG4J_LEVELS.get(level, level if level in LOG_LEVELS else "info")
 
 
 def stop_before_start(number: int, frame: object) -> None:

@@ -59,6 +59,19 @@ def test_variables_are_read_as_the_apache_image_reads_them(variable: str, key: s
     assert properties_from_environment({variable: "1"}) == {key: "1"}
 
 
+@pytest.mark.parametrize(
+    ("advertised", "listeners"),
+    [
+        ("PLAINTEXT://broker.example:9092", "PLAINTEXT://0.0.0.0:9092"),
+        ("A://localhost:9092,B://[::1]:19092,C://:1", "A://0.0.0.0:9092,B://0.0.0.0:19092,C://0.0.0.0:1"),
+    ],
+)
+def test_advertised_listeners_alone_are_listened_to(advertised: str, listeners: str) -> None:
+    assert properties_from_environment({"KAFKA_ADVERTISED_LISTENERS": advertised})["listeners"] == listeners
+    given = {"KAFKA_ADVERTISED_LISTENERS": advertised, "KAFKA_LISTENERS": "X://:1"}
+    assert properties_from_environment(given)["listeners"] == "X://:1"
+
+
 @pytest.mark.parametrize("variable", ["PATH", "KAFKA_OPTS", "KAFKA_HEAP_OPTS", "KAFKA_VERSION", "kafka_node_id"])
 def test_other_variables_are_left_alone(variable: str) -> None:
     assert properties_from_environment({variable: "1"}) == {}
