@@ -14,6 +14,9 @@ from broker.config_manager import ConfigManager
 from broker.metadata import MetadataCache, TopicImage
 from broker.metadata_store import SqliteMetadataStore
 from broker.topic_manager import TopicManager
+from log.config import LogConfig
+from log.file_system import OsFileSystem
+from log.manager import LogManager
 from log.time import ManualTime
 from protocol.types import random_uuid
 
@@ -71,7 +74,7 @@ class AdminBroker:
             metrics=nothing,
             store=self.store,
             metadata=self.metadata,
-            log_manager=nothing,
+            log_manager=LogManager(self.config.log_dirs, OsFileSystem(), self.time, LogConfig()),
             replica_manager=nothing,
             topics=self.topics,
             configs=self.configs,
