@@ -407,27 +407,47 @@ def test_kafka_serves_what_tidelog_wrote(kafka_4: tuple[dict[str, Source], Writt
 
 
 COMPLAINTS = (
-    *("mismatches", "non-consecutive", "out of order", "not found", "invalid bytes"),
+    *("mismatches", "out of order", "not found", "invalid bytes"),
     *("isvalid: false", "exception", "corrupt"),
 )
+GAP = re.compile(r"^  (-?\d+) is followed by (\d+)$")
 
 
 def test_dump_log_segments_has_no_complaint(tidelog_files: tuple[Path, Picture, Samples]) -> None:
     data, served, samples = tidelog_files
     places = [Place(topic, index) for topic, count in samples.topics.items() for index in range(count)]
-    logs = [path for place in places for path in sorted((data / str(place)).iterdir()) if path.name[:20].isdigit()]
+    files = [path for place in places for path in sorted((data / str(place)).iterdir())]
+    logs = [path for path in files if path.name[:20].isdigit() and path.suffix != ".deleted"]
     assert {path.suffix for path in logs} == {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
     deep = dump(logs, "--deep-iteration")
     assert deep.returncode == 0, deep.stderr[-2000:]
     said = (deep.stdout + deep.stderr).lower()
     for complaint in COMPLAINTS:
         assert complaint not in said
+    assert gaps(deep.stdout + deep.stderr) == set()
     assert deep.stdout.count("| offset:") >= sum(map(len, served.uncommitted.values()))
     indices = [path for path in logs if path.suffix in (".index", ".timeindex")]
     sanity = dump(indices, "--index-sanity-check")
     assert sanity.returncode == 0, sanity.stderr[-2000:]
     assert "exception" not in sanity.stderr.lower()
     assert sanity.stdout.count("passed sanity check") + sanity.stdout.count("is empty") == len(indices)
+
+
+def gaps(printed: str) -> set[tuple[str, int, int]]:
+    """(file, offset, next offset) under "Non-consecutive offsets in FILE", but for two that are none.
+
+    The tool of 4.3.1 complains of Kafka's own files too: of each that does not begin with offset 0 ("-1 is followed by
+    402"), and of every offset that compaction removed.
+    """
+    found = set()
+    path = ""
+    for line in printed.splitlines():
+        gap = GAP.match(line)
+        if gap is None:
+            path = line.removeprefix("Non-consecutive offsets in ")
+        elif ".compacted" not in path and (gap[1], int(gap[2])) != ("-1", int(Path(path).stem)):
+            found.add((path, int(gap[1]), int(gap[2])))
+    return found
 
 
 def dump(files: list[Path], *options: str) -> subprocess.CompletedProcess[str]:
