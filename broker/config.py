@@ -1,8 +1,9 @@
 """What the broker is told: the tables of all parts put together, and the values read from them.
 
 Sources, later ones win: defaults; the files of ``TIDELOG_CONFIG_FILES``; ``server.properties``; ``KAFKA_*`` variables;
-``--override``; then what the admin API has set, for the whole cluster and after that for this node. A key that no table has warns once, a value that does not
-fit refuses to start: ``ConfigError`` names key, value and what is allowed, in one line.
+``--override``; then what the admin API has set, for the whole cluster and after that for this node. A key that no table
+has warns once, a value that does not fit refuses to start: ``ConfigError`` names key, value and what is allowed, in one
+line.
 
 A ``BrokerConfig`` is read on the loop thread; ``set_dynamic`` is the only change, and readers ask for values when they
 need them, so a change holds from then on.
