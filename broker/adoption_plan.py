@@ -26,8 +26,9 @@ from broker.config import BrokerConfig
 from broker.kraft_metadata import METADATA_DIRECTORY, ClusterMetadata, ClusterTopic, read_cluster_metadata
 from broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicImage
 from broker.metadata_store import SqliteMetadataStore
+from broker.properties import parse_properties
 from broker.topic_manager import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
-from log.checkpoints import MetaProperties, read_meta_properties
+from log.checkpoints import META_PROPERTIES_FILE, MetaProperties, read_meta_properties
 from log.config import TOPIC_CONFIG_DEF, LogConfig
 from log.file_system import FileSystem, OpenFile
 from log.time import Time
@@ -181,6 +182,17 @@ class Planner:
             path = os.path.join(source, METADATA_DIRECTORY)
             if self._file_system.exists(path):
                 self._plan.metadata = read_cluster_metadata(self._file_system, path)
+        if self._plan.metadata is None and self._options.topic_configs is None and self._has_kraft_identity():
+            self._problem(
+                f"this is a KRaft broker, but {METADATA_DIRECTORY} is not in these directories; give its "
+                "metadata.log.dir too, or the topics' configs (--topic-configs)"
+            )
+
+    def _has_kraft_identity(self) -> bool:
+        """Version 1 of ``meta.properties`` is written by KRaft brokers, version 0 by those that used ZooKeeper."""
+        paths = (os.path.join(source, META_PROPERTIES_FILE) for source in self._options.sources)
+        texts = (self._file_system.read_file(path).decode() for path in paths if self._file_system.exists(path))
+        return any(parse_properties(text).get("version") == "1" for text in texts)
 
     # ---- what is there
 
@@ -251,6 +263,10 @@ class Planner:
     def _compare_with_existing(self, image: TopicImage, topic_id: bytes | None) -> None:
         if topic_id == image.topic_id:
             self._plan.left_out.append(f"topic {image.name}: the data directory has it already, with the same id")
+        elif topic_id is None:
+            self._plan.left_out.append(
+                f"topic {image.name}: the data directory has one of that name already; Kafka's has no id to compare"
+            )
         else:
             self._problem(
                 f"topic {image.name}: the data directory has another topic of that name; adopt into an empty "

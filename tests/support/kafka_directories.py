@@ -8,6 +8,7 @@ from pathlib import Path
 from broker.kraft_metadata import METADATA_DIRECTORY
 from log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
+    META_PROPERTIES_FILE,
     MetaProperties,
     write_clean_shutdown,
     write_meta_properties,
@@ -31,10 +32,12 @@ FILE_SYSTEM = OsFileSystem()
 class KafkaDirectory:
     """One entry of a stopped Kafka's ``log.dirs``."""
 
-    def __init__(self, path: Path, *, cluster_id: str = CLUSTER_ID) -> None:
+    def __init__(self, path: Path, *, cluster_id: str = CLUSTER_ID, zookeeper: bool = False) -> None:
         self.path = path
         path.mkdir(parents=True)
         write_meta_properties(FILE_SYSTEM, str(path), MetaProperties(cluster_id, 3, bytes(16)))
+        if zookeeper:
+            (path / META_PROPERTIES_FILE).write_text(f"#\nbroker.id=3\nversion=0\ncluster.id={cluster_id}\n")
         write_clean_shutdown(FILE_SYSTEM, str(path), 1)
         (path / ".lock").touch()
 

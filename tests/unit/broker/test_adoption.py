@@ -149,7 +149,7 @@ def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
 
 def test_another_topic_of_that_name_is_a_conflict(tmp_path: Path) -> None:
     adopt(kraft_source(tmp_path / "kafka").path, tmp_path / "data")
-    other = KafkaDirectory(tmp_path / "other")
+    other = KafkaDirectory(tmp_path / "other", zookeeper=True)
     other.add_partition("orders", 0, bytes(16)[:-1] + b"\1")
     assert "another topic of that name" in plan_for(other.path, tmp_path / "data").problems[0]
     with pytest.raises(AdoptionError):
@@ -240,7 +240,7 @@ def test_links_share_only_what_never_changes(tmp_path: Path) -> None:
 
 
 def test_without_metadata_nothing_is_deleted_and_new_producer_ids_are_larger(tmp_path: Path) -> None:
-    source = KafkaDirectory(tmp_path / "kafka")
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
     source.add_partition("orders", 0, None, producer_id=41_500)
     plan = adopt(source.path, tmp_path / "data")
     image = topics(tmp_path / "data")["orders"]
@@ -252,7 +252,7 @@ def test_without_metadata_nothing_is_deleted_and_new_producer_ids_are_larger(tmp
 
 
 def test_configs_may_be_given_for_such_topics(tmp_path: Path) -> None:
-    source = KafkaDirectory(tmp_path / "kafka")
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
     source.add_partition("orders", 0, ORDERS)
     configs = {"orders": {"cleanup.policy": "compact,delete", "no.such.key": "1", "segment.ms": "nonsense"}}
     plan = adopt(source.path, tmp_path / "data", topic_configs=configs)
@@ -311,7 +311,7 @@ def test_no_partition_directories_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_internal_topics_stay_compacted_without_metadata(tmp_path: Path) -> None:
-    source = KafkaDirectory(tmp_path / "kafka")
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
     for index in range(3):
         source.add_partition("__consumer_offsets", index, ORDERS)
     adopt(source.path, tmp_path / "data")
@@ -320,7 +320,7 @@ def test_internal_topics_stay_compacted_without_metadata(tmp_path: Path) -> None
 
 
 def test_compacted_topics_stay_compacted_without_metadata(tmp_path: Path) -> None:
-    source = KafkaDirectory(tmp_path / "kafka")
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
     source.add_partition("orders", 0, ORDERS)
     place = TopicPartition("orders", 0)
     write_offset_checkpoint(FILE_SYSTEM, str(source.path / CLEANER_OFFSET_FILE), {place: 26})
@@ -362,3 +362,19 @@ def test_too_little_room_is_a_problem(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(OsFileSystem, "disk_space", lambda *_: (10**9, 10**6))
     assert "has room for 1,000,000 bytes" in plan_for(source.path, tmp_path / "data").problems[0]
     assert plan_for(source.path, tmp_path / "data", link=True).problems == []
+
+
+def test_a_kraft_broker_without_its_metadata_is_not_taken_for_an_old_one(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka")
+    source.add_partition("orders", 0, ORDERS)
+    assert "__cluster_metadata-0 is not in these directories" in plan_for(source.path, tmp_path / "data").problems[0]
+    assert plan_for(source.path, tmp_path / "data", topic_configs={"orders": {}}).problems == []
+
+
+def test_a_second_run_over_topics_without_ids(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
+    source.add_partition("orders", 0, None)
+    adopt(source.path, tmp_path / "data")
+    plan = plan_for(source.path, tmp_path / "data")
+    assert (plan.topics, plan.problems) == ([], [])
+    assert "no id to compare" in plan.left_out[0]

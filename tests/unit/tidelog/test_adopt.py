@@ -12,7 +12,7 @@ from tidelog.cli import main
 
 @pytest.fixture
 def source(tmp_path: Path) -> KafkaDirectory:
-    directory = KafkaDirectory(tmp_path / "kafka")
+    directory = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
     directory.add_partition("orders", 0, bytes(15) + b"\1")
     return directory
 
