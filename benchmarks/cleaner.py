@@ -3,27 +3,30 @@
 Tidelog's round runs in this process with the kernels loaded (wall clock, user and system CPU). Kafka cleans the same
 segments in a node of its own, several partitions in turn by one thread: the first is cold, the best of the others warm.
 Kafka's figures are those it logs. ``--latency`` measures single-record produce requests with and without a round beside
-them. ``many-keys`` has 100 million distinct keys in 11 GB against a map of 64 MiB; ``--directory`` needs 25 GB for it.
+them. ``many-keys`` and ``100m-keys`` have more keys than the map holds: 20 million in 2 GB, 100 million in 11 GB (needs
+25 GB in ``--directory`` and several minutes; its data are deleted again).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import datetime
+import os
 import re
 import resource
 import shutil
 import signal
-import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.cleaner_data import SEGMENT_BYTES, DataSet, make, place
-from benchmarks.machine import describe
+from benchmarks.cleaner_data import CONFIG, DATA_SETS, DEFAULT, DataSet, make, place
+from benchmarks.cleaner_latency import measure_latency
+from benchmarks.cleaner_report import Comparison, cleaner_table, latency_table
+from benchmarks.machine import commit, describe
+from benchmarks.procfs import CpuTime, cpu_time
+from benchmarks.report import append_section
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import MissingToolError
 from cleaner.cleaner import Cleaner, CleanerOptions, CleanerStats
@@ -35,22 +38,8 @@ from log.file_system import OsFileSystem
 from log.loader import LoadRequest, load_log
 from log.time import SystemTime
 from log.topic_partition import TopicPartition
-from protocol.compression import CompressionType
 
-FIRST = DataSet("first", "5 M x 100 B over 1 M keys", 5_000_000, 100, 1_000_000)
-DATA_SETS = {
-    data.name: data
-    for data in (
-        FIRST,
-        DataSet("few-keys", "1 M x 115 B over 1,000 keys", 1_000_000, 115, 1_000),
-        DataSet("large-records", "4,000 x 100 KB over 100 keys", 4_000, 100_000, 100),
-        replace(FIRST, name="first-lz4", title="the first in lz4", codec=CompressionType.LZ4),
-        replace(FIRST, name="first-zstd", title="the first in zstd", codec=CompressionType.ZSTD),
-        DataSet("many-keys", "100 M x 100 B, all keys distinct", 100_000_000, 100, 0, map_bytes=64 << 20),
-    )
-}
-DEFAULT = [name for name in DATA_SETS if name != "many-keys"]
-CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES), "min.cleanable.dirty.ratio": "0.01"}
+RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 KAFKA_PARTITIONS = 4
 KAFKA_TIMEOUT_S = 180.0
 LOGGING = """
@@ -131,13 +120,31 @@ def clean_in_kafka(data: DataSet, made: Path, directory: Path) -> list[dict[str,
     settings = {"log.cleaner.dedupe.buffer.size": str(data.map_bytes), "log.cleaner.backoff.ms": "100"}
     node = LoggingKafka(directory, settings, port=kafka.port)
     with node:
-        deadline = time.monotonic() + KAFKA_TIMEOUT_S
-        while len(rounds := cleaned(node.log_path)) < KAFKA_PARTITIONS and time.monotonic() < deadline:
-            time.sleep(0.2)
+        rounds, used = watch(node)
     return [
-        {"seconds": seconds, "MB/s": size / seconds / 1e6, "M records/s": data.records / seconds / 1e6}
-        for seconds in rounds
+        {
+            "seconds": seconds,
+            "MB/s": size / seconds / 1e6,
+            "M records/s": data.records / seconds / 1e6,
+            "user s": cpu.user_s,
+            "system s": cpu.system_s,
+        }
+        for seconds, cpu in zip(rounds, used, strict=True)
     ]
+
+
+def watch(node: LoggingKafka) -> tuple[list[float], list[CpuTime]]:
+    """Seconds of each round as Kafka logs them, and the node's processor time from the end of one to the next's."""
+    used: list[CpuTime] = []
+    last = cpu_time(node.pid)
+    deadline = time.monotonic() + KAFKA_TIMEOUT_S
+    while len(used) < KAFKA_PARTITIONS and time.monotonic() < deadline:
+        done, now = len(cleaned(node.log_path)), cpu_time(node.pid)
+        while len(used) < done:
+            used.append(now - last)
+            last = now
+        time.sleep(0.02)
+    return cleaned(node.log_path)[: len(used)], used
 
 
 def cleaned(log: Path) -> list[float]:
@@ -146,92 +153,55 @@ def cleaned(log: Path) -> list[float]:
     return [float(seconds.replace(",", "")) for size, seconds in found if float(size.replace(",", "")) > 1]
 
 
-@contextmanager
-def broker_with(data: DataSet, made: Path, directory: Path) -> Iterator[str]:
-    """A broker whose topic holds the data set, cleaned only when asked; its address."""
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
-    from benchmarks.rivals.tidelog_broker import TidelogProcess
-
-    shutil.rmtree(directory, ignore_errors=True)
-    config = {**CONFIG, "min.cleanable.dirty.ratio": "1.0"}
-    with TidelogProcess(directory) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for topic, values in ((data.name, config), ("produced", {})):
-            for created in admin.create_topics([NewTopic(topic, 1, 1, config=values)]).values():
-                created.result()
-    partition = next(path for path in directory.rglob(f"{data.name}-0") if path.is_dir())
-    place(made, partition)
-    with TidelogProcess(directory, port=broker.port) as again:
-        yield again.bootstrap
-
-
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cleaner", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="DATA SET", help=f"of {', '.join(DATA_SETS)}; default: all but the last"
+        "names", nargs="*", metavar="DATA SET", help=f"of {', '.join(DATA_SETS)}; default: {', '.join(DEFAULT)}"
     )
     parser.add_argument("--directory", type=Path, default=Path("/tmp/tidelog-cleaner-benchmark"))
-    parser.add_argument("--rounds", type=int, default=3, help="of Tidelog; the fastest counts")
+    parser.add_argument("--rounds", type=int, default=3, help="of Tidelog before Kafka's, and again after them")
     parser.add_argument("--no-kafka", action="store_true")
     parser.add_argument("--latency", action="store_true", help="produce latency with and without cleaning, only")
+    parser.add_argument("--save", action="store_true", help="put a section into benchmarks/RESULTS.md")
     return parser.parse_args(words)
 
 
-def measure(data: DataSet, options: argparse.Namespace) -> None:
+def measure(data: DataSet, options: argparse.Namespace) -> Comparison:
     """Both cleaners over one data set; prints as it goes."""
     made = make(data, options.directory / "data")
     ours = [clean_here(data, made, options.directory / "tidelog") for _ in range(options.rounds)]
-    best = min(ours, key=lambda found: found["seconds"])
-    print(f"{data.name}: {data.title}")
-    print("  tidelog ", {name: round(value, 2) for name, value in best.items()})
-    print("  rounds  ", [round(found["seconds"], 2) for found in ours])
-    shutil.rmtree(options.directory / "tidelog", ignore_errors=True)
-    if options.no_kafka:
-        return
-    try:
-        theirs = clean_in_kafka(data, made, options.directory / "kafka")
-    except MissingToolError as error:
-        print(f"  kafka    not measured: {error}")
-        return
-    if not theirs:
-        print("  kafka    did not finish in time")
-        return
-    warm = max(theirs, key=lambda found: found["MB/s"])
-    print("  kafka   ", {"cold MB/s": round(theirs[0]["MB/s"], 1), "warm MB/s": round(warm["MB/s"], 1)})
-    print(f"  ratio    {best['MB/s'] / warm['MB/s']:.1f} times Kafka warm, {best['MB/s'] / theirs[0]['MB/s']:.1f} cold")
-    shutil.rmtree(options.directory / "kafka", ignore_errors=True)
-
-
-def measure_latency(options: argparse.Namespace) -> None:
-    """Produce round trips beside a round over the first data set, and without."""
-    from benchmarks.cleaner_latency import Producer, clean_and_wait
-
-    made = make(FIRST, options.directory / "data")
-    with (
-        broker_with(FIRST, made, options.directory / "broker") as bootstrap,
-        Producer(bootstrap, "produced") as producer,
-    ):
-        clean_and_wait(bootstrap, "produced")  # kernels are loaded by the first round that needs them
-        producer.run_for(1.0)
-        alone = producer.run_for(4.0)
-        beside = producer.run_while(lambda: clean_and_wait(bootstrap, FIRST.name))
-    for name, times in (("alone", alone), ("beside a round", beside)):
-        quantiles = statistics.quantiles(times, n=1000)
-        print(f"  {name}: p50 {quantiles[499]:.0f} p99 {quantiles[989]:.0f} max {max(times):.0f} µs of {len(times)}")
+    theirs: list[dict[str, float]] = []
+    if not options.no_kafka and not data.in_turn:
+        try:
+            theirs = clean_in_kafka(data, made, options.directory / "kafka")
+            ours += [clean_here(data, made, options.directory / "tidelog") for _ in range(options.rounds)]
+        except MissingToolError as error:
+            print(f"  kafka    not measured: {error}")
+    if data.in_turn:
+        assert all(found["kept records"] == data.keys for found in ours), "one record of each key must stay"
+    for name in ("kafka", "tidelog", *([f"data/{data.name}"] if data.in_turn else [])):
+        shutil.rmtree(options.directory / name, ignore_errors=True)
+    for name, rounds in (("tidelog", ours), ("kafka", theirs)):
+        for found in rounds:
+            print(f"{data.name} {name}: {', '.join(f'{key} {value:,.4g}' for key, value in found.items())}", flush=True)
+    return Comparison(data, ours, theirs)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure what was asked for."""
     options = arguments(words)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    print(json.dumps(describe()))
     if options.latency:
-        measure_latency(options)
-        return 0
-    for name in options.names or DEFAULT:
-        measure(DATA_SETS[name], options)
+        title, body = "Produce beside the cleaner", latency_table(measure_latency(options.directory))
+    else:
+        title = "The cleaner"
+        body = cleaner_table([measure(DATA_SETS[name], options) for name in options.names or DEFAULT])
+    body = f"Commit {commit()}. {describe()}. Load average {os.getloadavg()[0]:.1f}.\n\n{body}"
+    print(body)
+    if options.save:
+        now = datetime.datetime.now(datetime.UTC)
+        append_section(RESULTS, f"{title}, {now:%Y-%m-%d %H:%M} UTC", body)
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """``records`` of about ``record_bytes`` over ``keys`` keys; ``keys`` 0: every record has a key of its own."""
+    """``records`` of about ``record_bytes`` over ``keys`` keys, drawn at random or ``in_turn``: then the first ``keys``
+    records have a key each, and those after them supersede the first ones.
+    """
 
     name: str
     title: str
@@ -34,14 +36,34 @@ class DataSet:
     keys: int
     codec: CompressionType = CompressionType.NONE
     map_bytes: int = 128 * 1024 * 1024
+    in_turn: bool = False
 
     def key_numbers(self, first: int, count: int) -> Numbers:
         """The keys of records ``first`` and following."""
-        if not self.keys:
-            # A permutation of all numbers: multiplication by an odd number modulo a power of two.
-            numbers = np.arange(first, first + count, dtype=np.uint64) * np.uint64(0x9E3779B1)
+        if self.in_turn:
+            turns = np.arange(first, first + count, dtype=np.uint64) % np.uint64(self.keys)
+            # A permutation: multiplication by an odd number modulo a power of two.
+            numbers = turns * np.uint64(0x9E3779B1)
             return (numbers & np.uint64((1 << 36) - 1)).astype(np.int64)
         return np.random.default_rng(first).integers(0, self.keys, count)
+
+
+FIRST = DataSet("first", "5 M x 100 B over 1 M keys", 5_000_000, 100, 1_000_000)
+MANY: dict[str, Any] = {"map_bytes": 64 << 20, "in_turn": True}
+DATA_SETS = {
+    data.name: data
+    for data in (
+        FIRST,
+        DataSet("few-keys", "1 M x 115 B over 1,000 keys", 1_000_000, 115, 1_000),
+        DataSet("large-records", "4,000 x 100 KB over 100 keys", 4_000, 100_000, 100),
+        replace(FIRST, name="first-lz4", title="the first in lz4", codec=CompressionType.LZ4),
+        replace(FIRST, name="first-zstd", title="the first in zstd", codec=CompressionType.ZSTD),
+        DataSet("many-keys", "21 M x 100 B over 20 M keys, map of 64 MiB", 21_000_000, 100, 20_000_000, **MANY),
+        DataSet("100m-keys", "105 M x 100 B over 100 M keys, map of 64 MiB", 105_000_000, 100, 100_000_000, **MANY),
+    )
+}
+DEFAULT = [name for name, data in DATA_SETS.items() if not data.in_turn]
+CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES), "min.cleanable.dirty.ratio": "0.01"}
 
 
 class Template:

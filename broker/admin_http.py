@@ -12,8 +12,10 @@ import asyncio
 import importlib
 import logging
 import socket
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from log.records.quiet_import import quiet_import
 from protocol.config_def import ConfigKey, ConfigType, Importance
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class AdminListener:
 
     async def _serve(self) -> None:
         try:
-            module = await self._broker.loop.run_in_executor(None, importlib.import_module, "broker.admin_app")
+            module = await self._broker.loop.run_in_executor(None, _import_app)
         except ImportError as error:
             logger.error("no admin interface, its HTTP library is missing (pip install aiohttp): %s", error)
             assert self._socket is not None
@@ -85,6 +87,11 @@ class AdminListener:
         elif self._socket is not None:
             self._broker.loop.remove_reader(self._socket.fileno())
             self._socket.close()
+
+
+def _import_app() -> ModuleType:
+    with quiet_import():
+        return importlib.import_module("broker.admin_app")
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -206,7 +206,7 @@ class CleaningRound:
     ) -> None:
         """Write the group's new segment and swap it in, unless nothing changes or ``dry_run``."""
         target = CleanedSegment(self._log, self._engine, group[0].base_offset, self._hooks.check)
-        before = sum(segment.size for segment in group)
+        sizes = [segment.size for segment in group]
         changed_before = int(self._counts[at.STAT_BATCHES_CHANGED])
         finished = False
         try:
@@ -215,12 +215,12 @@ class CleaningRound:
             changed = int(self._counts[at.STAT_BATCHES_CHANGED]) > changed_before
             new = target.finish(group[-1])
             if new is not None:
-                self._swap(new, group, target)
+                self._swap(new, group, sizes, target)
             finished = True
         finally:
             if not finished:
                 target.discard()
-        self.stats.bytes_before += before
+        self.stats.bytes_before += sum(sizes)
         self.stats.bytes_after += target.size
         self.stats.bytes_written += target.bytes_written
         if changed:
@@ -228,15 +228,23 @@ class CleaningRound:
         else:
             self.stats.groups_left_alone += 1
 
-    def _swap(self, new: LogSegment, group: list[LogSegment], target: CleanedSegment) -> None:
-        with self._log.lock:
+    def _swap(self, new: LogSegment, group: list[LogSegment], sizes: list[int], target: CleanedSegment) -> None:
+        log = self._log
+
+        def check() -> None:
             # Retention or truncation may have taken a segment meanwhile; the new one must not bring it back.
-            if self._log.is_closed or any(segment not in self._log.segments for segment in group):
-                raise CleaningAbortedError(f"segments of {self._log.topic_partition} were removed during the round")
+            gone = any(segment not in log.segments for segment in group)
+            if log.is_closed or gone or [segment.size for segment in group] != sizes:
+                raise CleaningAbortedError(f"segments of {log.topic_partition} were removed during the round")
             self._hooks.check(0)
-            # From here on the files belong to the swap: when it fails half-way only the next start may sort them out.
-            target.hand_over()
-            self._log.replace_segments([new], group)
+
+        # The files belong to the swap now: when it fails half-way only the next start may sort them out.
+        target.hand_over()
+        try:
+            log.replace_segments([new], group, check)
+        except CleaningAbortedError:
+            target.take_back(new)
+            raise
 
     def _clean_segment(
         self, segment: LogSegment, end: int, target: CleanedSegment, transactions: TransactionRows, *, dry_run: bool

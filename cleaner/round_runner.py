@@ -6,13 +6,17 @@ compiled the kernels.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from cleaner.cleaner_manager import LogCleanerManager, RoundReport
 from cleaner.config import CleanerConfig
 from cleaner.errors import CleaningAbortedError
 from cleaner.log_to_clean import LogToClean
+from log.records.quiet_import import quiet_import
 from log.time import Time
 
 if TYPE_CHECKING:
@@ -30,6 +34,14 @@ def _load_engine(large: bool) -> Engine:
     from cleaner.engine import load_engine
 
     return load_engine(large=large)
+
+
+def _import_cleaner() -> ModuleType:
+    """The round's module, which brings numpy."""
+    if "cleaner.cleaner" not in sys.modules:
+        with quiet_import("numpy"):
+            return importlib.import_module("cleaner.cleaner")
+    return sys.modules["cleaner.cleaner"]
 
 
 class RoundRunner:
@@ -54,11 +66,10 @@ class RoundRunner:
 
     def run(self, cleanable: LogToClean, config: CleanerConfig, *, dry_run: bool) -> RoundReport:
         """Clean. Raises CleaningAbortedError, KafkaStorageError, and whatever else is wrong with the data."""
-        from cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
-
+        rounds = _import_cleaner()
         log = cleanable.log
         engine = self._load_engine(cleanable.clean_bytes + cleanable.cleanable_bytes >= KERNEL_BYTES)
-        options = CleanerOptions(
+        options = rounds.CleanerOptions(
             map_bytes=config.map_bytes_per_thread,
             # One call per chunk and kernel: with 1 MiB instead of 512 KiB a round takes 12 % less CPU (550 MB, 100 B).
             io_buffer_bytes=2 * config.io_buffer_size,
@@ -66,12 +77,12 @@ class RoundRunner:
             hash_algorithm=config.hash_algorithm,
             max_decompressed_bytes=log.environment.max_decompressed_bytes,
         )
-        hooks = RoundHooks(
+        hooks = rounds.RoundHooks(
             check=lambda size: self._check(cleanable, size),
             progress=lambda offset: self._manager.checkpoint.save(log, offset),
         )
         started = self._time.monotonic_ms()
-        stats = Cleaner(engine, options).clean(cleanable, self._time.milliseconds(), hooks, dry_run=dry_run)
+        stats = rounds.Cleaner(engine, options).clean(cleanable, self._time.milliseconds(), hooks, dry_run=dry_run)
         if not dry_run:
             self._manager.checkpoint.save(log, stats.end_offset)
         duration_ms = int(self._time.monotonic_ms() - started)

@@ -225,6 +225,10 @@ class CleanedSegment:
         """Somebody else owns the files now."""
         self.segment = None
 
+    def take_back(self, segment: LogSegment) -> None:
+        """The files were not wanted: ``discard`` will remove them."""
+        self.segment = segment
+
     def discard(self) -> None:
         """Remove the files of a round that ended early. Raises KafkaStorageError."""
         if self.segment is not None:

@@ -115,32 +115,71 @@ def _delete_while(log: UnifiedLog, reason: str, should_go: Predicate) -> int:
     return len(removed)
 
 
-def replace_segments(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-    """The swap of the module's table. ``new`` are flushed ``.cleaned`` segments; the active segment is never among
-    ``old``.
+def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
+    """Steps 2 and 3 of the module's table for flushed ``.cleaned`` segments. Without the log's lock: a directory takes
+    milliseconds to sync, up to a hundred while others write, and appends would wait for it on the event loop.
 
-    Raises KafkaStorageError; the next start then finishes or undoes the swap.
+    Raises KafkaStorageError; the next start then undoes the swap.
     """
-    file_system = log.environment.file_system
+    try:
+        for segment in sorted(new, key=lambda s: s.base_offset, reverse=True):
+            assert segment.suffix == CLEANED_SUFFIX
+            segment.rename_suffix(SWAP_SUFFIX)
+        log.environment.file_system.sync_directory(log.directory)
+    except LogStorageError as error:
+        _swap_failed(log, error)
+        raise
+
+
+def undo_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
+    """Make ``.swap`` segments ``.cleaned`` again, so that no start takes them for a swap to finish, whatever follows.
+
+    Raises KafkaStorageError.
+    """
+    try:
+        for segment in new:
+            segment.rename_suffix(CLEANED_SUFFIX)
+    except LogStorageError as error:
+        _swap_failed(log, error)
+        raise
+
+
+def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
+    """Steps 4 and 5. Under the log's lock; whoever calls syncs the directory after it.
+
+    Raises KafkaStorageError; the next start then finishes the swap.
+    """
     ascending = sorted(new, key=lambda segment: segment.base_offset)
     present = [segment for segment in old if segment in log.segments]
     assert log.segments.active not in present, "the active segment cannot be replaced"
     try:
-        for segment in reversed(ascending):
-            assert segment.suffix == CLEANED_SUFFIX
-            segment.rename_suffix(SWAP_SUFFIX)
-        file_system.sync_directory(log.directory)
         for segment in sorted(present, key=lambda s: s.base_offset):
             _schedule_deletion(log, segment)
         for segment in ascending:
             segment.rename_suffix("")
-        log.segments = log.segments.replaced(removed=present, added=ascending)
-        file_system.sync_directory(log.directory)
     except LogStorageError as error:
-        # Half-renamed files and a snapshot that disagrees with them: only a restart may sort that out.
-        log._directory_state.mark_offline(error)
+        _swap_failed(log, error)
         raise
+    log.segments = log.segments.replaced(removed=present, added=ascending)
     kept = {segment.base_offset for segment in ascending}
     for segment in present:
         if segment.base_offset not in kept:
             log.producer_state.remove_snapshot(segment.base_offset)
+
+
+def sync_swap(log: UnifiedLog) -> None:
+    """Step 6. Without the log's lock. Raises KafkaStorageError."""
+    try:
+        log.environment.file_system.sync_directory(log.directory)
+    except LogStorageError as error:
+        _swap_failed(log, error)
+        raise
+
+
+def _swap_failed(log: UnifiedLog, error: LogStorageError) -> None:
+    """Half-renamed files and a snapshot that disagrees with them: only a restart may sort that out.
+
+    Unless the log was deleted meanwhile and its directory has another name: then nobody will look at the files.
+    """
+    if not log.is_closed:
+        log._directory_state.mark_offline(error)

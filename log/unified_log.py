@@ -21,11 +21,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from log.cleanup import delete_old_segments, remove_segments, replace_segments
+from log.cleanup import (
+    begin_swap,
+    delete_old_segments,
+    finish_swap,
+    remove_segments,
+    sync_swap,
+    undo_swap,
+)
 from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
 from log.fetch import FetchDataInfo, FetchIsolation, LogEnd, TailHint, read_log
@@ -450,11 +457,26 @@ class UnifiedLog:
         with self.lock:
             return delete_old_segments(self, now_ms)
 
-    def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-        """Put the flushed ``.cleaned`` segments ``new`` in the place of ``old``. See ``log.cleanup``."""
+    def replace_segments(
+        self, new: Sequence[LogSegment], old: Sequence[LogSegment], check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Put the flushed ``.cleaned`` segments ``new`` in the place of ``old``. See ``log.cleanup``.
+
+        Takes the lock for the renames alone, so call without it. ``check`` is called under it before anything changes
+        in the log; when it raises, ``new`` are ``.cleaned`` again. Raises KafkaStorageError and what ``check`` raises.
+        """
+        begin_swap(self, new)
         with self.lock:
-            replace_segments(self, new, old)
+            checked = False
+            try:
+                check()
+                checked = True
+            finally:
+                if not checked:
+                    undo_swap(self, new)
+            finish_swap(self, new, old)
             self.version += 1
+        sync_swap(self)
 
     def update_config(self, config: LogConfig) -> None:
         """Take over changed topic settings; the next append sees them."""

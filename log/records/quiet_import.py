@@ -1,0 +1,85 @@
+"""Import heavy packages in a thread without stopping the event loop beside it.
+
+What an ``import`` does holds the interpreter lock. Measured on numpy and numba, with the importing process alone on its
+cores, longest time another thread waited for the lock:
+
+- 80 to 100 ms in ``dlopen``: relocations and static constructors of libopenblas and libllvmlite. So the libraries are
+  opened first through a foreign call, which gives the lock up; the import then finds them in the process;
+- 20 to 25 ms in a full garbage collection over the 300,000 objects that numba makes. So collections wait until the
+  import is over, and what it made is frozen: it lives as long as the process, later collections need not look at it;
+- 5 ms, the switch interval, for every lock the loop gave up in a system call: from the first such import on it is 0.5.
+
+OpenBLAS is told to make no threads: nothing here multiplies matrices, and each would take memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+#: Package -> shared libraries below it that take long to open; those they need come with them.
+_LIBRARIES = {
+    "numpy": ("core/_multiarray_umath*.so", "_core/_multiarray_umath*.so"),
+    "llvmlite": ("binding/libllvmlite.so",),
+}
+_RTLD_NOW = 2
+#: How long Python code of another thread may go on when the loop wants the interpreter lock back.
+SWITCH_INTERVAL_S = 0.0005
+
+
+class _Running:
+    """How many quiet imports run now, and whether the collector was on before them."""
+
+    lock = threading.Lock()
+    count = 0
+    was_enabled = False
+
+
+@contextmanager
+def quiet_import(*packages: str) -> Iterator[None]:
+    """Around imports of (modules that import) ``packages``, of those in the table above. Any thread."""
+    if sys.getswitchinterval() > SWITCH_INTERVAL_S:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for package in packages:
+        _open_libraries(package)
+    with _Running.lock:
+        if _Running.count == 0:
+            _Running.was_enabled = gc.isenabled()
+            gc.disable()
+        _Running.count += 1
+    try:
+        yield
+    finally:
+        with _Running.lock:
+            _Running.count -= 1
+            if _Running.count == 0:
+                gc.freeze()
+                if _Running.was_enabled:
+                    gc.enable()
+
+
+def _open_libraries(package: str) -> None:
+    """A library that is not found or does not open is left to the import, which says what is wrong with it."""
+    import ctypes
+
+    found = importlib.util.find_spec(package)
+    for directory in (found and found.submodule_search_locations) or ():
+        for pattern in _LIBRARIES[package]:
+            for path in Path(directory).glob(pattern):
+                try:
+                    open_library = ctypes.CDLL(None).dlopen
+                except (OSError, AttributeError) as error:  # no dynamic C library
+                    logger.debug("%s is not opened ahead: %s", path, error)
+                    return
+                open_library.restype = ctypes.c_void_p
+                open_library(os.fsencode(path), _RTLD_NOW)

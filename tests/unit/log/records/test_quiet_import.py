@@ -1,0 +1,77 @@
+"""Heavy imports beside a loop: the collector rests, libraries are opened ahead, and all is as before afterwards."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+
+import pytest
+
+from log.records import quiet_import as module
+from log.records.quiet_import import quiet_import
+
+
+def test_collections_wait_until_the_last_import_is_over() -> None:
+    with quiet_import():
+        with quiet_import():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+
+    assert gc.isenabled()
+
+
+def test_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with quiet_import():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_what_was_imported_is_frozen() -> None:
+    gc.unfreeze()
+    with quiet_import():
+        pass
+
+    assert gc.get_freeze_count() > 0
+
+
+def test_switch_interval_gets_shorter_and_never_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    intervals = [0.005, 0.0001]
+    asked: list[float] = []
+    monkeypatch.setattr(sys, "getswitchinterval", lambda: intervals.pop(0))
+    monkeypatch.setattr(sys, "setswitchinterval", asked.append)
+    with quiet_import():
+        pass
+    with quiet_import():
+        pass
+
+    assert asked == [module.SWITCH_INTERVAL_S]
+
+
+def test_libraries_are_opened_ahead() -> None:
+    with quiet_import("numpy", "llvmlite"):
+        pass  # imported long ago in this process: opening them again counts a reference, no more
+
+
+def test_failed_import_gives_the_collector_back() -> None:
+    with pytest.raises(ImportError), quiet_import():
+        raise ImportError
+
+    assert gc.isenabled()
+
+
+def test_absent_package_and_static_c_library_are_left_to_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module._LIBRARIES, "no_such_package", ("*.so",))
+    with quiet_import("no_such_package"):
+        pass
+
+    def refuse(_: object) -> ctypes.CDLL:
+        raise OSError
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    with quiet_import("numpy"):
+        pass
