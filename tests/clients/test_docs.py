@@ -1,0 +1,88 @@
+"""The README's examples, run as they stand against a broker of their own.
+
+The only change is the port: a test cannot count on 9092 being free.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rivals.process import BrokerProcess
+from tests.support.requirements import require_tool
+from tidelog.broker_process import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+ADDRESS = "127.0.0.1:9092"
+TIMEOUT_S = 60
+
+
+def section(title: str) -> str:
+    """The text below a heading, up to the next one of its kind."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
+    assert found, f"README.md has no section {title!r}"
+    return found[1]
+
+
+def shell_blocks(text: str) -> list[str]:
+    """Blocks indented by four spaces, outside of fenced ones."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
+    return [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in blocks]
+
+
+def python_blocks(text: str) -> list[str]:
+    """Fenced blocks of Python."""
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def run(command: list[str], broker: BrokerProcess | None = None) -> str:
+    """The standard output of an example that must end with 0."""
+    if broker is not None:
+        assert ADDRESS in command[-1]
+        command = [*command[:-1], command[-1].replace(ADDRESS, broker.bootstrap)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT, env=clean_environment(), check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_the_kcat_example_prints_its_record(fresh_broker: BrokerProcess) -> None:
+    require_tool("kcat", install="apt-get install kcat")
+    (block,) = shell_blocks(section("Produce and consume"))
+    assert "offset 0: 4711 = paid" in run(["bash", "-euo", "pipefail", "-c", block], fresh_broker)
+
+
+def test_the_python_example_prints_its_record(fresh_broker: BrokerProcess) -> None:
+    example = next(block for block in python_blocks(README) if "confluent_kafka" in block)
+    assert run([sys.executable, "-c", example], fresh_broker) == "0 b'4711' b'paid'\n"
+
+
+def test_the_example_of_a_broker_inside_a_test_prints_where_it_listens() -> None:
+    example = next(block for block in python_blocks(README) if "tidelog.Broker" in block)
+    assert re.fullmatch(r"127\.0\.0\.1:\d+\n", run([sys.executable, "-c", example]))
+
+
+def test_every_python_example_is_run_here() -> None:
+    assert len(python_blocks(README)) == 2, "give a new example of README.md its test"
+
+
+def test_the_two_commands_are_targets_of_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    commands = re.findall(r"^    make (\S+)", section("Two commands"), re.MULTILINE)
+    assert commands == ["run", "test"]
+    for command in commands:
+        assert re.search(rf"^{command}:", makefile, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_make_target_that_is_named_exists(page: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"(?:`|^    )make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE)):
+        assert re.search(rf"^(?:[a-z-]+ )*{target}(?: [a-z-]+)*:", makefile, re.MULTILINE), f"{page}: make {target}"

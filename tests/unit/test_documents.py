@@ -1,0 +1,71 @@
+"""What the pages say can be followed: every link leads somewhere, every named test and module is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.handlers.registry import REGISTRY
+from protocol.api_keys import ApiKey
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")) if path.is_file()
+]
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_PATH = re.compile(
+    r"`((?:tests|protocol|log|cleaner|broker|tidelog|benchmarks|docs)/[\w/.-]+\.(?:py|md|c|sh))(?:::\w+)?`"
+)
+_TEST = re.compile(r"`(tests/[\w/.-]+\.py)::(\w+)`")
+
+
+def text_of(path: Path) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchor(heading: str) -> str:
+    """The anchor that a forge makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def api_table() -> list[str]:
+    """The rows of docs/kips.md for what is served."""
+    rows = []
+    for key, entry in REGISTRY.items():
+        name = "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
+        versions = dict.fromkeys((entry.min_version, entry.max_version))
+        rows.append(f"| {key} | {name} | {' to '.join(map(str, versions))} |")
+    return rows
+
+
+def test_the_table_of_apis_is_what_is_served() -> None:
+    found = re.findall(r"^\| \d+ \| .*$", (ROOT / "docs/kips.md").read_text().partition("\n## APIs")[2], re.MULTILINE)
+    assert found == api_table(), "the table of docs/kips.md should be:\n" + "\n".join(api_table())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in _LINK.findall(text_of(page)):
+        if re.match(r"[a-z]+:", target):
+            continue  # another site
+        name, _, fragment = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), f"{target} does not exist"
+        if fragment and path.suffix == ".md":
+            assert fragment in {anchor(heading) for heading in _HEADING.findall(path.read_text())}, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
+def test_every_file_that_is_named_exists(page: Path) -> None:
+    for name in _PATH.findall(text_of(page)):
+        assert (ROOT / name).exists(), f"{name} does not exist"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
+def test_every_test_that_is_named_exists(page: Path) -> None:
+    for name, test in _TEST.findall(text_of(page)):
+        assert re.search(rf"^def {test}\(", (ROOT / name).read_text(), re.MULTILINE), f"{name} has no {test}"
