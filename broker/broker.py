@@ -56,6 +56,8 @@ class Broker:
     """The log cleaner, once ``broker.compaction`` has started it."""
     indexing: Any = None
     """The indexer thread, once a topic with an index has made ``broker.indexing`` start it."""
+    virtual_partitions: Any = None
+    """The partitions of virtual topics, once one was asked for."""
 
 
 class RequestContext:

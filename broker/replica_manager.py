@@ -41,6 +41,7 @@ class ReplicaManager:
         "make_way",
         "on_index_configs",
         "on_log_deleted",
+        "virtual_partition",
     )
 
     def __init__(
@@ -63,6 +64,7 @@ class ReplicaManager:
         self._partitions: dict[bytes, dict[int, Partition]] = {}
         self.make_way: Callable[[str], object] = lambda _topic: None
         self.on_log_deleted: Callable[[TopicPartition], object] = lambda _partition: None
+        self.virtual_partition: Callable[[TopicImage, int], Partition] = no_virtual_partition
         self.on_index_configs: Callable[[TopicImage], object] = lambda _image: None
         """Told of topics that are made, widened or get other configs."""
 
@@ -70,7 +72,9 @@ class ReplicaManager:
         """The partition of that name. Raises UnknownTopicOrPartitionError."""
         image = self._topics.get(topic)
         if image is None:
-            raise UnknownTopicOrPartitionError
+            image = self._metadata.find(topic)
+            if image is None:
+                raise UnknownTopicOrPartitionError
         partitions = self._partitions.get(image.topic_id)
         if partitions is not None:
             partition = partitions.get(index)
@@ -126,6 +130,8 @@ class ReplicaManager:
     def _make(self, image: TopicImage, index: int) -> Partition:
         if not 0 <= index < image.partition_count:
             raise UnknownTopicOrPartitionError
+        if image.source is not None:
+            return self.virtual_partition(image, index)
         topic_partition = TopicPartition(image.name, index)
         partition = Partition(
             topic_partition,
@@ -141,3 +147,8 @@ class ReplicaManager:
         )
         self._partitions.setdefault(image.topic_id, {})[index] = partition
         return partition
+
+
+def no_virtual_partition(_image: TopicImage, _index: int) -> Partition:
+    """Where nobody makes virtual partitions there are none. Raises UnknownTopicOrPartitionError."""
+    raise UnknownTopicOrPartitionError

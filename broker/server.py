@@ -27,6 +27,7 @@ from broker.connection import STALL_MS, Connection, Limits, Shell
 from broker.dispatch import Dispatcher
 from broker.log_metrics import register_log_metrics
 from broker.metadata import INTERNAL_TOPICS, TopicImage
+from broker.partition import Partition
 from broker.startup import build_broker
 from log.checkpoints import CLEANER_OFFSET_FILE
 from log.time import SystemTime, Time
@@ -91,6 +92,7 @@ class Server:
         loop.call_later(START_DELAY_S, start_cleaner, self)
         broker.replica_manager.on_log_deleted = partial(forget_cleaned, broker)
         broker.replica_manager.on_index_configs = partial(index_topic, broker)
+        broker.replica_manager.virtual_partition = partial(virtual_partition, broker)
         if any(map(wants_index, broker.metadata.topics.values())):
             loop.call_later(START_DELAY_S, start_indexing, self)
         register_metrics(broker, self._shell)
@@ -241,6 +243,16 @@ def index_topic(broker: Broker, image: TopicImage) -> None:
         from broker.indexing import indexing_of
 
         indexing_of(broker)
+
+
+def virtual_partition(broker: Broker, image: TopicImage, index: int) -> Partition:
+    """A partition of a virtual topic; imported with the first one."""
+    if broker.virtual_partitions is None:
+        from broker.virtual_topics import VirtualPartitions
+
+        broker.virtual_partitions = VirtualPartitions(broker)
+    partition: Partition = broker.virtual_partitions.partition(image, index)
+    return partition
 
 
 def start_indexing(server: Server) -> None:

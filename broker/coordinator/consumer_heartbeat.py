@@ -266,7 +266,7 @@ class ConsumerHeartbeats:
     def _metadata_hash(self, draft: Draft) -> int:
         """A number that changes when subscribed topics come, go, or grow."""
         names = {n for s in draft.subscriptions().values() for n in draft.topics_of(s)}
-        images = (self._metadata.topics[name] for name in sorted(names) if name in self._metadata.topics)
+        images = (image for name in sorted(names) if (image := self._metadata.find(name)) is not None)
         text = "\n".join(f"{image.name} {image.topic_id.hex()} {image.partition_count}" for image in images)
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
@@ -279,7 +279,7 @@ class ConsumerHeartbeats:
         counts: dict[bytes, int] = {}
         for member_id, subscription in subscriptions.items():
             names = draft.topics_of(subscription)
-            images = [self._metadata.topics[name] for name in names if name in self._metadata.topics]
+            images = [image for name in names if (image := self._metadata.find(name)) is not None]
             counts.update((image.topic_id, image.partition_count) for image in images)
             assigned = draft.target if member_id == draft.member_id else group.target_of(member_id)
             members[member_id] = MemberSpec(frozenset(i.topic_id for i in images), subscription.instance_id, assigned)

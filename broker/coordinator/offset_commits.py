@@ -99,7 +99,7 @@ class OffsetCommits:
         if topic.topic_id != ZERO_UUID:
             name = self._metadata.topic_names.get(topic.topic_id)
             error_code = UnknownTopicIdError.code if name is None else NONE
-        elif name not in self._metadata.topics:
+        elif name is None or self._metadata.find(name) is None:
             error_code = UnknownTopicOrPartitionError.code
         response = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
         answers = response.partitions = []
@@ -134,7 +134,7 @@ class OffsetCommits:
         self, group_id: str, topic: TxnOffsetCommitRequestTopic, records: list[CoordinatorRecord]
     ) -> TxnOffsetCommitResponseTopic:
         now_ms = self._time.milliseconds()
-        known = topic.name in self._metadata.topics
+        known = self._metadata.find(topic.name) is not None
         answers = []
         for partition in topic.partitions:
             error_code = self._check_metadata(partition.committed_metadata)
@@ -167,7 +167,7 @@ class OffsetCommits:
     def _all_topics(self, group_id: str, require_stable: bool, by_id: bool) -> list[OffsetFetchResponseTopics]:
         topics = []
         for name, partitions in self._offsets.of_group(group_id).items():
-            image = self._metadata.topics.get(name)
+            image = self._metadata.find(name)
             if by_id and image is None:
                 continue  # a topic that is gone has no id to be called by
             topics.append(
@@ -223,7 +223,7 @@ class OffsetCommits:
         self, group: Group, topic: OffsetDeleteRequestTopic, records: list[CoordinatorRecord]
     ) -> OffsetDeleteResponseTopic:
         error_code = NONE
-        if topic.name not in self._metadata.topics:
+        if self._metadata.find(topic.name) is None:
             error_code = UnknownTopicOrPartitionError.code
         elif group.is_subscribed_to(topic.name):
             error_code = GroupSubscribedToTopicError.code

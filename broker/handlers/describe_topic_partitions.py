@@ -39,7 +39,7 @@ def handle(
     for name in names:
         if room == 0:
             return page(topics, CursorResponse(topic_name=name, partition_index=0))
-        image = broker.metadata.topics.get(name)
+        image = broker.metadata.find(name)
         if image is None:
             topics.append(unknown(name))
             continue

@@ -96,7 +96,7 @@ def answer(
 
 def find_or_create(broker: Broker, context: RequestContext, request: MetadataRequest, name: str) -> TopicImage:
     """The topic of this name. Raises KafkaErrors when there is none and it may not be created."""
-    image = broker.metadata.topics.get(name)
+    image = broker.metadata.find(name)
     if image is not None:
         return image
     allowed = request.allow_auto_topic_creation or context.api_version < 4

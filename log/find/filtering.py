@@ -1,0 +1,321 @@
+"""Reading only what matches: the records of a virtual topic, in batches as compaction would leave them.
+
+    position -> next candidate (key index, tag index; behind them the log itself) -> batches around it
+             -> none of a batch's records match: nothing
+                all match:                       its bytes as they are
+                some match:                      rebuilt: offsets, base offset and timestamps kept, CRC new
+    end      -> an empty batch whose last offset is where the reading stopped, so that a consumer gets on over a gap
+
+A run of batches that match whole is promised as a slice of the segment, to be sent without a copy. Under read_committed
+the records of aborted transactions are left out here, as the control batches that would tell a client about them do not
+match anything. Bounded: at most ``max_bytes`` of output (but one batch always) and WORK_BYTES read per call.
+
+Blocks on disk: for worker threads.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from log.fetch import FetchIsolation
+from log.find.hashing import key_hash, key_seed, tag_hash
+from log.find.lookup import MIN_TIME, Query, records_of
+from protocol.errors import KafkaStorageError, OffsetOutOfRangeError
+from protocol.message_set import LegacyRecordBatch
+from protocol.record_batch import (
+    DELETE_HORIZON_MASK,
+    LOG_APPEND_TIME,
+    BatchOptions,
+    BatchTimes,
+    Record,
+    RecordBatch,
+    RecordContext,
+    assemble_batch,
+    build_batch,
+    iter_batches,
+    parse_records,
+    read_varint,
+)
+from protocol.transferable import TransferableRecords
+
+if TYPE_CHECKING:
+    from log.indexer import LogIndexer
+    from log.transaction_index import AbortedTxn
+    from log.unified_log import UnifiedLog
+
+WORK_BYTES = 16 * 1024 * 1024
+"""Read in one call at most, then the client is told how far it came."""
+SLICE_BYTES = 64 * 1024
+"""A run of whole batches of this size is sent from the file; a shorter one is copied with what follows."""
+SMALLEST_READ, LARGEST_READ = 16 * 1024, 1024 * 1024
+_MAX_DELTA = 2**31 - 1
+MAX_KEY_CANDIDATES = 4_000_000
+"""Offsets of one key that are remembered; beyond, the log itself is read."""
+
+
+class Matching(NamedTuple):
+    """What a call found. ``records`` is rebuilt bytes or a slice that the receiver releases; ``next_offset`` is where
+    reading goes on; ``is_gap`` says that no record matched."""
+
+    records: bytes | TransferableRecords
+    next_offset: int
+    is_gap: bool
+
+
+class Reading(NamedTuple):
+    """What to read: from ``offset`` to below ``upper``."""
+
+    offset: int
+    upper: int
+    max_bytes: int
+    committed: bool
+
+
+class KeyCandidates:
+    """The offsets that may have a key, ascending, kept between calls: a chain is walked once, then only its new end."""
+
+    __slots__ = ("_covered", "_hash", "_offsets", "_query")
+
+    def __init__(self, topic: str, query: Query) -> None:
+        assert query.key is not None
+        self._query = query
+        self._hash = key_hash(key_seed(topic), query.key)
+        self._offsets = array("q")
+        self._covered = 0
+
+    def iterate(self, indexer: LogIndexer, start: int) -> tuple[Iterator[int], int]:
+        """Candidates from ``start`` on, and the offset below which there are no others. Raises IndexDamagedError."""
+        keys = indexer.keys
+        if keys is None or len(self._offsets) > MAX_KEY_CANDIDATES:
+            return iter(()), start
+        end = keys.next_offset
+        if end < self._covered:  # built anew
+            self._offsets, self._covered = array("q"), 0
+        if end > self._covered:
+            fresh = array("q", keys.select(self._hash, self._query.begin, self._query.end, self._covered))
+            fresh.reverse()
+            self._offsets += array("q", fresh[: bisect_left(fresh, end)])
+            self._covered = end
+        offsets = self._offsets
+        return (offsets[at] for at in range(bisect_left(offsets, start), len(offsets))), end
+
+
+class MatchReader:
+    """Reads what matches ``query``. One call at a time."""
+
+    def __init__(self, log: UnifiedLog, query: Query) -> None:
+        self._log = log
+        self._query = query
+        self._keys = KeyCandidates(log.topic_partition.topic, query) if query.key is not None else None
+
+    def read(self, reading: Reading, indexer: LogIndexer | None) -> Matching:
+        """The next matching records. Raises IndexDamagedError, CorruptMessageError, KafkaStorageError."""
+        return _Read(self._log, self._query, reading, self._candidates(reading, indexer)).run()
+
+    def _candidates(self, reading: Reading, indexer: LogIndexer | None) -> tuple[Iterator[int], int]:
+        start = reading.offset
+        if self._keys is not None:
+            return self._keys.iterate(indexer, start) if indexer is not None else (iter(()), start)
+        if self._query.tag is not None:
+            tags = None if indexer is None else indexer.tags
+            if tags is None:
+                return iter(()), start
+            end = tags.next_offset
+            return tags.select(tag_hash(self._query.tag), start, min(end, reading.upper)), end
+        if self._query.begin > MIN_TIME:  # nothing before the first record of that time
+            found = self._log.fetch_offset_by_timestamp(max(self._query.begin, 0))
+            return iter(()), reading.upper if found is None else found.offset
+        return iter(()), start
+
+
+class _Read:
+    """One call: its position and what it has so far."""
+
+    def __init__(self, log: UnifiedLog, query: Query, reading: Reading, candidates: tuple[Iterator[int], int]) -> None:
+        self._log = log
+        self._query = query
+        self._reading = reading
+        self._candidates, self._indexed_end = candidates
+        self._next_candidate = next(self._candidates, None)
+        self._position = reading.offset
+        self._out: list[bytes | memoryview] = []
+        self._size = 0
+        self._covered = reading.offset
+        self._work = WORK_BYTES
+        self._slice: TransferableRecords | None = None
+
+    def run(self) -> Matching:
+        read_bytes = SMALLEST_READ
+        upper = self._reading.upper
+        while self._position < upper and self._size < self._reading.max_bytes and self._work > 0:
+            start = self._next_start()
+            if start >= upper:
+                self._position = upper
+                break
+            # Candidates side by side, or no index: read more at a time.
+            read_bytes = min(read_bytes * 4, LARGEST_READ) if start == self._position else SMALLEST_READ
+            self._position = start
+            if not self._read_some(min(read_bytes, self._work)):
+                break
+            if self._slice is not None:
+                return Matching(self._slice, self._position, False)
+        return self._finish()
+
+    def _next_start(self) -> int:
+        """The next offset that may match."""
+        while self._next_candidate is not None and self._next_candidate < self._position:
+            self._next_candidate = next(self._candidates, None)
+        if self._next_candidate is not None:
+            return self._next_candidate
+        return max(self._position, self._indexed_end)
+
+    def _read_some(self, max_bytes: int) -> bool:
+        """Filter the batches from the position on; False when nothing is there."""
+        log, reading = self._log, self._reading
+        isolation = FetchIsolation.TXN_COMMITTED if reading.committed else FetchIsolation.HIGH_WATERMARK
+        try:
+            found = log.read(self._position, max_bytes, isolation=isolation, min_one_message=True)
+        except OffsetOutOfRangeError:  # retention was faster: nothing below the new start matches any more
+            self._position = max(self._position + 1, log.log_start_offset)
+            return True
+        if not isinstance(found.records, TransferableRecords):
+            self._position = reading.upper
+            return False
+        try:
+            stored = memoryview(os.pread(found.records.file.fileno(), found.records.size, found.records.position))
+            self._work -= len(stored)
+            self._filter(stored, found.records, found.aborted_transactions or ())
+        except OSError as error:
+            raise KafkaStorageError(f"cannot read {log.topic_partition}: {error}") from error
+        finally:
+            found.records.release()
+        return True
+
+    def _filter(self, stored: memoryview, source: TransferableRecords, aborted: object) -> None:
+        whole_until = 0
+        lost = list(aborted) if isinstance(aborted, list) else []
+        for batch in iter_batches(stored):
+            if batch.base_offset >= self._reading.upper:
+                break
+            piece = self._matching_part(batch, lost)
+            end = batch.position + batch.size_in_bytes
+            if isinstance(piece, memoryview) and whole_until == batch.position:
+                if not self._out or whole_until:
+                    whole_until = end
+            elif whole_until >= SLICE_BYTES:
+                break
+            self._position = batch.last_offset + 1
+            if piece is not None:
+                self._out.append(piece)
+                self._size += len(piece)
+                self._covered = self._position
+            if self._size >= self._reading.max_bytes:
+                break
+        if whole_until >= SLICE_BYTES and whole_until == self._size:
+            source.file.retain()
+            self._slice = TransferableRecords(source.file, source.position, whole_until)
+
+    def _matching_part(
+        self, batch: RecordBatch | LegacyRecordBatch, aborted: list[AbortedTxn]
+    ) -> bytes | memoryview | None:
+        if batch.is_control or batch.max_timestamp < self._query.begin:
+            return None
+        last = batch.last_offset
+        if last < self._indexed_end:
+            while self._next_candidate is not None and self._next_candidate < batch.base_offset:
+                self._next_candidate = next(self._candidates, None)
+            if self._next_candidate is None or self._next_candidate > last:
+                return None
+        if batch.is_transactional and any(
+            a.producer_id == batch.producer_id and a.first_offset <= batch.base_offset <= a.last_offset for a in aborted
+        ):
+            return None
+        return matching_part(batch, self._query)
+
+    def _finish(self) -> Matching:
+        is_gap = not self._out
+        position = min(self._position, self._covered + _MAX_DELTA)
+        if position > self._covered:
+            self._out.append(gap_batch(self._covered, position))
+        return Matching(b"".join(self._out), position, is_gap)
+
+
+def gap_batch(offset: int, next_offset: int) -> bytes:
+    """An empty batch from ``offset`` to below ``next_offset``: what compaction leaves where nothing is left."""
+    last_offset_delta = min(next_offset - 1 - offset, _MAX_DELTA)
+    return bytes(build_batch((), BatchOptions(base_offset=offset, last_offset_delta=last_offset_delta)))
+
+
+def matching_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes | memoryview | None:
+    """The batch with only the records that match; itself when all do, None when none does.
+
+    Raises CorruptMessageError, InvalidRecordError.
+    """
+    batch.ensure_valid()
+    if isinstance(batch, LegacyRecordBatch):
+        records = list(records_of(batch))
+        kept = [record for record in records if query.matches(record)]
+        if not kept:
+            return None
+        return batch.view() if len(kept) == len(records) else _rebuild_legacy(batch, kept)
+    section = bytes(batch.uncompressed_section())
+    places = [place for place, record in _records_with_places(batch, section) if query.matches(record)]
+    if not places:
+        return None
+    if len(places) == batch.record_count:
+        return batch.view()
+    return rebuild(batch, section, places)
+
+
+def _records_with_places(batch: RecordBatch, section: bytes) -> Iterator[tuple[tuple[int, int], Record]]:
+    append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
+    context = RecordContext(batch.base_offset, batch.base_timestamp, -1, append_time)
+    position = 0
+    for record in parse_records(section, batch.record_count, context):
+        length, body = read_varint(section, position)
+        yield (position, body + length), record
+        position = body + length
+
+
+def rebuild(batch: RecordBatch, section: bytes, places: list[tuple[int, int]]) -> bytes:
+    """The batch with the records at ``places`` of its uncompressed section: all but the records stays as it is.
+
+    Records keep their bytes, since base offset and base timestamp are kept.
+    """
+    is_append_time = batch.timestamp_type == LOG_APPEND_TIME
+    options = BatchOptions(
+        partition_leader_epoch=batch.partition_leader_epoch,
+        compression=batch.compression_type,
+        log_append_time=batch.max_timestamp if is_append_time else None,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        is_transactional=batch.is_transactional,
+        delete_horizon_ms=batch.base_timestamp if batch.attributes & DELETE_HORIZON_MASK else None,
+    )
+    kept = b"".join(section[start:end] for start, end in places)
+    max_timestamp = batch.max_timestamp
+    if not is_append_time:
+        context = RecordContext(batch.base_offset, batch.base_timestamp)
+        max_timestamp = max(record.timestamp for record in parse_records(kept, len(places), context))
+    return bytes(
+        assemble_batch(
+            kept,
+            options,
+            base_offset=batch.base_offset,
+            last_offset_delta=batch.last_offset_delta,
+            times=BatchTimes(batch.base_timestamp, max_timestamp),
+            count=len(places),
+        )
+    )
+
+
+def _rebuild_legacy(batch: LegacyRecordBatch, kept: list[Record]) -> bytes:
+    """Matching messages of a compressed wrapper, as a batch of today's format; old clients get it converted."""
+    append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
+    options = BatchOptions(last_offset_delta=batch.last_offset - kept[0].offset, log_append_time=append_time)
+    return bytes(build_batch(kept, options))
