@@ -12,11 +12,17 @@ The counter and the switch are plain attributes: a lost update delays loading by
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from log.records import reference
 from log.records.reference import SectionCheck, TimestampPosition
 from protocol.record_batch import Buffer
+
+if TYPE_CHECKING:
+    from log.records.native_kernels import NativeKernels
 
 __all__ = ["ENGINE", "RecordEngine", "SectionCheck", "TimestampPosition", "check_section"]
 
@@ -27,47 +33,53 @@ KERNEL_MIN_RECORDS = 2
 LOAD_AFTER_BYTES = 1024 * 1024
 
 
+def _as_it_is(section: Buffer) -> Buffer:
+    return section
+
+
 class RecordEngine:
     """Record-level work with the engine that fits. One per process, ``ENGINE``; tests make their own."""
 
-    __slots__ = ("_kernels", "_numpy", "_work_bytes", "load_after_bytes")
+    __slots__ = ("_kernels", "_view", "_work_bytes", "load_after_bytes")
 
     def __init__(self, load_after_bytes: int = LOAD_AFTER_BYTES) -> None:
         self.load_after_bytes = load_after_bytes
         self._work_bytes = 0
-        self._kernels: ModuleType | None = None
-        self._numpy: ModuleType | None = None
+        self._kernels: ModuleType | NativeKernels | None = None
+        self._view: Callable[[Buffer], Any] = _as_it_is
 
     @property
     def has_kernels(self) -> bool:
         """Whether large sections go to the kernels by now."""
         return self._kernels is not None
 
-    def use_kernels(self, kernels: ModuleType) -> None:
-        """Switch to a loaded kernel module; called by the loader's thread."""
-        import numpy
+    def use_kernels(self, kernels: ModuleType | NativeKernels) -> None:
+        """Switch to loaded kernels, of numba (which take arrays) or as machine code; called by the loader's thread."""
+        if isinstance(kernels, ModuleType):
+            import numpy
 
-        self._numpy = numpy
+            self._view = partial(numpy.frombuffer, dtype=numpy.uint8)
         self._kernels = kernels
 
     def _count_work(self, size: int) -> None:
         before = self._work_bytes
         self._work_bytes = before + size
         if before < self.load_after_bytes <= before + size:
-            from log.records.kernel_loader import load_in_background  # subprocess and threading are not cheap to import
+            from log.records.kernel_loader import (
+                load_record_kernels,
+            )  # subprocess and threading are not cheap to import
 
-            load_in_background("log.records.kernels", self.use_kernels)
+            load_record_kernels(self.use_kernels)
 
     def check_section(self, section: Buffer, count: int) -> SectionCheck:
         """See :func:`log.records.reference.check_section`: same result, same errors."""
         if count < KERNEL_MIN_RECORDS:
             return reference.check_section(section, count)
         kernels = self._kernels
-        if kernels is None or self._numpy is None:
+        if kernels is None:
             self._count_work(len(section))
             return reference.check_section(section, count)
-        view = self._numpy.frombuffer(section, dtype=self._numpy.uint8)
-        status, low, high, keyless, consecutive = kernels.check_section(view, count)
+        status, low, high, keyless, consecutive = kernels.check_section(self._view(section), count)
         if status:
             return reference.check_section(section, count)
         return SectionCheck(low, high, keyless, consecutive == 1)
@@ -77,9 +89,9 @@ class RecordEngine:
     ) -> TimestampPosition | None:
         """See :func:`log.records.reference.first_at_or_after`: same result, same errors."""
         kernels = self._kernels
-        if count < KERNEL_MIN_RECORDS or kernels is None or self._numpy is None:
+        if count < KERNEL_MIN_RECORDS or kernels is None:
             return reference.first_at_or_after(section, count, timestamp_delta, min_offset_delta)
-        view = self._numpy.frombuffer(section, dtype=self._numpy.uint8)
+        view = self._view(section)
         status, offset_delta, found = kernels.first_at_or_after(view, count, timestamp_delta, min_offset_delta)
         if status:
             return reference.first_at_or_after(section, count, timestamp_delta, min_offset_delta)

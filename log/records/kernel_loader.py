@@ -5,6 +5,10 @@
                       priority import MODULE                                      loads from that cache: no compilation
                       here on_loaded(module)
 
+The kernels that every produced batch meets go another way, because importing numba is dear: the child leaves an image
+of their machine code (``log.records.machine_code``), and nothing but that is loaded. Where there is no image (another
+processor, executable pages refused) numba serves them as it does the others.
+
 The child and this process must agree on the cache's directory. ``NUMBA_CACHE_DIR`` wins; else numba uses
 ``__pycache__`` beside the module or the user's cache directory; where neither can be written (read-only root, no home)
 a private directory below the system's temporary one is set for both.
@@ -16,6 +20,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import platform
 import shutil
 import stat
 import subprocess
@@ -25,11 +30,23 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+from log.records.quiet_import import quiet_import
+
+if TYPE_CHECKING:
+    from log.records.native_kernels import NativeKernels
+
+    RecordKernels = ModuleType | NativeKernels
 
 logger = logging.getLogger(__name__)
 
 #: Compilation takes 5 to 20 s on a busy machine; a child that takes this long will not finish.
 COMPILE_TIMEOUT_SECONDS = 300
+#: The only processor whose object code ``log.records.machine_code`` reads.
+IMAGE_MACHINE = "x86_64"
+IMAGE_MODULE = "log.records.kernel_image"
+_HERE = Path(__file__).resolve().parent
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -43,6 +60,47 @@ def load_in_background(module: str, on_loaded: Callable[[ModuleType], None]) -> 
     return thread
 
 
+def load_record_kernels(on_loaded: Callable[[RecordKernels], None]) -> threading.Thread:
+    """As :func:`load_in_background` for ``log.records.kernels``, from the image of their code where that can be."""
+    thread = threading.Thread(target=_load_image, args=(on_loaded,), name="load record kernels", daemon=True)
+    thread.start()
+    return thread
+
+
+def _load_image(on_loaded: Callable[[RecordKernels], None]) -> None:
+    if platform.machine() == IMAGE_MACHINE and importlib.util.find_spec("numba") is not None:
+        from log.records.machine_code import ImageError, read_image
+        from log.records.native_kernels import NativeKernels
+
+        ensure_cache_directory(_HERE)
+        path = image_path()
+        if path.exists() or _compile_in_child(IMAGE_MODULE):
+            try:
+                kernels = NativeKernels(read_image(path))
+            except (ImageError, OSError, KeyError) as error:
+                logger.info("no machine code from %s, numba serves the kernels: %s", path, error)
+            else:
+                logger.info("kernels log.records.kernels loaded as machine code")
+                on_loaded(kernels)
+                return
+    _load("log.records.kernels", on_loaded)
+
+
+def image_path() -> Path:
+    """Where the image of the record kernels lies: beside what numba caches for this source and processor."""
+    from log.records.native_kernels import image_name
+
+    directory = os.environ.get("NUMBA_CACHE_DIR")
+    if directory:
+        return Path(directory, image_name())
+    beside = _HERE / "__pycache__"
+    return (beside if _is_writable(beside) else _user_cache()) / image_name()
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "numba"
+
+
 def _load(module: str, on_loaded: Callable[[ModuleType], None]) -> None:
     if importlib.util.find_spec("numba") is None:
         logger.info("numba is not installed: record-level work stays in plain Python (pip install 'tidelog[kernels]')")
@@ -51,7 +109,8 @@ def _load(module: str, on_loaded: Callable[[ModuleType], None]) -> None:
     if not _compile_in_child(module):
         return
     try:
-        loaded = importlib.import_module(module)
+        with quiet_import("numpy", "llvmlite"):
+            loaded = importlib.import_module(module)
     except (ImportError, RuntimeError, OSError) as error:
         logger.warning("kernels %s do not load, record-level work stays in plain Python: %s", module, error)
         return
@@ -95,8 +154,7 @@ def ensure_cache_directory(module_directory: Path) -> None:
         shutil.copytree(shipped, directory, dirs_exist_ok=True)
         os.environ["NUMBA_CACHE_DIR"] = str(directory)
         return
-    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    if _is_writable(module_directory / "__pycache__") or _is_writable(user_cache / "numba"):
+    if _is_writable(module_directory / "__pycache__") or _is_writable(_user_cache()):
         return
     os.environ["NUMBA_CACHE_DIR"] = str(private_temporary_directory())
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from log.records import engine as engine_module
 from log.records import kernel_loader, reference
 from log.records.engine import RecordEngine
+from log.records.machine_code import ImageError
+from log.records.native_kernels import NativeKernels, compile_image
 from log.records.reference import SectionCheck, TimestampPosition
 from protocol.errors import InvalidRecordError
 from protocol.record_batch import Record, RecordBatch, RecordContext, build_batch, parse_records
@@ -31,7 +33,17 @@ def compiled() -> RecordEngine:
     return engine
 
 
-COMPILED = compiled()
+def native() -> RecordEngine:
+    """The kernels as machine code; those of numba where that cannot be."""
+    engine = RecordEngine()
+    try:
+        engine.use_kernels(NativeKernels(compile_image()))
+    except ImageError:  # another processor
+        engine.use_kernels(kernels)
+    return engine
+
+
+COMPILED, NATIVE = compiled(), native()
 sections = st.one_of(
     st.binary(max_size=80),
     record_lists(holes=True).map(lambda records: bytes(build_batch(records)[61:])),
@@ -67,6 +79,7 @@ def outcome(call: Callable[[], object]) -> object:
 def test_engines_agree_on_the_structure_of_any_bytes(section: bytes, count: int) -> None:
     expected = outcome(lambda: reference.check_section(section, count))
     assert outcome(lambda: COMPILED.check_section(memoryview(section), count)) == expected
+    assert outcome(lambda: NATIVE.check_section(memoryview(bytearray(section)), count)) == expected
 
 
 @given(
@@ -76,9 +89,9 @@ def test_engines_agree_on_the_structure_of_any_bytes(section: bytes, count: int)
     low=st.integers(-1, 3000),
 )
 def test_engines_agree_on_look_ups_in_any_bytes(section: bytes, count: int, delta: int, low: int) -> None:
-    assert outcome(lambda: COMPILED.first_at_or_after(section, count, delta, low)) == outcome(
-        lambda: reference.first_at_or_after(section, count, delta, low)
-    )
+    expected = outcome(lambda: reference.first_at_or_after(section, count, delta, low))
+    assert outcome(lambda: COMPILED.first_at_or_after(section, count, delta, low)) == expected
+    assert outcome(lambda: NATIVE.first_at_or_after(section, count, delta, low)) == expected
 
 
 @settings(max_examples=500)
@@ -108,7 +121,7 @@ def test_the_short_cut_accepts_nothing_the_walk_refuses(section: bytes) -> None:
         assert usual == reference.check_records(section, 1)
 
 
-@pytest.mark.parametrize("engine", [RecordEngine(), COMPILED], ids=["reference", "kernels"])
+@pytest.mark.parametrize("engine", [RecordEngine(), COMPILED, NATIVE], ids=["reference", "kernels", "native"])
 def test_look_ups(engine: RecordEngine) -> None:
     times = [5, 3, 9, 9, 7]
     batch = RecordBatch(build_batch([Record(10 + i, NOW_MS + t, b"k", b"v") for i, t in enumerate(times)]))
@@ -122,11 +135,11 @@ def test_look_ups(engine: RecordEngine) -> None:
 def test_loading_starts_once_after_enough_work(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
 
-    def load(module: str, on_loaded: Callable[[ModuleType], None]) -> None:
-        started.append(module)
+    def load(on_loaded: Callable[[ModuleType], None]) -> None:
+        started.append("once")
         on_loaded(kernels)
 
-    monkeypatch.setattr(kernel_loader, "load_in_background", load)
+    monkeypatch.setattr(kernel_loader, "load_record_kernels", load)
     section = memoryview(batch_of(10))[61:]
     engine = RecordEngine(load_after_bytes=2 * len(section))
     engine.check_section(section, 10)
@@ -134,12 +147,12 @@ def test_loading_starts_once_after_enough_work(monkeypatch: pytest.MonkeyPatch) 
     assert not engine.has_kernels
     engine.check_section(section, 10)
     engine.check_section(section, 10)
-    assert started == ["log.records.kernels"]
+    assert started == ["once"]
     assert engine.has_kernels
 
 
 def test_small_sections_never_ask_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_loader, "load_in_background", pytest.fail)
+    monkeypatch.setattr(kernel_loader, "load_record_kernels", pytest.fail)
     engine = RecordEngine(load_after_bytes=1)
     for _ in range(10):
         engine.check_section(memoryview(batch_of(1))[61:], 1)

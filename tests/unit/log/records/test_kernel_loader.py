@@ -15,6 +15,8 @@ import pytest
 
 from log.records import compile as compile_module
 from log.records import kernel_loader
+from log.records.machine_code import write_image
+from log.records.native_kernels import NativeKernels, compile_image
 
 
 @pytest.fixture(autouse=True)
@@ -140,4 +142,38 @@ def test_compile_imports_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(importlib, "import_module", imported.append)
     assert compile_module.main([]) == 0
     assert compile_module.main(["one", "two"]) == 0
-    assert imported == ["log.records.kernels", "log.records.scan_kernels", "one", "two"]
+    assert imported == [*compile_module.DEFAULT_MODULES, "one", "two"]
+
+
+def load_record_kernels() -> list[object]:
+    loaded: list[object] = []
+    kernel_loader.load_record_kernels(loaded.append).join()
+    return loaded
+
+
+def test_record_kernels_come_as_machine_code_from_their_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    commands = answer_child(monkeypatch, 0)
+    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    write_image(compile_image(), kernel_loader.image_path())
+    (kernels,) = load_record_kernels()
+    assert isinstance(kernels, NativeKernels)
+    assert commands == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"TLKERN01", b"x" * 200])
+def test_numba_serves_where_the_image_is_damaged(
+    damage: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answer_child(monkeypatch, 0)
+    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    kernel_loader.image_path().write_bytes(damage)
+    assert load_record_kernels() == [importlib.import_module("log.records.kernels")]
+
+
+def test_numba_serves_on_other_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_child(monkeypatch, 0)
+    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
+    monkeypatch.setattr(kernel_loader, "IMAGE_MACHINE", "another")
+    assert load_record_kernels() == [importlib.import_module("log.records.kernels")]

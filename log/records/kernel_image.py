@@ -1,0 +1,16 @@
+"""Imported by the child that compiles: writes the image of the record kernels' machine code where the loader looks.
+
+Like every module that ``log.records.compile`` is given it does its work when imported, once for each version of its
+source; see ``log.records.machine_code``.
+"""
+
+from __future__ import annotations
+
+from log.records.kernel_loader import image_path
+from log.records.machine_code import write_image
+from log.records.native_kernels import compile_image
+
+_path = image_path()
+if not _path.exists():
+    _path.parent.mkdir(parents=True, exist_ok=True)
+    write_image(compile_image(), _path)
