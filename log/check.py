@@ -101,6 +101,7 @@ class _Checker:
         file = self._open(path)
         ends: dict[int, int] = {}
         next_offset, largest, valid, size = base, -1, 0, file.size()
+        readable = True
         try:
             for header, batch in iter_batches(file, 0, size):
                 findings += _batch_findings(path, header, batch, next_offset)
@@ -109,9 +110,10 @@ class _Checker:
                 ends[header.position] = header.last_offset
         except CorruptMessageError as error:
             findings.append(Finding(path, valid, str(error)))
+            readable = False
         finally:
             file.close()
-        if valid < size and not findings:
+        if valid < size and readable:
             findings.append(Finding(path, valid, f"{size - valid} bytes of a cut batch at the end"))
         return _SegmentSummary(size, ends, next_offset, largest, set(ends.values()))
 

@@ -8,6 +8,7 @@ import time
 import aiokafka
 import aiokafka.admin
 import confluent_kafka
+import confluent_kafka.admin
 import pytest
 from confluent_kafka import KafkaException
 
@@ -47,6 +48,15 @@ def test_deleted_topic_can_be_made_again_and_is_empty(broker: BrokerProcess) -> 
         write(broker, "again", Seen(b"k", b"v", ()))
         assert admin.offset("again", 0, "latest") == 1
         admin.delete("again")
+
+
+def test_a_name_is_free_as_soon_as_its_deletion_is_answered(broker: BrokerProcess) -> None:
+    client = Admin(broker.bootstrap).client
+    for partitions in (1, 3, 2) * 10:
+        new = confluent_kafka.admin.NewTopic("again-and-again", partitions, 1)  # type: ignore[attr-defined]
+        client.create_topics([new], request_timeout=SECONDS)["again-and-again"].result()
+        client.delete_topics(["again-and-again"], request_timeout=SECONDS)["again-and-again"].result()
+    assert "again-and-again" not in Admin(broker.bootstrap).topics()
 
 
 def test_kafka_python_creates_grows_and_deletes(broker: BrokerProcess) -> None:
@@ -111,12 +121,27 @@ def test_topic_is_made_by_the_first_record(broker: BrokerProcess) -> None:
     assert read_with_confluent(broker.bootstrap, "made-by-writing", {0: 1}) == {(0, 0): Seen(None, b"first", ())}
 
 
-def test_configs_are_kept_over_a_restart(fresh_broker: BrokerProcess) -> None:
+def begin_again(broker: BrokerProcess, how: str) -> None:
+    """Start anew after a clean stop, or after kill -9."""
+    if how == "kill":
+        broker.kill()
+        broker.start()
+    else:
+        broker.restart()
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_topics_and_configs_are_kept(fresh_broker: BrokerProcess, how: str) -> None:
     admin = Admin(fresh_broker.bootstrap)
     admin.create("configured", 2, CONFIGS)
     admin.set_config("configured", "segment.bytes", "1048576")
-    fresh_broker.restart()
-    found = Admin(fresh_broker.bootstrap).configs("configured")
+    admin.create("gone")
+    admin.grow("configured", 3)
+    admin.delete("gone")
+    begin_again(fresh_broker, how)
+    admin = Admin(fresh_broker.bootstrap)
+    assert admin.topics() == {"configured": 3}
+    found = admin.configs("configured")
     expected = {**CONFIGS, "segment.bytes": "1048576"}
     assert {name: found[name] for name in expected} == expected
 
@@ -129,12 +154,13 @@ def test_bad_config_value_is_refused_and_changes_nothing(broker: BrokerProcess) 
     assert admin.configs("stays")["retention.ms"] == "5000"
 
 
-def test_deleted_records_stay_deleted_over_a_restart(fresh_broker: BrokerProcess) -> None:
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_deleted_records_stay_deleted(fresh_broker: BrokerProcess, how: str) -> None:
     admin = Admin(fresh_broker.bootstrap)
     admin.create("trimmed")
     write(fresh_broker, "trimmed", *(Seen(None, b"%d" % number, ()) for number in range(10)))
     assert admin.delete_records("trimmed", 0, 4) == 4
-    fresh_broker.restart()
+    begin_again(fresh_broker, how)
     admin = Admin(fresh_broker.bootstrap)
     assert admin.offset("trimmed", 0, "earliest") == 4
     assert admin.offset("trimmed", 0, "latest") == 10

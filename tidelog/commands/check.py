@@ -26,7 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
     file_system = OsFileSystem()
     wrong = 0
     try:
-        for directory in partition_directories(arguments.directories):
+        directories = partition_directories(arguments.directories)
+        if not directories and not arguments.quiet:
+            print("no partitions")
+        for directory in directories:
             findings = check_directory(file_system, directory)
             wrong += len(findings)
             for finding in findings:
@@ -40,14 +43,29 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def partition_directories(paths: list[str]) -> list[str]:
-    """Each path that holds segments itself, else the directories below it that do."""
+    """The partition directories below each log directory, and each other path itself."""
     found = []
     for path in paths:
         inside = [os.path.join(path, name) for name in sorted(os.listdir(path))] if os.path.isdir(path) else []
-        below = [entry for entry in inside if os.path.isdir(entry) and _has_segments(entry)]
-        found += below if below and not _has_segments(path) else [path]
+        below = [entry for entry in inside if os.path.isdir(entry) and _is_partition(entry)]
+        is_log_directory = below or os.path.exists(os.path.join(path, "meta.properties"))
+        found += below if is_log_directory and not _has_segments(path) else [path]
     return found
 
 
+def _is_partition(path: str) -> bool:
+    """A directory with segments, or one that should have some; not what a topic's deletion left."""
+    from log.topic_partition import TopicPartition
+
+    name = os.path.basename(path)
+    if name.endswith(("-delete", "-stray", "-future")):
+        return False
+    try:
+        TopicPartition.parse(name)
+    except ValueError:
+        return _has_segments(path)
+    return bool(os.listdir(path))
+
+
 def _has_segments(path: str) -> bool:
-    return any(name.endswith(".log") and name[:20].isdigit() for name in os.listdir(path))
+    return os.path.isdir(path) and any(name.endswith(".log") and name[:20].isdigit() for name in os.listdir(path))

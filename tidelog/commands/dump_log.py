@@ -50,7 +50,8 @@ def _dump(path: str, arguments: argparse.Namespace) -> int:
         ".txnindex",
         ".snapshot",
     ):
-        print(f"ignoring {path}: not a segment file", file=sys.stderr)
+        reason = "not named as a segment file" if os.path.exists(path) else "no such file"
+        print(f"tidelog dump-log: {path}: {reason}", file=sys.stderr)
         return 1
     if suffix == ".log":
         return _dump_log(path, int(name), arguments)

@@ -45,6 +45,37 @@ def test_check_names_file_and_byte(directory: str, capsys: pytest.CaptureFixture
     assert f"{path} at 0: wrong CRC" in capsys.readouterr().out
 
 
+def test_check_tells_of_every_fault_of_a_segment(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = os.path.join(directory, f"{0:020d}.log")
+    with open(path, "r+b") as file:
+        file.seek(70)
+        file.write(b"\xff")
+        file.truncate(os.path.getsize(path) - 7)
+    assert run(check, directory) == 1
+    wrong, cut = capsys.readouterr().out.splitlines()
+    assert "wrong CRC" in wrong
+    assert "bytes of a cut batch at the end" in cut
+
+
+def test_check_of_an_empty_data_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "meta.properties").touch()
+    (tmp_path / "gone-0.0123-delete").mkdir()
+    (tmp_path / "gone-0.0123-delete" / f"{0:020d}.log").touch()
+    assert run(check, str(tmp_path)) == 0
+    assert capsys.readouterr().out == "no partitions\n"
+
+
+def test_check_misses_the_segments_of_a_partition(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in os.listdir(directory):
+        if name.endswith(".log"):
+            os.unlink(os.path.join(directory, name))
+    (tmp_path / "meta.properties").touch()
+    assert run(check, str(tmp_path)) == 1
+    assert f"{directory}: no segment" in capsys.readouterr().out
+
+
 def test_check_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(check, str(tmp_path / "none")) == 2
     assert "none" in capsys.readouterr().err
@@ -79,7 +110,7 @@ def test_dump_tells_of_a_cut_batch(directory: str, capsys: pytest.CaptureFixture
     assert "invalid bytes at the end" in capsys.readouterr().out
 
 
-def test_dump_ignores_what_is_no_segment_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_names_what_is_no_segment_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("x")
     assert run(dump_log, str(tmp_path / "notes.txt")) == 1
-    assert "not a segment file" in capsys.readouterr().err
+    assert "not named as a segment file" in capsys.readouterr().err
