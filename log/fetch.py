@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from log.segment import LogSegment
 from log.segments import LogSegments
 from log.transaction_index import AbortedTxn
-from protocol.errors import KafkaStorageError, OffsetOutOfRangeError
+from protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
 from protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
@@ -76,6 +76,26 @@ _TXN_COMMITTED = FetchIsolation.TXN_COMMITTED
 def read_log(log: UnifiedLog, offset: int, max_bytes: int, isolation: FetchIsolation, min_one: bool) -> FetchDataInfo:
     """See :meth:`log.unified_log.UnifiedLog.read`."""
     version = log.version
+    try:
+        return _read_at(log, FetchBounds(offset, max_bytes, min_one, version), isolation)
+    except CorruptMessageError:
+        with log.lock:  # a truncation that runs has published its version when the lock is free
+            if log.version == version:
+                raise
+        return read_log(log, offset, max_bytes, isolation, min_one)
+
+
+class FetchBounds(NamedTuple):
+    """What a read asks for."""
+
+    offset: int
+    max_bytes: int
+    min_one: bool
+    version: int
+
+
+def _read_at(log: UnifiedLog, wanted: FetchBounds, isolation: FetchIsolation) -> FetchDataInfo:
+    offset, max_bytes, _, version = wanted
     end = log.end
     if offset > end.offset or offset < log.log_start_offset:
         raise _out_of_range(log, offset)
@@ -91,20 +111,12 @@ def read_log(log: UnifiedLog, offset: int, max_bytes: int, isolation: FetchIsola
     if hint.offset == offset and hint.version == version and hint.base_offset == bound.base_offset:
         size = bound.position - hint.position
         if 0 < size <= max_bytes:
-            segment = log.segments.get(hint.base_offset)
+            segments = log.segments
+            segment = segments.get(hint.base_offset)
             if segment is not None:
-                found = _new_tuple(FoundSlice, (offset, hint.position, size, version))
+                found = _new_tuple(FoundSlice, (offset, hint.position, size, version, segments))
                 return _found(log, segment, bound, found, isolation)
-    return _search_again(log, FetchBounds(offset, max_bytes, min_one, version), bound, isolation)
-
-
-class FetchBounds(NamedTuple):
-    """What a read asks for."""
-
-    offset: int
-    max_bytes: int
-    min_one: bool
-    version: int
+    return _search_again(log, wanted, bound, isolation)
 
 
 class FoundSlice(NamedTuple):
@@ -114,6 +126,7 @@ class FoundSlice(NamedTuple):
     position: int
     size: int
     version: int
+    segments: LogSegments
 
 
 def _out_of_range(log: UnifiedLog, offset: int) -> OffsetOutOfRangeError:
@@ -163,7 +176,7 @@ def _search(log: UnifiedLog, wanted: FetchBounds, bound: LogEnd, isolation: Fetc
         if read is not None:
             if read.size <= 0:
                 break
-            found = _new_tuple(FoundSlice, (wanted.offset, read.position, read.size, wanted.version))
+            found = _new_tuple(FoundSlice, (wanted.offset, read.position, read.size, wanted.version, segments))
             info = _found(log, segment, bound, found, isolation)
             return info if read.size >= read.first_size else info._replace(first_entry_incomplete=True)
     return FetchDataInfo(b"", wanted.offset, [] if isolation is _TXN_COMMITTED else None)
@@ -182,16 +195,18 @@ def _found(
     aborted = None
     if isolation is _TXN_COMMITTED:
         upper = segment.offset_index.upper_bound_offset(end_position)
-        aborted = collect_aborted(
-            log, segment, found.offset, bound.offset if upper is None else min(upper, bound.offset)
-        )
+        upper = bound.offset if upper is None else min(upper, bound.offset)
+        aborted = collect_aborted(found.segments, segment, found.offset, upper)
     records = segment.records.slice(found.position, found.size)
     return _new_tuple(FetchDataInfo, (records, found.offset, aborted, False))
 
 
-def collect_aborted(log: UnifiedLog, segment: LogSegment, offset: int, upper: int) -> list[AbortedTxn]:
-    """The aborted transactions that touch [``offset``, ``upper``): their markers lie in ``segment`` or a later one."""
-    segments = log.segments
+def collect_aborted(segments: LogSegments, segment: LogSegment, offset: int, upper: int) -> list[AbortedTxn]:
+    """The aborted transactions that touch [``offset``, ``upper``): their markers lie in ``segment`` or a later one.
+
+    ``segments`` is the snapshot in which ``segment`` was found. In a newer one retention may have removed it, and with
+    it the markers: its aborted records would go out as committed ones.
+    """
     aborted: list[AbortedTxn] = []
     for candidate in _from(segments, max(0, segments.floor_index(segment.base_offset))):
         found, complete = candidate.transaction_index.collect(offset, upper)

@@ -334,10 +334,11 @@ class LogSegment:
     def release(self) -> None:
         """Close all files as they are, for a segment whose names are gone already."""
         self._largest = None
+        # The records first: a reader that finds the transaction index gone must not be promised records any more.
+        self.records.close()
         self.offset_index.release()
         self.time_index.release()
         self.transaction_index.close()
-        self.records.close()
 
     def delete_files(self) -> None:
         """Unlink all files, whichever exist. Call ``close`` first."""

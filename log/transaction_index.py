@@ -12,12 +12,14 @@ is made with the first entry.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from log.abstract_index import IndexCorruptError
 from log.file_system import FileSystem, OpenFile
+from protocol.errors import KafkaStorageError
 
 ENTRY = Struct(">hqqqq")
 _CHUNK_ENTRIES = 512
@@ -35,11 +37,14 @@ class AbortedTxn(NamedTuple):
 class TransactionIndex:
     """See the module. Appends under the log's lock; reads by any thread (``pread`` below the published count)."""
 
-    __slots__ = ("_entries", "_file", "_file_system", "_last_offset", "path", "start_offset")
+    __slots__ = ("_entries", "_file", "_file_lock", "_file_system", "_last_offset", "path", "start_offset")
 
     def __init__(self, file_system: FileSystem, path: str, start_offset: int) -> None:
         self._file_system = file_system
         self._file: OpenFile | None = None
+        #: Held while the file is opened, read, renamed or closed: a reader must not miss the file between two names
+        #: (it would take aborted records for committed ones), nor read from a descriptor that is another's by now.
+        self._file_lock = threading.RLock()
         self._entries = -1
         self._last_offset: int | None = None
         self.path = path
@@ -49,10 +54,13 @@ class TransactionIndex:
     def entries(self) -> int:
         """How many entries there are; looks at the file on first use."""
         if self._entries < 0:
-            self._load()
+            with self._file_lock:
+                self._load()
         return self._entries
 
     def _load(self) -> None:
+        if self._entries >= 0:
+            return
         count = 0
         if self._file_system.exists(self.path):
             self._file = self._file_system.open_file(self.path)
@@ -62,9 +70,9 @@ class TransactionIndex:
             self._last_offset = entry.last_offset
 
     def _iterate(self, slot: int = 0) -> Iterator[AbortedTxn]:
-        entries, file = self.entries, self._file
-        while slot < entries and file is not None:
-            data = file.read_at(slot * ENTRY.size, min(_CHUNK_ENTRIES, entries - slot) * ENTRY.size)
+        entries = self.entries
+        while slot < entries:
+            data = self._read(slot, min(_CHUNK_ENTRIES, entries - slot))
             data = data[: len(data) // ENTRY.size * ENTRY.size]
             if not data:
                 return
@@ -73,6 +81,13 @@ class TransactionIndex:
                     raise IndexCorruptError(f"{self.path} has an entry of unknown version {version}")
                 yield AbortedTxn(*fields)
             slot += len(data) // ENTRY.size
+
+    def _read(self, slot: int, count: int) -> bytes:
+        with self._file_lock:
+            self._load()
+            if self._file is None:
+                raise KafkaStorageError(f"{self.path} is gone")
+            return self._file.read_at(slot * ENTRY.size, count * ENTRY.size)
 
     def __iter__(self) -> Iterator[AbortedTxn]:
         return self._iterate()
@@ -131,12 +146,14 @@ class TransactionIndex:
 
     def close(self) -> None:
         """Close the file; a later look opens it again."""
-        if self._file is not None:
-            self._file.close()
-        self._file, self._entries, self._last_offset = None, -1, None
+        with self._file_lock:
+            if self._file is not None:
+                self._file.close()
+            self._file, self._entries, self._last_offset = None, -1, None
 
     def rename_to(self, path: str) -> None:
         """Give the file another name, when it exists."""
-        if self._file_system.exists(self.path):
-            self._file_system.rename(self.path, path)
-        self.path = path
+        with self._file_lock:
+            if self._file_system.exists(self.path):
+                self._file_system.rename(self.path, path)
+            self.path = path
