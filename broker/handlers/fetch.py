@@ -2,7 +2,8 @@
 
 v0-3 get message sets of magic 0 or 1 (down-converted); v3+ a response limit; v4+ isolation levels; v7+ sessions
 (KIP-227); v9+ leader epochs (KIP-320); v11+ a rack (KIP-392: with one replica there is no nearer one); v12+ the
-epoch of the last fetched record; v13+ topic ids.
+epoch of the last fetched record; v13+ topic ids;
+v16+ the address of the leader that an error names (KIP-951).
 
     read all targets -> enough bytes, an error, no time to wait -> answer
                      -> parked under its partitions; looked at again when one of them moves, answered at the deadline
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
+from broker.addresses import address_for_client
 from broker.broker import Broker, RequestContext
 from broker.deferred import Deferred
 from broker.fetch_session import FetchContext, FetchTarget, Result
@@ -40,6 +42,7 @@ from protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from protocol.transferable import TransferableRecords
@@ -95,9 +98,9 @@ def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Fe
         broker.metrics.bytes_out.count += read.total_bytes
         if params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
             return converted_response(broker, fetch_context, params, read)
-        return build_response(fetch_context, read.results)
+        return with_endpoints(broker, context, read, build_response(fetch_context, read.results))
     release_results(read.results)
-    return DelayedFetch(broker, fetch_context, params).park(request.max_wait_ms)
+    return DelayedFetch(broker, context, fetch_context, params).park(request.max_wait_ms)
 
 
 def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
@@ -121,10 +124,11 @@ def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
 class DelayedFetch:
     """A fetch that waits for records. A purgatory operation."""
 
-    __slots__ = ("_broker", "_context", "_deferred", "_params", "_parked")
+    __slots__ = ("_asker", "_broker", "_context", "_deferred", "_params", "_parked")
 
-    def __init__(self, broker: Broker, context: FetchContext, params: ReadParams) -> None:
+    def __init__(self, broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams) -> None:
         self._broker = broker
+        self._asker = asker
         self._context = context
         self._params = params
         self._deferred: Deferred[FetchResponse] = Deferred()
@@ -165,7 +169,8 @@ class DelayedFetch:
             else:
                 self._deferred.complete(converted)
         else:
-            self._deferred.complete(build_response(self._context, read.results))
+            response = build_response(self._context, read.results)
+            self._deferred.complete(with_endpoints(self._broker, self._asker, read, response))
 
     def _abandon(self) -> None:
         assert self._parked is not None
@@ -322,6 +327,15 @@ def build_response(context: FetchContext, results: list[Result]) -> FetchRespons
         else:
             responses[-1].partitions.append(data)
     return FetchResponse(session_id=session_id, responses=responses)
+
+
+def with_endpoints(broker: Broker, asker: RequestContext, read: ReadResult, response: FetchResponse) -> FetchResponse:
+    """Where to reach the leaders that errors name (KIP-951, v16+): spares the client a round of metadata."""
+    if read.must_answer and any(data.current_leader.leader_id == broker.node_id for _, data in read.results):
+        host, port = address_for_client(broker, asker)
+        rack = broker.config.get("broker.rack")
+        response.node_endpoints = [NodeEndpoint(node_id=broker.node_id, host=host, port=port, rack=rack)]
+    return response
 
 
 def release_results(results: list[Result]) -> None:

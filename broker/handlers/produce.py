@@ -12,7 +12,7 @@ from functools import partial
 
 from broker.broker import Broker, RequestContext
 from broker.deferred import Deferred
-from broker.dispatch import CloseConnectionError
+from broker.dispatch import CloseConnectionError, shielded
 from broker.partition import Partition
 from log.topic_partition import TopicPartition
 from log.unified_log import LogAppendInfo
@@ -183,7 +183,7 @@ def _append(
 ) -> PartitionProduceResponse:
     """Append one partition's records and describe what came of it; notes in ``waits`` what is not durable yet."""
     try:
-        partition, info = _append_records(broker, context, request, topic, data)
+        partition, info = shielded(partial(_append_records, broker, context, request, topic, data))
     except KafkaError as error:
         return _failed(data.index, context.api_version, error)
     answer = _appended(data.index, info)

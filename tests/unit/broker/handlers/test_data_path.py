@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from broker.dispatch import CloseConnectionError, Dispatcher, Pending
 from broker.handlers.registry import REGISTRY
+from log.unified_log import LogAppendInfo, UnifiedLog
 from protocol.api_keys import ApiKey, request_header_version, response_header_version
 from protocol.errors import (
     CorruptMessageError,
@@ -129,6 +130,17 @@ def produce_request(
     return ProduceRequest(
         acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name="t", topic_id=topic_id, partition_data=[part])]
     )
+
+
+def fails_for(log: UnifiedLog, append: Callable[..., LogAppendInfo]) -> Callable[..., LogAppendInfo]:
+    """``append``, but for a mistake of ours in one log."""
+
+    def append_as_leader(self: UnifiedLog, *arguments: Any, **keywords: Any) -> LogAppendInfo:
+        if self is log:
+            raise RuntimeError("a mistake")
+        return append(self, *arguments, **keywords)
+
+    return append_as_leader
 
 
 def produced(wire: Wire, records: bytes | bytearray | None, version: int = NEWEST_PRODUCE) -> PartitionProduceResponse:
@@ -376,6 +388,18 @@ class TestFetch:
             codes.append(partition.error_code)
         assert codes == [FencedLeaderEpochError.code, UnknownLeaderEpochError.code, 0]
 
+    @pytest.mark.parametrize(("version", "endpoints"), [(15, []), (16, [(1, "127.0.0.1", 9092)])])
+    def test_a_fenced_client_is_told_the_leader(
+        self, wire: Wire, version: int, endpoints: list[tuple[int, str, int]]
+    ) -> None:
+        wire.data.replica_manager.partition("t", 0).leader_epoch = 5
+        request = fetch_request(wire.data, 0)
+        request.topics[0].partitions[0].current_leader_epoch = 4
+        response = wire.ask(request, FetchResponse, version)
+        leader = response.responses[0].partitions[0].current_leader
+        assert (leader.leader_id, leader.leader_epoch) == (1, 5)
+        assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == endpoints
+
     def test_a_diverging_epoch_is_told(self, wire: Wire) -> None:
         wire.data.append("t", b"a")
         request = fetch_request(wire.data, 1)
@@ -511,6 +535,16 @@ class TestDispatch:
         monkeypatch.setattr(wire.data.broker.replica_manager.__class__, "partition", fail)
         response = wire.ask(produce_request(wire.data, batch(b"a")), ProduceResponse, 9)
         assert response.responses[0].partition_responses[0].error_code == -1
+
+    def test_our_own_fault_in_one_partition_fails_that_one_only(
+        self, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        request = produce_request(wire.data, batch(b"a"))
+        request.topic_data[0].partition_data.append(PartitionProduceData(index=1, records=memoryview(batch(b"b"))))
+        log = wire.data.replica_manager.partition("t", 0).log
+        monkeypatch.setattr(log.__class__, "append_as_leader", fails_for(log, log.__class__.append_as_leader))
+        partitions = wire.ask(request, ProduceResponse, 9).responses[0].partition_responses
+        assert [(partition.error_code, partition.base_offset) for partition in partitions] == [(-1, -1), (0, 0)]
 
     def test_requests_are_counted(self, wire: Wire) -> None:
         for _ in range(3):
