@@ -14,20 +14,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
-from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from broker.admin_metrics import rest, snapshot
 from broker.compaction import cleaner_of
-from broker.metrics import Sample
-from cleaner.cleaner_manager import PartitionStatus
 from log.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from broker.broker import Broker
-    from cleaner.log_cleaner import LogCleaner
 
 BROKER: web.AppKey[Any] = web.AppKey("broker", object)
 CONTENT_TYPE = "text/plain; version=0.0.4"
@@ -70,75 +67,10 @@ async def metrics(request: web.Request) -> web.Response:
     """Counters, gauges and summaries of the broker and of its cleaner."""
     broker = request.app[BROKER]
     cleaner = cleaner_of(broker)
-    statuses = await broker.loop.run_in_executor(None, cleaner.status)
-    samples = [*broker.metrics.collect(), *cleaner_samples(cleaner), *partition_samples(statuses)]
-    response = web.Response(text=render(samples))
+    text = await broker.loop.run_in_executor(None, rest, snapshot(broker), cleaner)
+    response = web.Response(text=text)
     response.headers["Content-Type"] = CONTENT_TYPE
     return response
-
-
-def cleaner_samples(cleaner: LogCleaner) -> Iterable[Sample]:
-    """What all cleaner threads did, and how they are; names follow Kafka's MBeans."""
-    counters, manager = cleaner.counters, cleaner.manager
-    for field in dataclasses.fields(counters):
-        yield Sample(f"kafka_log_logcleaner_{field.name}_total", "counter", {}, getattr(counters, field.name))
-    yield Sample("kafka_log_logcleaner_live_threads", "gauge", {}, cleaner.live_threads)
-    yield Sample("kafka_log_logcleanermanager_max_dirty_percent", "gauge", {}, 100 * manager.dirtiest_ratio)
-    delay_s = manager.max_compaction_delay_ms / 1000
-    yield Sample("kafka_log_logcleaner_max_compaction_delay_secs", "gauge", {}, delay_s)
-
-
-def partition_samples(statuses: Iterable[PartitionStatus]) -> Iterable[Sample]:
-    """The state of every compacted partition."""
-    for status in statuses:
-        labels = {"topic": status.topic_partition.topic, "partition": str(status.topic_partition.partition)}
-        values: dict[str, float] = {
-            "cleanable_ratio": status.cleanable_ratio,
-            "dirty_bytes": status.dirty_bytes,
-            "first_dirty_offset": status.first_dirty_offset,
-            "compaction_lag_ms": status.compaction_lag_ms,
-            "quarantined": status.state.value == "quarantined",
-            "failures": status.failures,
-        }
-        if status.last_round is not None:
-            values |= {
-                "last_round_timestamp_ms": status.last_round.finished_ms,
-                "last_round_duration_ms": status.last_round.duration_ms,
-                "map_utilization": status.last_round.map_utilization,
-                "collision_rate": status.last_round.collision_rate,
-                "unreadable_batches": status.last_round.unreadable_batches,
-            }
-        for name, value in values.items():
-            yield Sample(f"kafka_log_logcleaner_partition_{name}", "gauge", labels, float(value))
-
-
-def render(samples: Iterable[Sample]) -> str:
-    """Prometheus text, samples of one name together."""
-    families: dict[str, list[Sample]] = {}
-    for sample in samples:
-        families.setdefault(sample.name, []).append(sample)
-    lines = []
-    for name, members in families.items():
-        kind = members[0].kind
-        if kind != "histogram":
-            lines.append(f"# TYPE {name} {kind}")
-        elif not name.endswith(("_count", "_sum")):
-            lines.append(f"# TYPE {name} summary")
-        lines += [f"{name}{_labels(sample)} {_number(sample.value)}" for sample in members]
-    return "\n".join(lines) + "\n"
-
-
-def _labels(sample: Sample) -> str:
-    pairs = [f'{name}="{_escape(value)}"' for name, value in sample.labels.items()]
-    return "{" + ",".join(pairs) + "}" if pairs else ""
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(float(value))
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ whoever exports them (``/metrics``) walks :meth:`Metrics.collect`. Loop thread o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 _BUCKETS = 64
@@ -62,12 +62,13 @@ class Histogram:
 class Metrics:
     """All metrics of one broker, by name and labels."""
 
-    __slots__ = ("_counters", "_gauges", "_histograms", "bytes_in", "bytes_out", "messages_in")
+    __slots__ = ("_counters", "_gauges", "_histograms", "_sources", "bytes_in", "bytes_out", "messages_in")
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], Counter] = {}
         self._histograms: dict[tuple[str, tuple[tuple[str, str], ...]], Histogram] = {}
         self._gauges: dict[tuple[str, tuple[tuple[str, str], ...]], Callable[[], float]] = {}
+        self._sources: list[Callable[[], Iterable[Sample]]] = []
         self.bytes_in = self.counter("kafka_server_brokertopicmetrics_bytesin_total")
         self.bytes_out = self.counter("kafka_server_brokertopicmetrics_bytesout_total")
         self.messages_in = self.counter("kafka_server_brokertopicmetrics_messagesin_total")
@@ -84,6 +85,10 @@ class Metrics:
         """Ask ``read`` for the value whenever metrics are collected; replaces the gauge of that name and labels."""
         self._gauges[name, tuple(sorted(labels.items()))] = read
 
+    def source(self, read: Callable[[], Iterable[Sample]]) -> None:
+        """Ask ``read`` for values whose labels are known only then, whenever metrics are collected."""
+        self._sources.append(read)
+
     def collect(self) -> Iterator[Sample]:
         """Every value as it stands now; histograms as count, sum and three quantiles."""
         for (name, labels), counter in self._counters.items():
@@ -95,3 +100,5 @@ class Metrics:
             yield Sample(f"{name}_sum", "histogram", dict(labels), histogram.total)
             for share in (0.5, 0.99, 0.999):
                 yield Sample(name, "histogram", {**dict(labels), "quantile": str(share)}, histogram.quantile(share))
+        for read_all in self._sources:
+            yield from read_all()

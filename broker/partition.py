@@ -36,6 +36,7 @@ class Partition:
         "_log",
         "_open_log",
         "_purgatory",
+        "bytes_in",
         "is_internal",
         "isr",
         "leader_epoch",
@@ -69,6 +70,8 @@ class Partition:
         self._in_thread = in_thread
         self._flush: GroupFlush | None = None
         self._log: UnifiedLog | None = None
+        self.bytes_in = 0
+        """Bytes of records that clients produced here since the start."""
         self.produce_responses: dict[int, tuple[bytes, bytes]] = {}
         """What the Produce handler keeps of its last response, by version."""
 

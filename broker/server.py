@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 
 from broker.acceptor import Acceptor, highest_client_descriptor, raise_descriptor_limit
@@ -27,6 +28,7 @@ from broker.connection import STALL_MS, Connection, Limits, Shell
 from broker.dispatch import Dispatcher
 from broker.log_metrics import register_log_metrics
 from broker.metadata import INTERNAL_TOPICS, TopicImage
+from broker.metrics import Sample
 from broker.partition import Partition
 from broker.startup import build_broker
 from log.checkpoints import CLEANER_OFFSET_FILE
@@ -84,7 +86,8 @@ class Server:
             max_idle_ms=idle_ms if idle_ms >= 0 else _NEVER_MS,
             stall_ms=min(idle_ms, STALL_MS) if idle_ms > 0 else STALL_MS,
         )
-        self._shell = Shell(loop, Dispatcher(broker), broker.timers, broker.executor, limits)
+        dispatcher = Dispatcher(broker)
+        self._shell = Shell(loop, dispatcher, broker.timers, broker.executor, limits)
         self._shell.on_closed = self._on_closed
         self._open_listeners(loop)
         self._admin = AdminListener(broker)
@@ -95,7 +98,7 @@ class Server:
         broker.replica_manager.virtual_partition = partial(virtual_partition, broker)
         if any(map(wants_index, broker.metadata.topics.values())):
             loop.call_later(START_DELAY_S, start_indexing, self)
-        register_metrics(broker, self._shell)
+        register_metrics(broker, self._shell, dispatcher)
         self._jobs = BackgroundJobs(loop, broker.executor, broker.timers)
         self._jobs.start(self._background_jobs(broker))
         if not INTERNAL_TOPICS.isdisjoint(broker.metadata.topics):
@@ -263,9 +266,10 @@ def start_indexing(server: Server) -> None:
         indexing_of(server.broker)
 
 
-def register_metrics(broker: Broker, shell: Shell) -> None:
+def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> None:
     """The gauges of what the server's own parts hold; names after Kafka's MBeans."""
     metrics = broker.metrics
+    metrics.source(partial(count_requests, dispatcher))
     metrics.gauge("kafka_server_socket_connection_count", lambda: len(shell.connections))
     metrics.gauge("kafka_server_delayedoperationpurgatory_purgatorysize", lambda: len(broker.purgatory))
     metrics.gauge("kafka_server_delayedoperationpurgatory_expired", lambda: broker.purgatory.expired_total)
@@ -275,6 +279,13 @@ def register_metrics(broker: Broker, shell: Shell) -> None:
     metrics.gauge("kafka_server_replicamanager_partitioncount", lambda: len(broker.log_manager.partitions()))
     metrics.gauge("kafka_controller_globaltopiccount", lambda: len(broker.metadata.topics))
     register_log_metrics(metrics, broker.log_manager)
+
+
+def count_requests(dispatcher: Dispatcher) -> Iterable[Sample]:
+    """Requests by API; the module comes with the admin interface, which is who asks."""
+    from broker.admin_metrics import request_samples
+
+    return request_samples(dispatcher.routes())
 
 
 def forget_cleaned(broker: Broker, partition: TopicPartition) -> None:

@@ -282,6 +282,9 @@ class LogCleaner:
         logger.warning("cleaning of %s failed, it is quarantined and tried again later", partition, exc_info=error)
 
     def _account(self, partition: TopicPartition, report: RoundReport) -> None:
+        if report.dry_run:
+            self._count(bytes_read=report.bytes_read)
+            return
         self._count(
             rounds=1,
             bytes_read=report.bytes_read,

@@ -222,6 +222,7 @@ def _append_records(
     info = partition.append_records(records, required_acks=request.acks)
     metrics = broker.metrics
     metrics.bytes_in.count += info.size_bytes
+    partition.bytes_in += info.size_bytes
     metrics.messages_in.count += info.last_offset - info.first_offset + 1
     return partition, info
 

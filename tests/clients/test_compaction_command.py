@@ -13,7 +13,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from benchmarks.procfs import rss_bytes
 from tests.support.broker import TidelogProcess
+from tests.support.prometheus import parse
 from tidelog.cli import main
 from tidelog.commands.compaction import admin_address
 
@@ -89,8 +91,36 @@ def test_health_readiness_and_metrics_are_served(broker: TidelogProcess) -> None
     assert status == 200
     assert "# TYPE kafka_log_logcleaner_rounds_total counter" in text
     assert f'kafka_log_logcleaner_partition_dirty_bytes{{topic="{TOPIC}",partition="0"}}' in text
-    for line in text.splitlines():
-        assert line.startswith("# TYPE ") or float(line.rpartition(" ")[2]) == float(line.rpartition(" ")[2])
+    page = parse(text)
+    assert page.value("kafka_server_topicmetrics_bytesin_total", topic=TOPIC) > 1000
+    assert page.value("kafka_log_log_logendoffset", topic=TOPIC, partition="0") > 0
+    assert page.value("kafka_log_logmanager_offlinelogdirectorycount") == 0
+    assert page.value("tidelog_log_damaged_batches") == 0
+    produced = [v for (name, labels), v in page.samples.items() if ("request", "Produce") in labels]
+    assert sum(produced) > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to see memory")
+def test_admin_interface_costs_nothing_until_it_is_asked(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path) as process:
+        modules = f"/proc/{process.pid}/maps"
+        idle = rss_bytes(process.pid)
+        assert "aiohttp" not in Path(modules).read_text()
+
+        assert get(process, "/healthz") == (200, "ok\n")
+
+        assert "aiohttp" in Path(modules).read_text()
+        asked = rss_bytes(process.pid)
+        print(f"RSS idle {idle / 1e6:.1f} MB, with the admin interface {asked / 1e6:.1f} MB")
+        assert idle < 45e6
+        assert asked < idle + 40e6
+
+
+def test_admin_interface_can_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with TidelogProcess(tmp_path, {"admin.listener": ""}) as process:
+        assert main(["compaction", "status", "--bootstrap", process.bootstrap]) == 1
+
+    assert "has no admin interface (admin.listener)" in capsys.readouterr().err
 
 
 def test_stop_with_the_admin_interface_in_use_is_clean(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""A strict reader of Prometheus' text format 0.0.4: what it does not like, a scraper may refuse."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
+_SAMPLE = re.compile(rf"({_NAME})(?:\{{({_LABEL}(?:,{_LABEL})*)\}})? (\S+)")
+_TYPE = re.compile(rf"# TYPE ({_NAME}) (counter|gauge|summary|histogram|untyped)")
+_ONE_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+Labels = frozenset[tuple[str, str]]
+
+
+class Page(NamedTuple):
+    """Type of each family, and every sample by name and labels."""
+
+    types: dict[str, str]
+    samples: dict[tuple[str, Labels], float]
+
+    def value(self, name: str, **labels: str) -> float:
+        """One sample's value. Raises KeyError."""
+        return self.samples[name, frozenset(labels.items())]
+
+
+def parse(text: str) -> Page:
+    """Read a page. Raises ValueError at the first line that is not as the format has it."""
+    if not text.endswith("\n"):
+        raise ValueError("the last line does not end")
+    page = Page({}, {})
+    finished: set[str] = set()
+    family = ""
+    for line in text.splitlines():
+        if declared := _TYPE.fullmatch(line):
+            finished.add(family)
+            family, kind = declared.groups()
+            if family in finished or family in page.types:
+                raise ValueError(f"{family} comes twice")
+            page.types[family] = kind
+            continue
+        found = _SAMPLE.fullmatch(line)
+        if found is None:
+            raise ValueError(f"not a sample: {line!r}")
+        name, labels, value = found.groups()
+        if name != family and name.removesuffix("_count").removesuffix("_sum") != family:
+            raise ValueError(f"{name} stands in the family {family}")
+        if page.types.get(family) == "counter" and not name.endswith("_total"):
+            raise ValueError(f"the counter {name} is not called _total")
+        key = name, frozenset(_ONE_LABEL.findall(labels or ""))
+        if key in page.samples:
+            raise ValueError(f"{line!r} comes twice")
+        page.samples[key] = float(value)
+    return page
