@@ -56,10 +56,15 @@ def _java_record(line: str) -> Record:
 
 
 def _java_programs(version: str) -> list[str]:
-    """Those that compile: the consumer came with 0.9, transactions and the admin client with 0.11."""
-    if version.startswith("0.8."):
-        return ["Produce.java"]
-    return ["Produce.java", "Consume.java", *(() if version.startswith("0.") else ("Manage.java", "Transact.java"))]
+    """Those that compile: the consumer came with 0.9, transactions with 0.11; the admin client lost a call in 4.0."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    since = {
+        "Produce.java": True,
+        "Consume.java": (major, minor) >= (0, 9),
+        "Transact.java": (major, minor) >= (0, 11),
+        "Manage.java": (0, 11) <= (major, minor) < (4, 0),
+    }
+    return [program for program, compiles in since.items() if compiles]
 
 
 def run_java(version: str, program: str, options: dict[str, Any], lines: Iterable[str] = ()) -> list[Record]:
@@ -72,6 +77,7 @@ def run_java(version: str, program: str, options: dict[str, Any], lines: Iterabl
         f"java-{version}",
         lambda target: [compiler, "-nowarn", "-cp", classpath, "-d", str(target), *sources],
         [PROGRAMS / "java" / source for source in sources],
+        may_be_missing=False,
     )
     words = [f"{name}={value}" for name, value in options.items()]
     done = subprocess.run(
