@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import statistics
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ from tests.support import raw_client
 from tests.support.broker import TidelogProcess
 
 DEADLINE_MS = 2_000
-HALF_OPEN = 500
+HALF_OPEN = 5_000
+ROUND_TRIPS = 300
 VALUE = b"x" * 500_000
 
 
@@ -52,14 +55,35 @@ def round_trip_s(broker: TidelogProcess) -> float:
         return time.monotonic() - started
 
 
-def test_half_open_frames_are_closed_and_cost_little(broker: TidelogProcess) -> None:
+def p99_ms(broker: TidelogProcess) -> float:
+    """Of round trips on one connection, one after the other."""
+    times = []
+    with raw_client.connect(broker.port) as connection:
+        for _ in range(ROUND_TRIPS):
+            started = time.perf_counter()
+            connection.sendall(raw_client.api_versions())
+            raw_client.receive_frame(connection)
+            times.append(time.perf_counter() - started)
+    return statistics.quantiles(times, n=100)[98] * 1000
+
+
+def begin_frame(broker: TidelogProcess) -> socket.socket:
+    connection = raw_client.connect(broker.port)
+    connection.sendall(struct.pack(">i", 1_000_000) + b"half")
+    return connection
+
+
+def test_half_open_frames_are_closed_and_cost_little(
+    broker: TidelogProcess, record_property: Callable[[str, object], None]
+) -> None:
+    """I7 is measured and reported, not asserted: machines are shared."""
     before = resident_bytes(broker)
+    record_property("round trip p99 alone, ms", p99_ms(broker))
     started = time.monotonic()
-    connections = [raw_client.connect(broker.port) for _ in range(HALF_OPEN)]
+    connections: list[socket.socket] = []
     try:
-        for connection in connections:
-            connection.sendall(struct.pack(">i", 1_000_000) + b"half")
-        assert round_trip_s(broker) < 1.0
+        connections += [begin_frame(broker) for _ in range(HALF_OPEN)]
+        record_property(f"round trip p99 beside {HALF_OPEN} half-open frames, ms", p99_ms(broker))
         assert resident_bytes(broker) - before < HALF_OPEN * 20_000
         assert all(raw_client.is_closed(connection) for connection in connections)
     finally:

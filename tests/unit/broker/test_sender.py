@@ -146,6 +146,25 @@ def test_cold_pages_are_left_to_a_thread(
     assert file.retained == 0
 
 
+@pytest.mark.parametrize("size", [100, SMALL_SLICE_BYTES * 2])
+def test_pages_that_left_memory_are_cold(pair: tuple[socket.socket, socket.socket], tmp_path: Path, size: int) -> None:
+    """Not a pretended answer: the kernel has really dropped the pages, and the thread's read brings them back."""
+    path = tmp_path / "segment"
+    path.write_bytes(CONTENT)
+    file = CountedFile(path)
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    queue = SendQueue()
+    queue.extend([slice_of(file, 1_000_000, size)])
+    status = queue.send_some(pair[0])
+    if status is SendStatus.DONE:
+        pytest.skip("this file system keeps pages that it was told to drop")
+    assert status is SendStatus.COLD
+    queue.advance_cold(queue.send_cold(pair[0]))
+    assert receive(pair, queue, size) == CONTENT[1_000_000 : 1_000_000 + size]
+    file.close()
+
+
 def test_a_file_system_without_nowait_counts_as_hot(
     pair: tuple[socket.socket, socket.socket], file: CountedFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
