@@ -1,0 +1,111 @@
+"""A consumer that catches up on cold data beside a steady load: ``python -m benchmarks.cold_read``.
+
+One producer sends single records at a fixed rate to one topic; its latencies are measured alone, then while a consumer
+reads another topic whose pages were dropped from the page cache (``posix_fadvise``). The aim is a p99 that moves at
+most 2x: cold slices never go by sendfile on the event loop (KAFKA-7504). Tidelog and Apache Kafka in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from benchmarks.fsync import show
+from benchmarks.histogram import Histogram
+from benchmarks.native import LoadResult, run_load
+from benchmarks.rivals.process import BrokerProcess
+from benchmarks.run import launch_kafka, launch_tidelog
+from benchmarks.serving_rows import LIBRDKAFKA_BATCH_BYTES, load_batches, load_requests
+from benchmarks.topics import Topics
+
+MB = 1_000_000
+HOT, COLD = "hot", "cold"
+STEP = 200
+"""Single-record requests between two looks at the clock."""
+WARM_UP_REQUESTS = 20_000
+
+
+def drop_from_cache(directory: Path) -> int:
+    """Write back and forget the pages of the cold topic's segments; returns their bytes."""
+    dropped = 0
+    for path in directory.rglob(f"{COLD}-0/*.log"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            dropped += os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+    return dropped
+
+
+def steady(broker: BrokerProcess, until: threading.Event) -> Histogram:
+    """Latencies of single-record round trips until told to stop."""
+    latencies = Histogram()
+    while not until.is_set():
+        latencies.merge(load_requests(broker, HOT, STEP, 1).latency)
+    return latencies
+
+
+def beside(broker: BrokerProcess, seconds: float) -> Histogram:
+    """The steady load for so long."""
+    until = threading.Event()
+    timer = threading.Timer(seconds, until.set)
+    timer.start()
+    return steady(broker, until)
+
+
+def catch_up(broker: BrokerProcess, size: int) -> tuple[Histogram, float]:
+    """The steady load while a consumer reads ``size`` cold bytes: latencies, MB/s of the consumer."""
+    until, results = threading.Event(), list[LoadResult]()
+
+    def consume() -> None:
+        results.append(run_load("fetch", broker.host, broker.port, topic=COLD, total_bytes=size))
+        until.set()
+
+    consumer = threading.Thread(target=consume)
+    begin = time.monotonic()
+    consumer.start()
+    latencies = steady(broker, until)
+    consumer.join()
+    return latencies, size / MB / (time.monotonic() - begin)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(prog="benchmarks.cold_read", description=__doc__.partition("\n")[0])
+    parser.add_argument("--mb", type=int, default=2000, help="size of the cold topic (default 2000)")
+    parser.add_argument("--seconds", type=float, default=10, help="of the load alone (default 10)")
+    parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
+    asked = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="cold-"))
+    print("| who | beside | requests/s | p50 ms | p99 ms |\n|---|---|---|---|---|")
+    for launch in (launch_tidelog,) if asked.no_kafka else (launch_tidelog, launch_kafka):
+        with launch(root / launch.__name__) as broker:
+            topics = Topics(broker.bootstrap)
+            for name in (HOT, COLD):
+                topics.create(name, 1)
+            load_batches(broker, COLD, asked.mb * MB, 1000, LIBRDKAFKA_BATCH_BYTES)
+            load_requests(broker, HOT, WARM_UP_REQUESTS, 1)
+            alone = beside(broker, asked.seconds)
+            show((broker.name, "nothing"), alone.count / asked.seconds, alone)
+            cold = drop_from_cache(broker.directory)
+            begin = time.monotonic()
+            found, rate = catch_up(broker, asked.mb * MB)
+            show(
+                (broker.name, f"{cold // MB} MB of cold data at {rate:,.0f} MB/s"),
+                found.count / (time.monotonic() - begin),
+                found,
+            )
+            ratio = found.percentile_us(99) / alone.percentile_us(99)
+            print(f"{broker.name}: p99 {ratio:.2f} times that of the load alone", flush=True)
+    shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
