@@ -3,7 +3,6 @@ acknowledged (F9)."""
 
 from __future__ import annotations
 
-import struct
 import time
 from pathlib import Path
 
@@ -11,35 +10,9 @@ import pytest
 
 from protocol.errors import KafkaStorageError
 from protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.record_batch import Record, build_batch
 from tests.support import raw_client
 from tests.support.failing_disk import BrokerOnFailingDisk, FailingDisk
-
-NOW_MS = 1_700_000_000_000
-
-
-def create(port: int, topic: str, partitions: int, **configs: str) -> None:
-    body = struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">ihi", partitions, 1, 0)
-    body += struct.pack(">i", len(configs))
-    for name, value in configs.items():
-        for text in (name.replace("_", "."), value):
-            body += struct.pack(">h", len(text)) + text.encode()
-    with raw_client.connect(port) as connection:
-        connection.sendall(raw_client.frame(19, 0, 1, body + struct.pack(">i", 10_000)))
-        answer = raw_client.receive_frame(connection)
-        assert answer[-2:] == b"\0\0", answer
-
-
-def produce(port: int, topic: str, partition: int, value: bytes = b"value") -> int:
-    """Error code of one record with acks=all."""
-    batch = build_batch([Record(0, NOW_MS, b"k", value)])
-    data = [PartitionProduceData(index=partition, records=memoryview(batch))]
-    request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
-    with raw_client.connect(port) as connection:
-        connection.sendall(raw_client.frame(0, 7, 1, request.encode(7)))
-        answer = ProduceResponse.decode(memoryview(raw_client.receive_frame(connection))[4:], 7)
-    return answer.responses[0].partition_responses[0].error_code
+from tests.support.raw_requests import create, produce
 
 
 def directories(port: int) -> dict[str, tuple[int, set[int]]]:

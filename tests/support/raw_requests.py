@@ -1,0 +1,77 @@
+"""Whole requests on a bare socket, one connection each: create a topic, produce, list and delete offsets."""
+
+from __future__ import annotations
+
+import struct
+
+from protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.record_batch import Record, build_batch
+from tests.support import raw_client
+
+NOW_MS = 1_700_000_000_000
+EARLIEST, LATEST = -2, -1
+
+
+def ask(port: int, api_key: int, version: int, body: bytes) -> memoryview:
+    """The answer's body. Raises EOFError when the broker closes."""
+    with raw_client.connect(port) as connection:
+        connection.sendall(raw_client.frame(api_key, version, 1, body))
+        return memoryview(raw_client.receive_frame(connection))[4:]
+
+
+def create(port: int, topic: str, partitions: int = 1, **configs: str) -> None:
+    """CreateTopics v0; names of configs with underscores for dots."""
+    body = struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">ihi", partitions, 1, 0)
+    body += struct.pack(">i", len(configs))
+    for name, value in configs.items():
+        for text in (name.replace("_", "."), value):
+            body += struct.pack(">h", len(text)) + text.encode()
+    answer = ask(port, 19, 0, body + struct.pack(">i", 10_000))
+    assert bytes(answer[-2:]) == b"\0\0", bytes(answer)
+
+
+def produce(port: int, topic: str, partition: int = 0, value: bytes = b"value", timestamp: int = NOW_MS) -> int:
+    """Error code of one record with acks=all."""
+    batch = build_batch([Record(0, timestamp, b"k", value)])
+    data = [PartitionProduceData(index=partition, records=memoryview(batch))]
+    request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
+    answer = ProduceResponse.decode(ask(port, 0, 7, request.encode(7)), 7)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+def offset(port: int, topic: str, timestamp: int) -> int:
+    """ListOffsets of partition 0."""
+    partitions = [ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=partitions)])
+    return ListOffsetsResponse.decode(ask(port, 2, 2, request.encode(2)), 2).topics[0].partitions[0].offset
+
+
+def delete_records(port: int, topic: str, before: int) -> int:
+    """The new low watermark of partition 0."""
+    partitions = [DeleteRecordsPartition(partition_index=0, offset=before)]
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=5000)
+    answer = DeleteRecordsResponse.decode(ask(port, 21, 1, request.encode(1)), 1).topics[0].partitions[0]
+    assert answer.error_code == 0
+    return answer.low_watermark
+
+
+def fetch_error(port: int, topic: str, fetch_offset: int) -> int:
+    """Error code of a fetch from partition 0."""
+    partition = FetchPartition(partition=0, fetch_offset=fetch_offset, partition_max_bytes=1000)
+    topics = [FetchTopic(topic=topic, partitions=[partition])]
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=-1, topics=topics)
+    answer = FetchResponse.decode(ask(port, 1, 7, request.encode(7)), 7)
+    return answer.responses[0].partitions[0].error_code
