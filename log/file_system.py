@@ -202,6 +202,11 @@ class OsFile:
             with _translated("close", self.path):
                 os.close(fd)
 
+    def __del__(self) -> None:
+        # A log that was dropped without being closed (a failed start, a directory that went offline) leaks nothing.
+        if self._fd >= 0:
+            os.close(self._fd)
+
 
 class OsFileSystem:
     """:class:`FileSystem` over the operating system's calls."""

@@ -130,10 +130,11 @@ class Broker:
         assert process is not None
         assert process.stdout is not None
         deadline = time.monotonic() + self._start_timeout_s
+        poller = select.poll()  # not select(): the starter may hold more than 1,024 descriptors
+        poller.register(process.stdout, select.POLLIN)
         line = b""
         while not line.endswith(b"\n"):
-            readable, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            if not readable:
+            if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise BrokerProcessError(f"the broker was not ready after {self._start_timeout_s} s\n{self.log_text()}")
             part = os.read(process.stdout.fileno(), 4096)
             if not part:

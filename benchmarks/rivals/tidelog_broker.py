@@ -57,9 +57,11 @@ class TidelogProcess(BrokerProcess):
         assert self.process is not None
         assert self.process.stdout is not None
         descriptor = self.process.stdout.fileno()
+        poller = select.poll()  # not select(): a test process may hold more than 1,024 descriptors
+        poller.register(descriptor, select.POLLIN)
         line = b""
         while not line.endswith(b"\n"):
-            readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            readable = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
             piece = os.read(descriptor, 1024) if readable else b""
             if not piece:
                 raise BrokerError(f"{self.name} ended or said nothing before it was ready\n{self.output()}")
