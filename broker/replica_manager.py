@@ -22,14 +22,18 @@ if TYPE_CHECKING:
     from log.manager import LogManager
 
 EAGER_LOGS = 64
-"""Logs made while a request that creates partitions is answered: each costs two milliseconds and three descriptors, and
-a request may create 10,000. The first are made, so that a disk that takes nothing is told to who creates the topic."""
+"""Logs made each EAGER_WINDOW_MS while requests that create partitions are answered: each costs two milliseconds of
+the loop and three descriptors, and a request may create 10,000, of one topic or of a hundred. The first of each is
+always made, so that a disk that takes nothing is told to who creates the topic."""
+EAGER_WINDOW_MS = 1000
 
 
 class ReplicaManager:
     """Finds partitions; makes and removes them as topics come and go (a ``TopicListener``)."""
 
     __slots__ = (
+        "_eager_left",
+        "_eager_until_ms",
         "_in_thread",
         "_log_config",
         "_log_manager",
@@ -62,6 +66,8 @@ class ReplicaManager:
         self._in_thread = in_thread
         self._node_id = node_id
         self._partitions: dict[bytes, dict[int, Partition]] = {}
+        self._eager_left = EAGER_LOGS
+        self._eager_until_ms = 0.0
         self.make_way: Callable[[str], object] = lambda _topic: None
         self.on_log_deleted: Callable[[TopicPartition], object] = lambda _partition: None
         self.virtual_partition: Callable[[TopicImage, int], Partition] = no_virtual_partition
@@ -100,13 +106,24 @@ class ReplicaManager:
             yield from partitions.values()
 
     def topic_created(self, image: TopicImage, first_partition: int) -> None:
-        """Make the first EAGER_LOGS logs of new partitions; others are made when touched. Raises KafkaStorageError."""
+        """Make the first logs of new partitions; others are made when touched. Raises KafkaStorageError."""
         self.make_way(image.name)
-        for index in range(first_partition, min(image.partition_count, first_partition + EAGER_LOGS)):
+        for index in range(
+            first_partition, first_partition + self._eager_share(image.partition_count - first_partition)
+        ):
             self._log_manager.get_or_create_log(
                 TopicPartition(image.name, index), image.topic_id, self._log_config(image), is_new=True
             )
         self.on_index_configs(image)
+
+    def _eager_share(self, wanted: int) -> int:
+        """How many of ``wanted`` logs are made now."""
+        now = self._log_manager.environment.time.monotonic_ms()
+        if now >= self._eager_until_ms:
+            self._eager_left, self._eager_until_ms = EAGER_LOGS, now + EAGER_WINDOW_MS
+        share = min(wanted, max(self._eager_left, 1))
+        self._eager_left -= share
+        return share
 
     def topic_deleted(self, image: TopicImage) -> None:
         """Remove the logs; fetches parked on them are answered with the error."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.replica_manager import EAGER_LOGS, EAGER_WINDOW_MS
 from protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 from tests.unit.broker.data_broker import DataBroker
 
@@ -56,6 +57,18 @@ def test_configs_reach_open_logs(data: DataBroker) -> None:
 def test_partitions_added_later_are_served(data: DataBroker) -> None:
     data.topics.create_partitions("t", 4)
     assert data.append("t", b"x", partition=3) == 0
+
+
+def test_many_topics_at_once_do_not_hold_the_loop(data: DataBroker, tmp_path: Path) -> None:
+    """Each topic's first log is made at once; of the others so many a second, and the rest when touched."""
+    data.time.advance(EAGER_WINDOW_MS)
+    for name in ("a", "b", "c"):
+        data.topics.create_topic(name, EAGER_LOGS)
+    assert [len(list(tmp_path.glob(f"{name}-*"))) for name in ("a", "b", "c")] == [EAGER_LOGS, 1, 1]
+    assert data.append("b", b"x", partition=1) == 0
+    data.time.advance(EAGER_WINDOW_MS)
+    data.topics.create_topic("d", EAGER_LOGS + 1)
+    assert len(list(tmp_path.glob("d-*"))) == EAGER_LOGS
 
 
 def test_what_recovery_left_is_committed(data: DataBroker) -> None:
