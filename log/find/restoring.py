@@ -20,6 +20,8 @@ _ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("diff", ">i4"), ("previo
 
 def restore_slots(file: IndexFile, count: int) -> Restored:
     """Make the (zeroed) slots from entries 1 to ``count - 1``, each checked against them."""
+    if count < 2:
+        return Restored(0, -1)
     first_entry = INDEX_HEADER_BYTES + 4 * file.slots
     entries = np.frombuffer(file.data, _ENTRY, count, first_entry)[1:]
     slots = np.frombuffer(file.data, ">i4", file.slots, INDEX_HEADER_BYTES)

@@ -1,0 +1,142 @@
+"""Both engines take the same rows out of the same bytes and put the same entries."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from log.consume_queue import ConsumeQueueFile
+from log.file_system import OsFileSystem
+from log.find import reference
+from log.find.engine import FindEngine
+from log.find.hashing import key_seed
+from log.find.reference import Stop, Wanted
+from log.find.rows import Rows
+from log.index_file import IndexFile
+from protocol.record_batch import BatchOptions, EndTransactionMarker, Record, build_batch, end_transaction_marker
+
+kernels = pytest.importorskip("log.find.kernel_calls", reason="no numba: pip install 'tidelog[kernels]'")
+WANTED = Wanted(key_seed("topic"), b"kind")
+
+HEADERS = st.lists(
+    st.tuples(st.sampled_from(["kind", "other", "kin", "kind2"]), st.none() | st.binary(max_size=6)), max_size=3
+)
+RECORD = st.tuples(
+    st.integers(-5, 2**40), st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=200), HEADERS
+)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> bytes:
+    out = bytearray()
+    offset = draw(st.integers(0, 2**40))
+    for kind in draw(st.lists(st.sampled_from(["plain", "append time", "control", "lz4"]), max_size=5)):
+        records = draw(st.lists(RECORD, min_size=1, max_size=6))
+        if kind == "control":
+            marker = end_transaction_marker(EndTransactionMarker(True, 0), timestamp=5, producer_id=1, producer_epoch=0)
+            marker[0:8] = offset.to_bytes(8, "big")
+            out += marker
+            offset += 1
+            continue
+        rows = [Record(offset + i, t, k, v, tuple(h)) for i, (t, k, v, h) in enumerate(records)]
+        options = BatchOptions(
+            compression=3 if kind == "lz4" else 0, log_append_time=77 if kind == "append time" else None
+        )
+        out += build_batch(rows, options)
+        offset += len(rows)
+    return bytes(out)
+
+
+def columns(rows: Rows) -> list[list[int]]:
+    all_columns = (rows.offsets, rows.timestamps, rows.key_hashes, rows.tag_hashes, rows.positions, rows.sizes)
+    return [list(column[: rows.count]) for column in all_columns]
+
+
+def walk_both(chunk: bytes, capacity: int = 100) -> tuple[Rows, reference.Walk]:
+    plain, fast = Rows(capacity), Rows(capacity)
+    expected = reference.walk_chunk(plain, memoryview(chunk), WANTED, 1000)
+    assert kernels.walk_chunk(fast, memoryview(chunk), WANTED, 1000) == expected
+    assert columns(fast) == columns(plain)
+    return plain, expected
+
+
+@given(batches(), st.integers(0, 400))
+@settings(deadline=None)
+def test_chunks_are_walked_alike(chunk: bytes, cut: int) -> None:
+    walk_both(chunk)
+    walk_both(chunk[: max(0, len(chunk) - cut)])
+
+
+@given(batches(), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_damaged_chunks_are_walked_alike(chunk: bytes, generator: random.Random) -> None:
+    damaged = bytearray(chunk)
+    for _ in range(min(3, len(damaged))):
+        damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+    walk_both(bytes(damaged))
+
+
+def test_a_batch_that_does_not_fit_stops_the_walk() -> None:
+    chunk = bytes(build_batch([Record(i, 1, b"k", b"v") for i in range(5)]))
+    rows, walk = walk_both(chunk, capacity=4)
+    assert (walk.stop, walk.position, rows.count) == (Stop.FULL, 0, 0)
+
+
+@given(batches(), st.integers(1, 20), st.integers(2, 30))
+@settings(deadline=None, max_examples=40)
+def test_files_are_filled_alike(tmp_path_factory: pytest.TempPathFactory, chunk: bytes, slots: int, room: int) -> None:
+    directory = tmp_path_factory.mktemp("files")
+    rows = Rows(100)
+    reference.walk_chunk(rows, memoryview(chunk), WANTED, 0)
+    contents = []
+    for name in ("plain", "fast"):
+        file = IndexFile.create(OsFileSystem(), str(directory / f"{name}.keys"), slots, room)
+        first = rows.first_keyed(0, rows.count)
+        begin = rows.timestamps[first] if first >= 0 else 0
+        file.bounds = file.bounds._replace(begin_timestamp=begin)
+        put = (reference if name == "plain" else kernels).put_entries(file, rows, 0, rows.count)
+        base = rows.offsets[0] if rows.count else 0
+        tags = ConsumeQueueFile.create(OsFileSystem(), str(directory / f"{name}.tags"), base, 100)
+        (reference if name == "plain" else kernels).put_tags(tags, rows, 0, rows.count)
+        contents.append((put, bytes(file.data), bytes(tags.data)))
+    assert contents[0] == contents[1]
+
+
+def test_little_work_loads_no_kernels() -> None:
+    engine = FindEngine(load_after_bytes=1 << 40)
+    chunk = bytes(build_batch([Record(0, 1, b"k", b"v")]))
+    assert engine.walk_chunk(Rows(10), memoryview(chunk), WANTED, 0).stop is Stop.END
+    assert engine.kernels is None
+
+
+def test_slots_are_restored_alike(tmp_path: Path) -> None:
+    from log.find import restoring
+
+    generator = random.Random(5)
+    rows = Rows(500)
+    for row in range(500):
+        rows.offsets[row], rows.timestamps[row] = 3 * row, generator.randrange(10**6)
+        rows.key_hashes[row] = generator.randrange(40)
+    rows.count = 500
+    file = IndexFile.create(OsFileSystem(), str(tmp_path / "file.keys"), 7, 600)
+    file.put_rows(rows, 0)
+    whole = bytes(file.data)
+    slots = slice(40, 40 + 4 * 7)
+    for count in (501, 1, 2, 300):
+        answers, contents = [], []
+        for restore in (reference.restore_slots, restoring.restore_slots):
+            file.data[slots] = bytes(4 * 7)
+            answers.append(restore(file, count))
+            contents.append(bytes(file.data))
+        assert answers[0] == answers[1]
+        assert answers[0].damaged_entry == 0
+        assert contents[0] == contents[1]
+        assert count < 501 or contents[0] == whole
+    file.data[40 + 4 * 7 + 20 * 77] ^= 0x80
+    for restore in (reference.restore_slots, restoring.restore_slots):
+        file.data[slots] = bytes(4 * 7)
+        assert restore(file, 501).damaged_entry == 77
