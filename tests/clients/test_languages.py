@@ -1,7 +1,4 @@
-"""Clients in other languages, unmodified: franz-go and sarama (Go), kafkajs (Node), each beside librdkafka.
-
-``--broker=kafka`` shows that what the programs ask of the broker is what Apache Kafka answers.
-"""
+"""Clients in other languages, unmodified: franz-go and sarama (Go), kafkajs (Node), each beside librdkafka."""
 
 from __future__ import annotations
 
