@@ -132,6 +132,7 @@ class CleaningRound:
 
     def close(self) -> None:
         """Give the round's memory back."""
+        self._reader.close()
         self._index.close()
 
     def run(self, *, dry_run: bool) -> CleanerStats:

@@ -1,6 +1,6 @@
 """A segment as chunks of readable batches: read, framed, decompressed, converted, numbered.
 
-One buffer serves a round: the chunk at its beginning, behind it the scratch for batches that must be expanded.
+A buffer holds the chunk at its beginning, behind it the scratch for batches that must be expanded.
 Compressed batches are decompressed there behind a copy of their header; old message sets (magic 0 and 1) become
 version 2 batches there, runs of single messages together in one. When the scratch is full the rows done so far are
 handed out first.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,20 +61,56 @@ class UnreadableBatch:
         return f"segment {self.segment}, byte {self.position}, offset {self.offset}: {self.reason}"
 
 
+class Chunk:
+    """A stretch of a segment in ``buffer`` and its ``rows`` batches in ``table``.
+
+    It was read from byte ``position`` of the file and has ``length`` bytes, of which whole batches take ``framed``;
+    behind it, up to ``used``, lies the scratch.
+    """
+
+    __slots__ = ("buffer", "framed", "length", "position", "rows", "table", "used")
+
+    def __init__(self, size: int) -> None:
+        self.buffer: ByteArray = np.zeros(size + at.PADDING, np.uint8)
+        self.table: IntegerArray = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
+        self.position = self.length = self.used = self.rows = self.framed = 0
+
+
 class SegmentReader:
-    """Reads segments for one round. ``buffer`` and ``table`` are valid from one step of ``chunks`` to the next."""
+    """Reads segments for one round. ``buffer`` and ``table`` are valid from one step of ``chunks`` to the next.
+
+    With an engine that works without the interpreter lock the next chunk is read and framed by a helper thread
+    meanwhile: a quarter of a round's work, so that a round takes three quarters of the time where a core is idle.
+    """
 
     def __init__(self, engine: Engine, io_buffer_bytes: int, max_decompressed_bytes: int) -> None:
         self._engine = engine
         self._chunk_bytes = max(io_buffer_bytes, 1024)
         self._max_decompressed_bytes = max_decompressed_bytes
-        self.buffer: ByteArray = np.zeros(self._chunk_bytes + at.PADDING, np.uint8)
-        self.table: IntegerArray = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
+        self._chunk = Chunk(self._chunk_bytes)
+        self._ahead = self._chunk
+        self._helper: ThreadPoolExecutor | None = None
+        if engine.name != "reference":
+            self._ahead = Chunk(self._chunk_bytes)
+            self._helper = ThreadPoolExecutor(1, "log-cleaner-reader")
         self.ordinal = 0
         self.bytes_read = 0
-        self._used = 0
         self._segment = 0
-        self._chunk_position = 0
+
+    @property
+    def buffer(self) -> ByteArray:
+        """The chunk and its scratch."""
+        return self._chunk.buffer
+
+    @property
+    def table(self) -> IntegerArray:
+        """The chunk's batches."""
+        return self._chunk.table
+
+    def close(self) -> None:
+        """End the helper thread."""
+        if self._helper is not None:
+            self._helper.shutdown()
 
     def chunks(self, segment: LogSegment, next_base_offset: int, ordinal: int) -> Iterator[tuple[int, int]]:
         """The rows of ``table`` to work on, step by step. ``ordinal`` is the first record's; ``self.ordinal`` goes on.
@@ -81,27 +118,47 @@ class SegmentReader:
         Raises UnframedSegmentError, KafkaStorageError when the file was closed.
         """
         self.ordinal, self._segment = ordinal, segment.base_offset
-        if len(self.buffer) > 4 * (self._chunk_bytes + SCRATCH_BYTES):
-            self.buffer = np.zeros(self._chunk_bytes + at.PADDING, np.uint8)
+        offsets = (segment.base_offset, next_base_offset)
         shared = segment.records.shared
         shared.retain()
+        pending: Future[None] | None = None
         try:
-            position, size, wanted = 0, segment.size, self._chunk_bytes
+            position, size = 0, segment.size
             while position < size:
-                length = self._read(shared.fileno(), position, min(wanted, size - position))
-                rows, used, claimed = self._engine.scan(
-                    self.buffer, (0, length), (segment.base_offset, next_base_offset), self.table
-                )
-                if rows == 0 and length < claimed <= size - position:
-                    wanted = claimed
-                    continue
-                if rows == 0:
+                if pending is not None:
+                    pending.result()
+                else:
+                    self._fill(self._ahead, shared.fileno(), (position, size), offsets)
+                self._chunk, self._ahead = self._ahead, self._chunk
+                chunk = self._chunk
+                if chunk.rows == 0:
                     raise UnframedSegmentError(segment.base_offset, position)
-                self.bytes_read += used
-                yield from self._expand(rows, length)
-                position, wanted = position + used, self._chunk_bytes
+                position += chunk.framed
+                pending = None
+                if self._helper is not None and position < size:
+                    pending = self._helper.submit(self._fill, self._ahead, shared.fileno(), (position, size), offsets)
+                self.bytes_read += chunk.framed
+                yield from self._expand(chunk.rows, chunk.length)
         finally:
+            if pending is not None:
+                wait([pending])
             shared.release()
+
+    def _fill(self, chunk: Chunk, fd: int, span: tuple[int, int], offsets: tuple[int, int]) -> None:
+        """Read and frame from byte ``span[0]`` of a file that ends at ``span[1]``. No rows when nothing is framed.
+
+        Raises KafkaStorageError.
+        """
+        position, end = span
+        if len(chunk.buffer) > 4 * (self._chunk_bytes + SCRATCH_BYTES):
+            chunk.buffer = np.zeros(self._chunk_bytes + at.PADDING, np.uint8)
+        wanted = self._chunk_bytes
+        while True:
+            self._read(chunk, fd, position, min(wanted, end - position))
+            chunk.rows, chunk.framed, claimed = self._engine.scan(chunk.buffer, (0, chunk.length), offsets, chunk.table)
+            if chunk.rows or not chunk.length < claimed <= end - position:
+                return
+            wanted = claimed
 
     def unreadable(self, rows: tuple[int, int]) -> list[UnreadableBatch]:
         """The poison batches among ``rows``."""
@@ -110,17 +167,17 @@ class SegmentReader:
         return [
             UnreadableBatch(
                 self._segment,
-                self._chunk_position + int(row[at.POSITION]),
+                self._chunk.position + int(row[at.POSITION]),
                 int(row[at.BASE_OFFSET]),
                 Unreadable(int(row[at.REASON])).sentence,
             )
             for row in poison
         ]
 
-    def _read(self, fd: int, position: int, size: int) -> int:
-        self._used, self._chunk_position = 0, position
-        self._reserve(size)
-        view = self.buffer.data
+    def _read(self, chunk: Chunk, fd: int, position: int, size: int) -> None:
+        if size + at.PADDING > len(chunk.buffer):
+            chunk.buffer = np.zeros(max(size + at.PADDING, 2 * len(chunk.buffer)), np.uint8)
+        view = chunk.buffer.data
         done = 0
         while done < size:
             try:
@@ -130,17 +187,17 @@ class SegmentReader:
             if not got:
                 break
             done += got
-        self._used = done
-        return done
+        chunk.position, chunk.length, chunk.used = position, done, done
 
     def _reserve(self, size: int) -> int:
         """Room for ``size`` bytes behind what is used; returns where it begins."""
-        start = self._used
-        if start + size + at.PADDING > len(self.buffer):
-            larger: ByteArray = np.zeros(max(start + size + at.PADDING, 2 * len(self.buffer)), np.uint8)
-            larger[:start] = self.buffer[:start]
-            self.buffer = larger
-        self._used = start + size
+        chunk = self._chunk
+        start = chunk.used
+        if start + size + at.PADDING > len(chunk.buffer):
+            larger: ByteArray = np.zeros(max(start + size + at.PADDING, 2 * len(chunk.buffer)), np.uint8)
+            larger[:start] = chunk.buffer[:start]
+            chunk.buffer = larger
+        chunk.used = start + size
         return start
 
     def _number(self, first: int, end: int) -> tuple[int, int]:
@@ -164,10 +221,10 @@ class SegmentReader:
             if is_legacy and self._add_legacy(legacy, row):
                 continue
             done = self._flush_legacy(legacy, done)
-            if self._used - length >= SCRATCH_BYTES:
+            if self._chunk.used - length >= SCRATCH_BYTES:
                 yield self._number(first, done)
                 first = done = number
-                self._used = length
+                self._chunk.used = length
             if is_legacy:
                 self._add_legacy(legacy, row)
                 continue
