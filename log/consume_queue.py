@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import zlib
 from collections.abc import Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -116,6 +117,11 @@ class ConsumeQueueFile:
                 if any(chunk[at - 4 : at]):  # size 0: no record
                     yield first + at // ENTRY_BYTES
                 at = chunk.find(needle, at + ENTRY_BYTES)
+
+    def checksum(self, offset: int) -> int:
+        """CRC-32 of the entries below ``offset``. Releases the interpreter."""
+        with memoryview(self.data) as view:
+            return zlib.crc32(view[: max(0, min(offset, self.end_offset) - self.base_offset) * ENTRY_BYTES])
 
     def clear_from(self, offset: int) -> None:
         """Forget everything from ``offset`` on: it may not have reached the disk."""

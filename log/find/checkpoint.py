@@ -5,7 +5,7 @@
     next-offset 4711           everything below is indexed
     file 0 1000001 1700000000000 1700000360000     an IndexFile: begin offset in its name, next entry number, least and
                                                    largest timestamp
-    file 0 0 0 0               a ConsumeQueue: its first offset
+    file 0 300000 99887766 0   a ConsumeQueue: its first offset, its entries, CRC-32 of those that are indexed
     crc 1a2b3c4d               of the lines above
 
 Written after the files were synced, replaced as a whole. At the next start the newest file is cut to what stands here

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from log.consume_queue import ConsumeQueueFile
 from log.file_system import FileSystem
 from log.find.checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
+from log.index_file import IndexDamagedError
 
 if TYPE_CHECKING:
     from log.find.key_index import IndexSizes
@@ -31,6 +32,7 @@ class TagIndex:
         self._sizes = sizes
         self._made_for = "tags " + header.encode().hex()
         self.files: tuple[ConsumeQueueFile, ...] = ()
+        self._checksums: dict[int, int] = {}
         self.next_offset = -1
 
     def open(self) -> int:
@@ -50,7 +52,10 @@ class TagIndex:
         for state in checkpoint.files:
             name = self._name(state.base_offset)
             path = os.path.join(self.directory, name)
-            files.append(ConsumeQueueFile.open(self._file_system, path, state.base_offset, sizes.get(name, 0)))
+            file = ConsumeQueueFile.open(self._file_system, path, state.base_offset, sizes.get(name, 0))
+            if file.capacity != state.next_entry or file.checksum(checkpoint.next_offset) != state.min_timestamp:
+                raise IndexDamagedError(f"{path} is not what was put")
+            files.append(file)
         if files:
             files[-1].clear_from(checkpoint.next_offset)
         self.files = tuple(files)
@@ -60,6 +65,7 @@ class TagIndex:
     def start_anew(self, offset: int) -> None:
         """Drop everything and begin at ``offset``. Raises KafkaStorageError."""
         self.files = ()
+        self._checksums = {}
         self._file_system.remove_directory(self.directory)
         self._file_system.make_directory(self.directory)
         self.next_offset = offset
@@ -100,9 +106,18 @@ class TagIndex:
         """Make what was put durable, then say so. Raises KafkaStorageError."""
         if sync and self.files:
             self.files[-1].sync()
-        states = tuple(FileState(file.base_offset) for file in self.files)
+        states = []
+        for file in self.files:
+            checksum = self._checksums.get(file.base_offset)
+            if checksum is None:
+                checksum = file.checksum(self.next_offset)
+                if file is not self.files[-1]:
+                    self._checksums[file.base_offset] = checksum  # nothing is put into it any more
+            states.append(FileState(file.base_offset, file.capacity, checksum))
         path = os.path.join(self.directory, CHECKPOINT_FILE)
-        write_checkpoint(self._file_system, path, Checkpoint(self._made_for, self.next_offset, states), sync=sync)
+        write_checkpoint(
+            self._file_system, path, Checkpoint(self._made_for, self.next_offset, tuple(states)), sync=sync
+        )
 
     def trim(self, log_start_offset: int) -> bool:
         """Remove the files that hold nothing from ``log_start_offset`` on. Raises KafkaStorageError."""

@@ -1,0 +1,272 @@
+"""Finding: one key among many records, what indexing costs producers, how far the index is behind.
+
+    python -m benchmarks.find [--records 10000000] [--rounds 5]
+
+A Tidelog broker in a process of its own is fed over one raw connection with batches of 1,000 records of 100 bytes, keys
+all different, eight requests in flight, all encoded before the clock starts. In turn: a topic without index, with
+``index.keys``, with keys and tags. Then a key is looked up in the log directly (cold: index and log dropped from the
+page cache before each look-up; warm), over HTTP, and by a consumer that reads everything (librdkafka).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import socket
+import statistics
+import struct
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from log.config import LogConfig
+from log.environment import DirectoryState, LogEnvironment
+from log.file_system import OsFileSystem
+from log.find.engine import ENGINE
+from log.find.lookup import Query, find_newest
+from log.indexer import LogIndexer
+from log.loader import LoadRequest, load_log
+from log.time import SystemTime
+from log.topic_partition import TopicPartition
+from log.unified_log import UnifiedLog
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.record_batch import Record, build_batch
+from tidelog.broker_process import Broker
+from tidelog.find import Tidelog
+
+BATCH_RECORDS = 1000
+IN_FLIGHT = 8
+VALUE = bytes(100)
+LOOK_UPS = 300
+COLD_LOOK_UPS = 30
+TOPICS = {
+    "plain": {},
+    "keys": {"index.keys": "true"},
+    "keys-and-tags": {"index.keys": "true", "index.tag.header": "kind"},
+}
+_PRODUCE_VERSION = 8
+
+
+def key_of(number: int) -> bytes:
+    """The key of the n-th record."""
+    return b"key-%08d" % number
+
+
+def produce_frame(topic: str, batch_number: int, time_ms: int) -> bytes:
+    """A whole Produce request with one batch."""
+    first = batch_number * BATCH_RECORDS
+    records = [
+        Record(i, time_ms, key_of(first + i), VALUE, (("kind", b"paid"),) if i % 10 == 0 else ())
+        for i in range(BATCH_RECORDS)
+    ]
+    data = PartitionProduceData(index=0, records=memoryview(build_batch(records)))
+    request = ProduceRequest(
+        acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+    )
+    body = request.encode(_PRODUCE_VERSION)
+    header = struct.pack(">hhih", 0, _PRODUCE_VERSION, batch_number & 0x7FFFFFFF, 4) + b"load"
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def feed(bootstrap: str, frames: Iterator[bytes], count: int) -> tuple[float, list[float]]:
+    """Send ``count`` frames: (seconds spent sending and waiting, ms from each request to its answer)."""
+    host, _, port = bootstrap.rpartition(":")
+    latencies: list[float] = []
+    spent = 0.0
+    with socket.create_connection((host, int(port))) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = connection.makefile("rb")
+        for start in range(0, count, 256):
+            part = [next(frames) for _ in range(min(256, count - start))]
+            sent: deque[float] = deque()
+            began = time.perf_counter()
+            for frame in part:
+                if len(sent) == IN_FLIGHT:
+                    answer(stream, sent, latencies)
+                sent.append(time.perf_counter())
+                connection.sendall(frame)
+            while sent:
+                answer(stream, sent, latencies)
+            spent += time.perf_counter() - began
+    return spent, latencies
+
+
+def answer(stream: object, sent: deque[float], latencies: list[float]) -> None:
+    """Read one answer."""
+    read = stream.read  # type: ignore[attr-defined]
+    read(struct.unpack(">i", read(4))[0])
+    latencies.append((time.perf_counter() - sent.popleft()) * 1000)
+
+
+def create_topics(bootstrap: str, names: list[str]) -> None:
+    """The benchmark's topics."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    topics = [NewTopic(name, 1, config=TOPICS[name.rpartition(".")[0]]) for name in names]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics(topics).values():
+        future.result()
+
+
+def lag_of(bootstrap: str) -> float:
+    """The gauge of the indexer."""
+    from http.client import HTTPConnection
+
+    from tidelog.commands.compaction import admin_address
+
+    connection = HTTPConnection(*admin_address(bootstrap))
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("tidelog_index_lag_records"))
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value below which ``share`` of them lie."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def measure_produce(broker: Broker, rounds: int, batches: int) -> dict[str, float]:
+    """Records per second into each kind of topic, rounds in turn; prints, returns the medians."""
+    warm = [f"{kind}.warm" for kind in TOPICS]
+    names = [f"{kind}.{number}" for number in range(rounds) for kind in TOPICS]
+    create_topics(broker.bootstrap, warm + names)
+    for name in warm:  # kernels load now, the page cache grows now
+        feed(broker.bootstrap, (produce_frame(name, n, 1_700_000_000_000) for n in range(256)), 256)
+    time.sleep(15)
+    rates: dict[str, list[float]] = {kind: [] for kind in TOPICS}
+    latencies: dict[str, list[float]] = {kind: [] for kind in TOPICS}
+    for name in names:
+        kind = name.rpartition(".")[0]
+        frames = (produce_frame(name, n, 1_700_000_000_000 + n) for n in range(batches))
+        spent, waited = feed(broker.bootstrap, frames, batches)
+        rates[kind].append(batches * BATCH_RECORDS / spent)
+        latencies[kind] += waited
+    medians = {kind: statistics.median(values) for kind, values in rates.items()}
+    for kind, rate in medians.items():
+        share = rate / medians["plain"]
+        p50, p99 = quantile(latencies[kind], 0.5), quantile(latencies[kind], 0.99)
+        print(
+            f"produce {kind:<14} {rate:>12,.0f} records/s  {share:>6.1%} of plain  ack p50 {p50:.2f} p99 {p99:.2f} ms"
+        )
+    return medians
+
+
+def open_log(directory: Path, topic: str) -> UnifiedLog:
+    """The log of a stopped broker."""
+    root = str(directory)
+    config = LogConfig(TOPICS[topic.rpartition(".")[0]])
+    partition = TopicPartition(topic, 0)
+    request = LoadRequest(
+        partition, os.path.join(root, partition.directory_name), config,
+        LogEnvironment(OsFileSystem(), SystemTime()), DirectoryState(root),
+        log_start_offset=0, recovery_point=0, clean=True,
+    )  # fmt: skip
+    log = load_log(request)
+    log.update_high_watermark(log.log_end_offset)
+    return log
+
+
+def drop_from_page_cache(directory: Path) -> None:
+    """Write back and forget everything below ``directory``."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def look_up(log: UnifiedLog, indexer: LogIndexer, number: int) -> float:
+    """Milliseconds for one key."""
+    began = time.perf_counter()
+    found = list(find_newest(log, indexer, Query(key=key_of(number))))
+    spent = (time.perf_counter() - began) * 1000
+    assert [record.offset for record in found] == [number]
+    return spent
+
+
+def measure_look_ups(directory: Path, topic: str, records: int) -> None:
+    """Cold and warm look-ups in the log itself."""
+    generator = random.Random(7)
+    log = open_log(directory, topic)
+    indexer = LogIndexer(log)
+    indexer.configure()
+    while indexer.step():
+        pass
+    warm = [look_up(log, indexer, generator.randrange(records)) for _ in range(LOOK_UPS)][LOOK_UPS // 3 :]
+    indexer.checkpoint()
+    log.close()
+    del indexer  # a mapped page cannot be dropped
+    cold = [cold_look_up(directory, topic, generator.randrange(records)) for _ in range(COLD_LOOK_UPS)]
+    for name, times in (("warm", warm), ("cold", cold)):
+        print(
+            f"look-up {name:<5} p50 {quantile(times, 0.5):.3f} p99 {quantile(times, 0.99):.3f} ms, {records:,} records"
+        )
+
+
+def cold_look_up(directory: Path, topic: str, number: int) -> float:
+    """A look-up whose index and record are on disk only: opened, then dropped from the page cache, then asked."""
+    log = open_log(directory, topic)
+    indexer = LogIndexer(log)
+    indexer.configure()
+    assert indexer.keys is not None
+    for file in indexer.keys.files:
+        file.data.madvise(4)  # MADV_DONTNEED: this mapping's pages
+    drop_from_page_cache(directory / f"{topic}-0")
+    spent = look_up(log, indexer, number)
+    log.close()
+    return spent
+
+
+def measure_full_scan(bootstrap: str, topic: str, records: int) -> float:
+    """Seconds a consumer takes to read everything and compare each key."""
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Assigned
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "scan", "enable.auto.commit": False})
+    consumer.assign([Assigned(topic, 0, 0)])
+    wanted, found, count = key_of(records // 2), 0, 0
+    began = time.perf_counter()
+    while count < records:
+        for message in consumer.consume(10_000, 5.0):
+            count += 1
+            found += message.key() == wanted
+    consumer.close()
+    assert found == 1
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--produce-records", type=int, default=1_000_000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        broker = Broker(data_dir=directory).start()
+        measure_produce(broker, arguments.rounds, arguments.produce_records // BATCH_RECORDS)
+        batches = arguments.records // BATCH_RECORDS
+        create_topics(broker.bootstrap, ["keys.look-up"])
+        frames = (produce_frame("keys.look-up", n, 1_700_000_000_000 + n) for n in range(batches))
+        feed(broker.bootstrap, frames, batches)
+        began, lag = time.perf_counter(), lag_of(broker.bootstrap)
+        client = Tidelog(broker.bootstrap)
+        list(client.find("keys.look-up", key=key_of(1)))
+        print(f"lag after {arguments.records:,} records {lag:,.0f}, none {time.perf_counter() - began:.2f} s later")
+        times = []
+        for number in random.Random(3).sample(range(arguments.records), 200):
+            started = time.perf_counter()
+            assert len(list(client.find("keys.look-up", key=key_of(number)))) == 1
+            times.append((time.perf_counter() - started) * 1000)
+        print(f"look-up over HTTP p50 {quantile(times, 0.5):.2f} p99 {quantile(times, 0.99):.2f} ms")
+        print(f"full scan by a consumer {measure_full_scan(broker.bootstrap, 'keys.look-up', arguments.records):.1f} s")
+        broker.stop()
+        ENGINE.load_after_bytes = 1 << 60
+        measure_look_ups(Path(directory), "keys.look-up", arguments.records)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Finding through a broker process: command, Python, HTTP, and virtual topics read by unmodified clients."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from kafka import KafkaConsumer
+
+from tests.support.apache_kafka import CONSOLE_CONSUMER, run_tool
+from tests.support.kafka_jars import KAFKA_4
+from tests.support.old_clients import run_go_client
+from tidelog import Broker, Tidelog
+from tidelog.client import ClientError
+from tidelog.commands.compaction import admin_address
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = 3000
+QUIET = {"log_level": 0}
+INDEXED = {"index.keys": "true", "index.tag.header": "kind"}
+
+
+def value(number: int) -> bytes:
+    return b"value-%d" % number
+
+
+def create(bootstrap: str, topic: str, partitions: int, config: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    for future in admin.create_topics([NewTopic(topic, partitions, config=config)]).values():
+        future.result()
+
+
+def produce(bootstrap: str, topic: str, numbers: range, codec: str = "none") -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "compression.type": codec, **QUIET})
+    for number in numbers:
+        kind = b"paid" if number % 3 else b"open"
+        producer.produce(topic, key=b"%d" % (number % 50), value=value(number), headers=[("kind", kind)])
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as started:
+        create(started.bootstrap, "orders", 3, INDEXED)
+        produce(started.bootstrap, "orders", range(COUNT))
+        yield started
+
+
+def of_key(key: int, count: int = COUNT) -> set[bytes]:
+    return {value(number) for number in range(count) if number % 50 == key}
+
+
+OPEN = {value(number) for number in range(COUNT) if number % 3 == 0}
+VIRTUAL = {"orders?key=7": of_key(7), "orders?tag=open": OPEN, "orders?key=7&tag=open": of_key(7) & OPEN}
+VIRTUAL |= {"orders...key.7": of_key(7), "orders?key=missing": set()}
+
+
+def test_python_finds_by_key_and_tag(broker: Broker) -> None:
+    client = Tidelog(broker.bootstrap)
+    assert {record.value for record in client.find("orders", key="7")} == of_key(7)
+    found = list(client.find("orders", tag="open"))
+    assert {record.value for record in found} == OPEN
+    assert [record.timestamp for record in found] == sorted((r.timestamp for r in found), reverse=True)
+    assert len(list(client.find("orders", key=b"7", max_records=5))) == 5
+    with pytest.raises(ClientError, match="no topic"):
+        next(client.find("nothing", key="7"))
+
+
+def test_the_command_prints_what_it_finds(broker: Broker) -> None:
+    words = [sys.executable, "-m", "tidelog.cli", "find", "orders", "--key", "7", "--all", "--json"]
+    done = subprocess.run(
+        [*words, "--bootstrap", broker.bootstrap], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert len([json.loads(line) for line in done.stdout.splitlines()]) == len(of_key(7))
+
+
+def get(broker: Broker, topic: str, **parameters: Any) -> tuple[int, dict[str, Any]]:
+    connection = HTTPConnection(*admin_address(broker.bootstrap))
+    connection.request("GET", f"/topics/{topic}/records?{urlencode(parameters)}")
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+def test_http_pages_go_on_where_the_last_one_stopped(broker: Broker) -> None:
+    values: list[str] = []
+    following = ""
+    while following is not None:
+        status, page = get(broker, "orders", key="7", max=13, next=following, wait="true")
+        assert status == 200
+        values += [record["value"] for record in page["records"]]
+        following = page["next"]
+    assert len(values) == len(of_key(7))
+    assert {text.encode() for text in values} == of_key(7)
+
+
+def test_http_says_what_is_wrong(broker: Broker) -> None:
+    create(broker.bootstrap, "plain", 1, {})
+    assert get(broker, "nothing", key="7")[0] == 404
+    assert get(broker, "plain", key="7")[0] == 409
+    assert get(broker, "orders", key="7", **{"from": "yesterday"})[0] == 400
+    assert get(broker, "orders", colour="red")[0] == 400
+
+
+@pytest.mark.parametrize("name", VIRTUAL)
+def test_librdkafka_reads_a_virtual_topic_in_a_group(broker: Broker, name: str) -> None:
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": f"rd-{name}", "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False, **QUIET})
+    consumer.subscribe([name])
+    values, ended = [], set()
+    deadline = time.monotonic() + 30
+    while len(ended) < 3 and time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        if message.error():
+            ended.add(message.partition())
+        else:
+            assert message.topic() == name
+            values.append(message.value())
+    assert len(ended) == 3, "the position must reach the end over the gap"
+    assert len(values) == len(VIRTUAL[name])
+    assert set(values) == VIRTUAL[name]
+    if values:
+        consumer.commit(asynchronous=False)
+        committed = consumer.committed([TopicPartition(name, index) for index in range(3)])
+        assert any(partition.offset != OFFSET_INVALID for partition in committed)
+    consumer.close()
+
+
+def test_kafka_python_reads_the_plain_spelling(broker: Broker) -> None:
+    consumer = KafkaConsumer(
+        "orders...key.7",
+        bootstrap_servers=broker.bootstrap,
+        group_id="kafka-python",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=3000,
+    )
+    values = [message.value for message in consumer]
+    ends = consumer.end_offsets(consumer.assignment())
+    assert {partition: consumer.position(partition) for partition in ends} == ends
+    consumer.close()
+    assert len(values) == len(of_key(7))
+    assert set(values) == of_key(7)
+
+
+@pytest.mark.java
+def test_java_reads_a_virtual_topic(broker: Broker) -> None:
+    words = ["--bootstrap-server", broker.bootstrap, "--topic", "orders?key=7", "--from-beginning"]
+    done = run_tool(CONSOLE_CONSUMER, [*words, "--group", "java", "--timeout-ms", "8000"], version=KAFKA_4)
+    printed = done.stdout.encode().split()
+    assert {word for word in printed if word.startswith(b"value-")} == of_key(7), done.stderr
+
+
+def test_franz_go_reads_a_virtual_topic(broker: Broker) -> None:
+    create(broker.bootstrap, "single", 1, INDEXED)
+    produce(broker.bootstrap, "single", range(500))
+    wanted = of_key(7, 500)
+    options: dict[str, str | int] = {"bootstrap": broker.bootstrap, "topic": "single?key=7", "mode": "consume"}
+    assert set(run_go_client("franz", {**options, "count": len(wanted)}, ())) == wanted
+
+
+def test_a_virtual_topic_is_read_only(broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **QUIET})
+    errors: list[Any] = []
+    producer.produce("orders?key=7", value=b"no", on_delivery=lambda error, _: errors.append(error))
+    producer.flush(30)
+    assert [error.name() for error in errors] == ["TOPIC_EXCEPTION"]
+
+
+def test_a_malformed_virtual_topic_is_refused(broker: Broker) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "malformed", **QUIET})
+    metadata = consumer.list_topics("orders?colour=red", timeout=10)
+    assert metadata.topics["orders?colour=red"].error is not None
+    with pytest.raises(KafkaException):
+        consumer.get_watermark_offsets(TopicPartition("orders?colour=red", 0), timeout=5)
+    consumer.close()
+
+
+def test_records_that_come_later_arrive_at_a_waiting_consumer(broker: Broker) -> None:
+    create(broker.bootstrap, "later", 1, INDEXED)
+    produce(broker.bootstrap, "later", range(100), "zstd")
+    name = "later?key=7"
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "later", "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, **QUIET})
+    consumer.subscribe([name])
+    values = [message.value() for message in consumer.consume(2, 20)]
+    produce(broker.bootstrap, "later", range(100, 200), "lz4")
+    values += [message.value() for message in consumer.consume(2, 20)]
+    consumer.close()
+    assert values == [value(number) for number in (7, 57, 107, 157)]
+
+
+def test_an_index_can_be_switched_on_for_a_topic_that_is_there(broker: Broker) -> None:
+    create(broker.bootstrap, "existing", 1, {})
+    produce(broker.bootstrap, "existing", range(500))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, **QUIET})
+    resource = ConfigResource(ResourceType.TOPIC, "existing", set_config={"index.keys": "true"})
+    for future in admin.alter_configs([resource]).values():
+        future.result()
+    found = {record.value for record in Tidelog(broker.bootstrap).find("existing", key="7")}
+    assert found == of_key(7, 500)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.3])
+def test_everything_acknowledged_is_found_after_kill_9(tmp_path: Path, delay_s: float) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        create(broker.bootstrap, "orders", 2, INDEXED)
+        for start in range(0, 5000, 500):
+            produce(broker.bootstrap, "orders", range(start, start + 500))
+        time.sleep(delay_s)
+        broker.kill()
+        broker.start()
+        client = Tidelog(broker.bootstrap)
+        assert {record.value for record in client.find("orders", key="7")} == of_key(7, 5000)
+        assert len(list(client.find("orders", tag="paid"))) == len([n for n in range(5000) if n % 3])

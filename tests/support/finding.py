@@ -1,0 +1,88 @@
+"""Logs of random records for the tests of finding, and the full scan they are compared with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from log.find.engine import FindEngine
+from log.find.lookup import Query, find_newest
+from log.indexer import LogIndexer
+from log.unified_log import UnifiedLog
+from protocol.record_batch import BatchOptions, Record, build_batch
+from tests.support.logs import NOW_MS, LogBench
+
+CONFIG = {
+    "index.keys": True,
+    "index.tag.header": "kind",
+    "index.keys.slots": 20,
+    "index.keys.entries": 200,
+    "index.tag.entries": 90,
+    "segment.bytes": 9_000,
+}
+#: "Aa" and "BB", and what is made of them, have one hash.
+KEYS = (None, b"", b"Aa", b"BB", b"AaAa", b"BBBB", b"AaBB", *(b"k%d" % number for number in range(12)))
+TAGS = (None, b"", b"paid", b"open", b"Aa", b"BB")
+QUERIES = (
+    *(Query(key=key) for key in (b"", b"Aa", b"BB", b"AaBB", b"k3", b"missing")),
+    *(Query(tag=tag, tag_header="kind") for tag in (b"", b"paid", b"Aa", b"BB", b"missing")),
+    Query(key=b"Aa", tag=b"paid", tag_header="kind"),
+    Query(key=b"k1", begin=NOW_MS + 20_000, end=NOW_MS + 60_000),
+    Query(tag=b"open", tag_header="kind", begin=NOW_MS + 20_000),
+    Query(begin=NOW_MS + 20_000, end=NOW_MS + 60_000),
+    Query(),
+)
+
+
+def indexed_bench(root: str, **config: object) -> LogBench:
+    """A log with small index files."""
+    bench = LogBench(root)
+    from log.config import LogConfig
+
+    bench.config = LogConfig({**CONFIG, **config})
+    return bench
+
+
+def fill(log: UnifiedLog, generator: random.Random, batches: int) -> list[Record]:
+    """Append random batches; the records with their offsets."""
+    written = []
+    for _ in range(batches):
+        records = [
+            Record(
+                index, NOW_MS + generator.randrange(100_000), generator.choice(KEYS), b"v%d" % index, _tags(generator)
+            )
+            for index in range(generator.randrange(1, 9))
+        ]
+        batch = build_batch(records, BatchOptions(compression=generator.choice((0, 0, 1, 4))))
+        info = log.append_as_leader(memoryview(batch), leader_epoch=0)
+        log.update_high_watermark(log.log_end_offset)
+        written += [record._replace(offset=info.first_offset + record.offset) for record in records]
+    return written
+
+
+def _tags(generator: random.Random) -> tuple[tuple[str, bytes | None], ...]:
+    tag = generator.choice(TAGS)
+    return () if tag is None and generator.random() < 0.5 else (("other", b"x"), ("kind", tag), ("kind", b"second"))
+
+
+def indexer_of(log: UnifiedLog, engine: FindEngine | None = None) -> LogIndexer:
+    """An indexer that has caught up."""
+    indexer = LogIndexer(log, engine=engine or FindEngine(load_after_bytes=1 << 60))
+    indexer.configure()
+    catch_up(indexer)
+    return indexer
+
+
+def catch_up(indexer: LogIndexer, step_bytes: int = 3_000) -> None:
+    """Index everything there is."""
+    while indexer.step(step_bytes):
+        pass
+
+
+def check_answers(log: UnifiedLog, indexer: LogIndexer, expected: Iterable[Record]) -> None:
+    """Every query answers as a full scan over ``expected`` does, newest first."""
+    newest_first = sorted(expected, key=lambda record: -record.offset)
+    for query in QUERIES:
+        found = [(r.offset, r.key, r.value, r.timestamp) for r in find_newest(log, indexer, query)]
+        wanted = [(r.offset, r.key, r.value, r.timestamp) for r in newest_first if query.matches(r)]
+        assert found == wanted, query
