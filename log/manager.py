@@ -231,7 +231,9 @@ class LogManager:
             return
         from concurrent.futures import ThreadPoolExecutor, wait
 
-        waiting_bytes = {partition: self._unsynced_bytes(partition, entry) for partition, entry in pending}
+        waiting_bytes = {
+            partition: _unsynced_bytes(self._file_system, partition, entry) for partition, entry in pending
+        }
         progress = RecoveryProgress(sum(waiting_bytes.values()), len(pending))
         SCAN.expect_bytes(sum(waiting_bytes.values()))
         # The longest first: the last thread to finish is then not left alone with it.
@@ -253,20 +255,6 @@ class LogManager:
                 for future in done:
                     future.result()
                 logger.info("%s", progress.line((self._time.monotonic_ms() - started) / 1000))
-
-    def _unsynced_bytes(self, partition: TopicPartition, entry: _Entry) -> int:
-        """Bytes of the segments that hold offsets at or behind the recovery point: what a recovery walks."""
-        recovery_point = entry.directory.recovery_points.get(partition, 0)
-        try:
-            listing = self._file_system.list_directory(entry.path)
-        except KafkaStorageError:
-            return 0  # loading it will say what is wrong
-        segments = sorted(
-            (file.name, file.size) for file in listing if file.name.endswith(LOG_SUFFIX) and file.name[:20].isdigit()
-        )
-        below = [name for name, _ in segments if int(name[:20]) <= recovery_point]
-        first = below[-1] if below else ""
-        return sum(size for name, size in segments if name >= first)
 
     def shutdown(self, broker_epoch: int = 0) -> None:
         """Flush and close every log, write the checkpoints, and where all of that went well the clean-shutdown
@@ -506,6 +494,21 @@ class LogManager:
                     logger.warning("describing %s: %s", directory.path, error)
             described.append(DirectoryDescription(directory.path, directory.state.failure, sizes, total, usable))
         return described
+
+
+def _unsynced_bytes(file_system: FileSystem, partition: TopicPartition, entry: _Entry) -> int:
+    """Bytes of the segments that hold offsets at or behind the recovery point: what a recovery walks."""
+    recovery_point = entry.directory.recovery_points.get(partition, 0)
+    try:
+        listing = file_system.list_directory(entry.path)
+    except KafkaStorageError:
+        return 0  # loading it will say what is wrong
+    segments = sorted(
+        (file.name, file.size) for file in listing if file.name.endswith(LOG_SUFFIX) and file.name[:20].isdigit()
+    )
+    below = [name for name, _ in segments if int(name[:20]) <= recovery_point]
+    first = below[-1] if below else ""
+    return sum(size for name, size in segments if name >= first)
 
 
 def _close_cleanly(entry: _Entry) -> bool:
