@@ -35,40 +35,18 @@ _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 #: Copied by one call: between two calls the round can be aborted and throttled.
 COPY_STEP_BYTES = 4 * 1024 * 1024
-#: The kernel cannot copy between these two files (other file system, old kernel): read and write instead.
-_NOT_COPYABLE = frozenset({errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
 
 def copy_range(source: FileRecords, target: FileRecords, span: tuple[int, int], check: Callable[[int], None]) -> None:
     """Append bytes ``span`` of ``source`` to ``target``. Raises KafkaStorageError and what ``check`` raises."""
     position, end = span
-    shared = source.shared
-    shared.retain()
-    try:
-        while position < end:
-            step = min(COPY_STEP_BYTES, end - position)
-            check(step)
-            position += _copy_step(shared.fileno(), source, target, (position, step))
-    finally:
-        shared.release()
-
-
-def _copy_step(fd: int, source: FileRecords, target: FileRecords, span: tuple[int, int]) -> int:
-    position, step = span
-    try:
-        copied = os.copy_file_range(fd, target.shared.fileno(), step, position, target.size)
-    except OSError as error:
-        if error.errno not in _NOT_COPYABLE:
-            raise LogStorageError("write", target.path, error.errno or errno.EIO) from error
-        copied = 0
-    if copied:
-        target.size += copied
-        return copied
-    data = source.read_at(position, step)
-    if not data:
-        raise LogStorageError("read", source.path, errno.EIO)
-    target.append(data)
-    return len(data)
+    while position < end:
+        step = min(COPY_STEP_BYTES, end - position)
+        check(step)
+        copied = target.append_from(source, (position, step))
+        if not copied:
+            raise LogStorageError("read", source.path, errno.EIO)
+        position += copied
 
 
 class CleanedSegment:

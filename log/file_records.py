@@ -114,6 +114,23 @@ class FileRecords:
         self.size = position + len(data)
         return position
 
+    def append_from(self, source: FileRecords, span: tuple[int, int]) -> int:
+        """Write up to ``span[1]`` bytes from byte ``span[0]`` of ``source`` behind the last append; returns how many.
+
+        Raises KafkaStorageError; then the file holds what it held before.
+        """
+        shared = source.shared
+        shared.retain()
+        try:
+            copied = self.shared.file.copy_from(shared.file, span, self.size)
+        except LogStorageError:
+            self._cut_back(self.size)
+            raise
+        finally:
+            shared.release()
+        self.size += copied
+        return copied
+
     def _cut_back(self, size: int) -> None:
         try:
             self.shared.file.truncate(size)

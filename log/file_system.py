@@ -29,6 +29,9 @@ RECOVERABLE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EFBIG}
 )
 
+#: The kernel cannot copy between these two files (other file system, old kernel): read and write instead.
+_NOT_COPYABLE = frozenset({errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+
 
 class LogStorageError(KafkaStorageError):
     """A file operation failed. ``os_errno`` is the system's error number, ``path`` the file, ``operation`` what was
@@ -79,6 +82,11 @@ class OpenFile(Protocol):
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write all of ``data`` at byte ``position``. After an error any part of it may be in the file."""
+        ...
+
+    def copy_from(self, source: OpenFile, span: tuple[int, int], position: int) -> int:
+        """Copy up to ``span[1]`` bytes from byte ``span[0]`` of ``source`` to byte ``position``, in the kernel where it
+        can; returns how many, 0 only behind the end of ``source``. After an error any part may be in the file."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -187,6 +195,17 @@ class OsFile:
                 written += count
         except OSError as error:
             raise LogStorageError("write", self.path, error.errno or errno.EIO) from error
+
+    def copy_from(self, source: OpenFile, span: tuple[int, int], position: int) -> int:
+        start, size = span
+        try:
+            return os.copy_file_range(source.fileno(), self._fd, size, start, position)
+        except OSError as error:
+            if error.errno not in _NOT_COPYABLE:
+                raise LogStorageError("write", self.path, error.errno or errno.EIO) from error
+        data = source.read_at(start, size)
+        self.write_at(data, position)
+        return len(data)
 
     def truncate(self, size: int) -> None:
         with _translated("truncate", self.path):

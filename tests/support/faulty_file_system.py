@@ -63,6 +63,11 @@ class FaultyFile:
         if part:
             self._inner.write_at(memoryview(data)[:part], position)
 
+    def copy_from(self, source: OpenFile, span: tuple[int, int], position: int) -> int:
+        data = source.read_at(*span)
+        self.write_at(data, position)
+        return len(data)
+
     def truncate(self, size: int) -> None:
         self._owner.step("truncate", self.path)
         self._inner.truncate(size)
