@@ -14,12 +14,12 @@ from urllib.parse import urlencode
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from kafka import KafkaConsumer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from tests.support.apache_kafka import CONSOLE_CONSUMER, run_tool
 from tests.support.kafka_jars import KAFKA_4
-from tests.support.old_clients import run_go_client
+from tests.support.kafka_python import kafka
+from tests.support.toolchains import answer_records, ask, go_program
 from tidelog import Broker, Tidelog
 from tidelog.client import ClientError
 from tidelog.commands.compaction import admin_address
@@ -88,7 +88,9 @@ def get(broker: Broker, topic: str, **parameters: Any) -> tuple[int, dict[str, A
     connection = HTTPConnection(*admin_address(broker.bootstrap))
     connection.request("GET", f"/topics/{topic}/records?{urlencode(parameters)}")
     response = connection.getresponse()
-    return response.status, json.loads(response.read())
+    answer = response.status, json.loads(response.read())
+    connection.close()
+    return answer
 
 
 def test_http_pages_go_on_where_the_last_one_stopped(broker: Broker) -> None:
@@ -138,7 +140,7 @@ def test_librdkafka_reads_a_virtual_topic_in_a_group(broker: Broker, name: str) 
 
 
 def test_kafka_python_reads_the_plain_spelling(broker: Broker) -> None:
-    consumer = KafkaConsumer(
+    consumer = kafka.KafkaConsumer(
         "orders...key.7",
         bootstrap_servers=broker.bootstrap,
         group_id="kafka-python",
@@ -165,8 +167,9 @@ def test_franz_go_reads_a_virtual_topic(broker: Broker) -> None:
     create(broker.bootstrap, "single", 1, INDEXED)
     produce(broker.bootstrap, "single", range(500))
     wanted = of_key(7, 500)
-    options: dict[str, str | int] = {"bootstrap": broker.bootstrap, "topic": "single?key=7", "mode": "consume"}
-    assert set(run_go_client("franz", {**options, "count": len(wanted)}, ())) == wanted
+    question = {"bootstrap": broker.bootstrap, "topic": "single?key=7", "mode": "consume", "partitions": 1}
+    answer = ask(go_program("franz"), {**question, "count": len(wanted)})
+    assert {record.seen.value for record in answer_records(answer)} == wanted
 
 
 def test_a_virtual_topic_is_read_only(broker: Broker) -> None:
@@ -204,8 +207,9 @@ def test_an_index_can_be_switched_on_for_a_topic_that_is_there(broker: Broker) -
     create(broker.bootstrap, "existing", 1, {})
     produce(broker.bootstrap, "existing", range(500))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, **QUIET})
-    resource = ConfigResource(ResourceType.TOPIC, "existing", set_config={"index.keys": "true"})
-    for future in admin.alter_configs([resource]).values():
+    entry = ConfigEntry("index.keys", "true", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, "existing", incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
         future.result()
     found = {record.value for record in Tidelog(broker.bootstrap).find("existing", key="7")}
     assert found == of_key(7, 500)
