@@ -5,8 +5,8 @@
     with tidelog.Broker() as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-``Broker`` is a broker in a process of its own, ``Tidelog`` finds records in a running one. Everything else is reached through the ``tidelog`` command. The name is
-imported on first use, so that the command starts without it.
+``Broker`` is a broker in a process of its own, ``Tidelog`` finds records in a running one. Everything else is reached
+through the ``tidelog`` command. The names are imported on first use, so that the command starts without them.
 """
 
 from __future__ import annotations
