@@ -29,6 +29,7 @@ from broker.config_description import (
 from broker.features import show_features
 from broker.metadata import MetadataCache, TopicImage
 from broker.metadata_store import MetadataStore, Put
+from broker.topic_manager import validate_topic_name
 from log.config import TOPIC_CONFIG_DEF, LogConfig
 from protocol.config_def import ConfigDef
 from protocol.errors import (
@@ -122,6 +123,7 @@ class ConfigManager:
         if kind == ResourceType.TOPIC:
             image = self._metadata.topics.get(name)
             if image is None:
+                validate_topic_name(name)
                 raise UnknownTopicOrPartitionError
             return self.describe_topic(image, keys)
         if kind == ResourceType.BROKER:
@@ -185,6 +187,8 @@ class ConfigManager:
     def _change_topic(
         self, name: str, change: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
     ) -> None:
+        if not name:
+            raise InvalidRequestError("Default topic resources are not allowed.")
         image = self._metadata.topics.get(name)
         if image is None:
             raise UnknownTopicOrPartitionError

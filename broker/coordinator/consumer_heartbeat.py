@@ -191,13 +191,13 @@ class ConsumerHeartbeats:
         member_id = request.member_id or self._new_uuid()
         if request.member_epoch == JOIN_EPOCH and request.instance_id in group.static_members:
             return self._replace_static(group, request.instance_id or "", member_id, records)
+        if request.instance_id is not None and group.static_members.get(request.instance_id, member_id) != member_id:
+            raise FencedInstanceIdError
         member = group.members.get(member_id)
         if member is None:
             if request.member_epoch != JOIN_EPOCH:
                 raise UnknownMemberIdError
             return draft_of(group, member_id, Subscription(), NEW_MEMBER, records)
-        if request.instance_id is not None and group.static_members.get(request.instance_id) != member_id:
-            raise FencedInstanceIdError
         current = member.current
         if request.member_epoch == JOIN_EPOCH and current.epoch != JOIN_EPOCH:
             current = NEW_MEMBER  # it lost its epoch, and with it whatever it held

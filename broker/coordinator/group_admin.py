@@ -78,7 +78,7 @@ def _describe_consumer(group: ConsumerGroup, member: ConsumerMember, topic_names
         client_id=subscription.client_id,
         client_host=subscription.client_host,
         subscribed_topic_names=list(subscription.topic_names),
-        subscribed_topic_regex=subscription.topic_regex,
+        subscribed_topic_regex=subscription.topic_regex or "",
         assignment=_describe_assignment(member.current.assigned, topic_names),
         target_assignment=_describe_assignment(group.target_of(member.member_id), topic_names),
         member_type=_CONSUMER_MEMBER,
@@ -104,7 +104,7 @@ def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[
             group_id=group.group_id,
             protocol_type=group.protocol_type or "",
             group_state=group.state.value,
-            group_type=group.group_type,
+            group_type=group.group_type.lower(),
         )
         for group in groups
         if (not wanted_states or group.state.value.lower() in wanted_states)

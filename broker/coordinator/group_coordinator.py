@@ -23,14 +23,20 @@ from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.result import CoordinatorResult
 from broker.coordinator.runtime import CoordinatorRuntime
 from broker.deferred import Deferred
-from protocol.errors import GroupIdNotFoundError, InvalidGroupIdError, InvalidRequestError, KafkaError
+from protocol.errors import (
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    KafkaError,
+    UnknownMemberIdError,
+)
 from protocol.messages.consumer_group_describe import DescribedGroup as Described
 from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from protocol.messages.delete_groups import DeletableGroupResult
 from protocol.messages.describe_groups import DescribedGroup
 from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from protocol.messages.list_groups import ListedGroup
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -84,7 +90,10 @@ class GroupCoordinator:
         batched = context.api_version >= _FIRST_BATCHED_LEAVE_VERSION
         members = request.members if batched else [MemberIdentity(member_id=request.member_id)]
         shard = self.runtime.shard_for(request.group_id)
-        response = self._execute(request.group_id, shard.leave(request.group_id, members))
+        try:
+            response = self._execute(request.group_id, shard.leave(request.group_id, members))
+        except UnknownMemberIdError as error:  # there is no such group
+            response = nobody_left(members, error)
         if batched:
             return response
         return LeaveGroupResponse(error_code=response.members[0].error_code)
@@ -93,7 +102,7 @@ class GroupCoordinator:
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse:
         """ConsumerGroupHeartbeat v0-1."""
-        if not request.group_id:
+        if not request.group_id.strip():
             raise InvalidRequestError("GroupId can't be empty.")
         shard = self.runtime.shard_for(request.group_id)
         return self._execute(request.group_id, shard.consumers.heartbeat(context, request))
@@ -102,8 +111,6 @@ class GroupCoordinator:
 
     def commit_offsets(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
         """OffsetCommit v0-10."""
-        if not request.group_id:
-            raise InvalidGroupIdError
         shard = self.runtime.shard_for(request.group_id)
         return self._execute(request.group_id, shard.commit_offsets(context, request))
 
@@ -118,7 +125,6 @@ class GroupCoordinator:
     ) -> OffsetFetchResponseGroup:
         """OffsetFetch v0-10, one group; errors stand in the group's answer."""
         try:
-            check_group_id(request.group_id)
             shard = self.runtime.shard_for(request.group_id)
             return shard.fetch_offsets(request, require_stable=require_stable, by_id=by_id)
         except KafkaError as error:
@@ -126,7 +132,6 @@ class GroupCoordinator:
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """OffsetDelete v0."""
-        check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
         return self._execute(request.group_id, shard.delete_offsets(request))
 
@@ -135,7 +140,6 @@ class GroupCoordinator:
     def delete_group(self, group_id: str) -> DeletableGroupResult:
         """DeleteGroups v0-2, one group."""
         try:
-            check_group_id(group_id)
             self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))
         except KafkaError as error:
             return DeletableGroupResult(group_id=group_id, error_code=error.code)
@@ -144,7 +148,6 @@ class GroupCoordinator:
     def describe_group(self, context: RequestContext, group_id: str, *, operations: bool) -> DescribedGroup:
         """DescribeGroups v0-6, one group; one that does not exist is Dead, from v6 on an error."""
         try:
-            check_group_id(group_id)
             group = self.runtime.shard_for(group_id).group(group_id)
             if not isinstance(group, ClassicGroup):
                 raise GroupIdNotFoundError(f"Group {group_id} is not a classic group.")
@@ -184,7 +187,19 @@ class GroupCoordinator:
             self.runtime.execute_in(partition, shard, shard.topic_deleted(topic))
 
 
+def nobody_left(members: Iterable[MemberIdentity], error: KafkaError) -> LeaveGroupResponse:
+    """Every member has the error."""
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(
+                member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error.code
+            )
+            for member in members
+        ]
+    )
+
+
 def check_group_id(group_id: str) -> None:
-    """Raises InvalidGroupIdError for the empty id, which only old offset commits may use."""
+    """Raises InvalidGroupIdError for the empty id: it has no members, only offsets of consumers from before 2.2."""
     if not group_id:
         raise InvalidGroupIdError

@@ -99,14 +99,13 @@ class OffsetCommits:
         if topic.topic_id != ZERO_UUID:
             name = self._metadata.topic_names.get(topic.topic_id)
             error_code = UnknownTopicIdError.code if name is None else NONE
-        elif name is None or self._metadata.find(name) is None:
-            error_code = UnknownTopicOrPartitionError.code
+        partition_count = self._partition_count(name)
         response = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
         answers = response.partitions = []
         for partition in topic.partitions:
             partition_error = error_code
             if partition_error == NONE:
-                partition_error = self._check_metadata(partition.committed_metadata)
+                partition_error = self._check(partition_count, partition.partition_index, partition.committed_metadata)
             if partition_error == NONE:
                 records.append(_commit_record(group_id, name or "", partition, now_ms, expire_ms))
             answers.append(
@@ -114,7 +113,13 @@ class OffsetCommits:
             )
         return response
 
-    def _check_metadata(self, metadata: str | None) -> int:
+    def _partition_count(self, topic: str | None) -> int:
+        image = None if topic is None else self._metadata.find(topic)
+        return 0 if image is None else image.partition_count
+
+    def _check(self, partition_count: int, partition: int, metadata: str | None) -> int:
+        if not 0 <= partition < partition_count:
+            return UnknownTopicOrPartitionError.code
         if metadata is not None and len(metadata) > self._config.offset_metadata_max_bytes:
             return OffsetMetadataTooLargeError.code
         return NONE
@@ -134,13 +139,11 @@ class OffsetCommits:
         self, group_id: str, topic: TxnOffsetCommitRequestTopic, records: list[CoordinatorRecord]
     ) -> TxnOffsetCommitResponseTopic:
         now_ms = self._time.milliseconds()
-        known = self._metadata.find(topic.name) is not None
+        partition_count = self._partition_count(topic.name)
         answers = []
         for partition in topic.partitions:
-            error_code = self._check_metadata(partition.committed_metadata)
-            if not known:
-                error_code = UnknownTopicOrPartitionError.code
-            elif error_code == NONE:
+            error_code = self._check(partition_count, partition.partition_index, partition.committed_metadata)
+            if error_code == NONE:
                 key = OffsetCommitKey(group=group_id, topic=topic.name, partition=partition.partition_index)
                 value = OffsetCommitValue(
                     offset=partition.committed_offset,
@@ -222,14 +225,14 @@ class OffsetCommits:
     def _delete_topic(
         self, group: Group, topic: OffsetDeleteRequestTopic, records: list[CoordinatorRecord]
     ) -> OffsetDeleteResponseTopic:
-        error_code = NONE
-        if self._metadata.find(topic.name) is None:
-            error_code = UnknownTopicOrPartitionError.code
-        elif group.is_subscribed_to(topic.name):
-            error_code = GroupSubscribedToTopicError.code
+        partition_count = self._partition_count(topic.name)
+        subscribed = group.is_subscribed_to(topic.name)
         answers = []
         for asked in topic.partitions:
             partition = asked.partition_index
+            error_code = GroupSubscribedToTopicError.code if subscribed else NONE
+            if not 0 <= partition < partition_count:
+                error_code = UnknownTopicOrPartitionError.code
             answers.append(OffsetDeleteResponsePartition(partition_index=partition, error_code=error_code))
             if error_code == NONE and self._has_offset(group.group_id, topic.name, partition):
                 records.append(offset_tombstone(group.group_id, topic.name, partition))

@@ -19,7 +19,6 @@ from protocol.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     InvalidProducerEpochError,
-    InvalidProducerIdMappingError,
     InvalidTxnStateError,
     KafkaError,
     NotCoordinatorError,
@@ -69,6 +68,4 @@ def _for_producer(version: int, error: KafkaError) -> KafkaError:
         return NotEnoughReplicasError("the last transaction is being ended")
     if isinstance(error, _RETRIABLE):
         return NotEnoughReplicasError("the transaction coordinator is not ready")
-    if isinstance(error, InvalidProducerIdMappingError):
-        return InvalidTxnStateError("the transactional id belongs to another producer id")
     return error

@@ -11,7 +11,7 @@ from broker.coordinator.coordinators import coordinators_of
 from broker.coordinator.errors import error_for_old_producer
 from broker.metadata import GROUP_METADATA_TOPIC
 from protocol.api_keys import ApiKey
-from protocol.errors import InvalidGroupIdError, KafkaError
+from protocol.errors import KafkaError
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
@@ -23,9 +23,7 @@ _CLIENT_TRANSACTION_VERSION = 1
 
 
 def handle(broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
-    """Add the partition. Raises InvalidGroupIdError and what adding raises."""
-    if not request.group_id:
-        raise InvalidGroupIdError
+    """Add the partition of the group, which may be the empty one. Raises what adding raises."""
     coordinators = coordinators_of(broker)
     partition = (GROUP_METADATA_TOPIC, coordinators.groups.runtime.partition_for(request.group_id))
     producer = (request.producer_id, request.producer_epoch)

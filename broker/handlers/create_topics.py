@@ -16,7 +16,7 @@ from broker.metadata import TopicImage
 from broker.replica_assignment import check_topic_assignment
 from broker.topic_manager import USE_DEFAULT
 from protocol.api_keys import ApiKey
-from protocol.errors import InvalidConfigError, InvalidRequestError, KafkaError
+from protocol.errors import InvalidConfigError, InvalidReplicaAssignmentError, InvalidRequestError, KafkaError
 from protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -56,7 +56,7 @@ def create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> Creata
             raise InvalidRequestError("A manual partition assignment excludes a number of partitions and of replicas.")
         assignment = {entry.partition_index: entry.broker_ids for entry in topic.assignments}
         if len(assignment) < len(topic.assignments):
-            raise InvalidRequestError("A manual partition assignment names a partition twice.")
+            raise InvalidReplicaAssignmentError("A manual partition assignment names a partition twice.")
         check_topic_assignment(assignment, [broker.node_id])
         partitions = len(assignment)
     configs = requested_configs(topic)
@@ -99,7 +99,7 @@ def creatable_config(entry: Any) -> CreatableTopicConfigs:
 
 def failed(topic: CreatableTopic, error: KafkaError) -> CreatableTopicResult:
     """The answer for a topic that was not created."""
-    return CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message, configs=None)
+    return CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message, configs=[])
 
 
 def error_response(request: CreateTopicsRequest, error: KafkaError) -> CreateTopicsResponse:

@@ -26,10 +26,13 @@ Request = DeleteTopicsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Delete each topic by itself; a topic named twice is not found the second time."""
+    """Delete each topic by itself; one that is asked for twice is refused, and answered once."""
+    asked = [(topic.name, topic.topic_id) for topic in asked_topics(request)]
     responses = []
-    for topic in asked_topics(request):
+    for topic in {(topic.name, topic.topic_id): topic for topic in asked_topics(request)}.values():
         try:
+            if asked.count((topic.name, topic.topic_id)) > 1:
+                raise InvalidRequestError("Duplicate topic name.")
             responses.append(delete(broker, context, topic))
         except KafkaError as error:
             responses.append(failed(topic, error))

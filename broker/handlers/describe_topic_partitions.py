@@ -34,6 +34,8 @@ def handle(
     if cursor is not None and cursor.partition_index < 0:
         raise InvalidRequestError(f"DescribeTopicPartitions cursor partition must be valid: {cursor.partition_index}")
     room = max(1, min(request.response_partition_limit, broker.config.get_int("max.request.partition.size.limit")))
+    if cursor is not None and request.topics and cursor.topic_name not in {topic.name for topic in request.topics}:
+        raise InvalidRequestError("DescribeTopicPartitions must ask for the topic of its cursor.")
     names = pending_names(broker, request, cursor)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
@@ -83,7 +85,9 @@ def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopic
 
 def unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     """The answer for a topic that does not exist."""
-    return DescribeTopicPartitionsResponseTopic(error_code=UnknownTopicOrPartitionError.code, name=name)
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=UnknownTopicOrPartitionError.code, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+    )
 
 
 def page(

@@ -216,7 +216,7 @@ def read_partition(
 
     Raises OffsetOutOfRangeError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError.
     """
-    if target.current_leader_epoch != _NO_EPOCH:
+    if target.current_leader_epoch > _NO_EPOCH:
         partition.check_leader_epoch(target.current_leader_epoch)
     log = partition.log
     data = PartitionData(

@@ -12,6 +12,7 @@ from broker.broker import Broker, RequestContext
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError
 from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.types import uuid_from_str
 
 API_KEY = ApiKey.FIND_COORDINATOR
 MIN_VERSION, MAX_VERSION = 0, 6
@@ -59,8 +60,12 @@ def _check_key(key_type: int, key: str) -> None:
         return
     group_id, _, rest = key.partition(":")
     topic_id, _, partition = rest.partition(":")
-    if not (group_id and topic_id and partition.isdecimal()):
+    if not (group_id and partition.isdecimal()):
         raise InvalidRequestError("a share coordinator key is group:topic-id:partition")
+    try:
+        uuid_from_str(topic_id)
+    except ValueError:
+        raise InvalidRequestError(f"{topic_id!r} is no topic id") from None
 
 
 def _refused(key: str, error: KafkaError) -> Coordinator:

@@ -30,7 +30,8 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-_SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_SINCE_VERSION = {EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_NEVER = 1 << 15
 _READ_COMMITTED = 1
 _CONSUMER = -1
 _MAX_OLD_STYLE_OFFSETS = 10_000
@@ -81,7 +82,7 @@ def _look_up(
 ) -> ListOffsetsPartitionResponse:
     """Raises UnsupportedVersionError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError."""
     timestamp = asked.timestamp
-    if timestamp < LATEST and version < _SINCE_VERSION.get(timestamp, 0):
+    if timestamp < EARLIEST and version < _SINCE_VERSION.get(timestamp, _NEVER):
         raise UnsupportedVersionError
     partition.check_leader_epoch(asked.current_leader_epoch)
     response = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
@@ -97,7 +98,11 @@ def _look_up(
         response.offset, response.leader_epoch = last_fetchable, partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         response.offset = log.log_start_offset
-        response.leader_epoch = log.leader_epochs.epoch_for_offset(response.offset)
+        response.leader_epoch = (
+            partition.leader_epoch
+            if response.offset == log.log_end_offset
+            else log.leader_epochs.epoch_for_offset(response.offset)
+        )
     elif timestamp not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         found = log.fetch_offset_by_timestamp(timestamp)
         if found is not None and found.offset < last_fetchable:

@@ -17,6 +17,7 @@ from broker.addresses import address_for_client
 from broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from broker.broker import Broker, RequestContext
 from broker.metadata import TopicImage
+from broker.topic_manager import validate_topic_name
 from protocol.api_keys import ApiKey
 from protocol.errors import (
     InvalidRequestError,
@@ -50,7 +51,8 @@ def handle(broker: Broker, context: RequestContext, request: MetadataRequest) ->
         answers = [describe(broker, request, image) for image in broker.metadata.topics.values()]
     else:
         check_topic_ids(topics, context.api_version)
-        answers = [answer(broker, context, request, topic) for topic in topics]
+        once = {(topic.topic_id, topic.name): topic for topic in topics}
+        answers = [answer(broker, context, request, topic) for topic in once.values()]
     host, port = address_for_client(broker, context)
     return MetadataResponse(
         brokers=[
@@ -90,7 +92,11 @@ def answer(
         name = topic.name
         if name is None and context.api_version < FIRST_VERSION_BY_ID:
             name = ""
-        return MetadataResponseTopic(error_code=error.code, name=name, topic_id=topic.topic_id)
+        asked = request.include_topic_authorized_operations and name is not None
+        operations = TOPIC_OPERATIONS if asked else NOT_REQUESTED
+        return MetadataResponseTopic(
+            error_code=error.code, name=name, topic_id=topic.topic_id, topic_authorized_operations=operations
+        )
     return describe(broker, request, image)
 
 
@@ -101,6 +107,7 @@ def find_or_create(broker: Broker, context: RequestContext, request: MetadataReq
         return image
     allowed = request.allow_auto_topic_creation or context.api_version < 4
     if not (allowed and broker.config.get_bool("auto.create.topics.enable")):
+        validate_topic_name(name)
         raise UnknownTopicOrPartitionError
     try:
         return broker.topics.auto_create(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError, InvalidGroupIdError
+from protocol.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError
 from tests.support.coordinators import GroupWorld
 
 
@@ -37,10 +37,10 @@ def test_a_group_that_does_not_exist_is_dead(version: int, error_code: int) -> N
     assert (group.group_state, group.error_code) == ("Dead", error_code)
 
 
-def test_the_empty_group_id_is_refused() -> None:
+def test_there_is_no_group_of_the_empty_id() -> None:
     world = GroupWorld()
     group = world.coordinator.describe_group(world.context(6), "", operations=False)
-    assert group.error_code == InvalidGroupIdError.code
+    assert group.error_code == GroupIdNotFoundError.code
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_listed_groups_have_their_type() -> None:
     world = GroupWorld()
     world.stable(1)
     (listed,) = world.coordinator.list_groups([], [])
-    assert (listed.group_type, listed.protocol_type, listed.group_state) == ("Classic", "consumer", "Stable")
+    assert (listed.group_type, listed.protocol_type, listed.group_state) == ("classic", "consumer", "Stable")
 
 
 def test_heartbeats_of_a_loading_group_pass() -> None:

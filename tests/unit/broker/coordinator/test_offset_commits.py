@@ -13,7 +13,6 @@ from protocol.errors import (
     GroupIdNotFoundError,
     GroupSubscribedToTopicError,
     IllegalGenerationError,
-    InvalidGroupIdError,
     KafkaError,
     KafkaStorageError,
     NonEmptyGroupError,
@@ -226,9 +225,23 @@ def test_a_generation_of_no_group(version: int, error: type[KafkaError]) -> None
     assert commit_error(GroupWorld(), 5, version=version, generation_id_or_member_epoch=1) == error.code
 
 
-def test_the_empty_group_id_is_refused() -> None:
-    with pytest.raises(InvalidGroupIdError):
-        commit(GroupWorld(), 5, group_id="")
+def test_the_empty_group_id_has_offsets_too() -> None:
+    world = GroupWorld()
+    commit(world, 5, group_id="")
+    answer = world.coordinator.fetch_offsets(
+        OffsetFetchRequestGroup(group_id="", topics=None), require_stable=False, by_id=False
+    )
+    assert [found.committed_offset for topic in answer.topics for found in topic.partitions] == [5]
+
+
+@pytest.mark.parametrize("partition", [-1, 10_000])
+def test_a_partition_that_is_not_there_has_no_offsets(partition: int) -> None:
+    world = GroupWorld()
+    asked = OffsetCommitRequestPartition(partition_index=partition, committed_offset=5)
+    topics = [OffsetCommitRequestTopic(name="t", partitions=[asked])]
+    request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
+    answer = world.coordinator.commit_offsets(world.context(8), request)
+    assert answer.topics[0].partitions[0].error_code == UnknownTopicOrPartitionError.code
 
 
 def test_a_failed_append_is_told_and_nothing_is_committed() -> None:
@@ -382,7 +395,7 @@ def test_groups_with_members_are_not_deleted() -> None:
     world = GroupWorld()
     world.stable(1)
     assert world.coordinator.delete_group("g").error_code == NonEmptyGroupError.code
-    assert world.coordinator.delete_group("").error_code == InvalidGroupIdError.code
+    assert world.coordinator.delete_group("").error_code == GroupIdNotFoundError.code
 
 
 # -- expiry ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from protocol.errors import (
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
     InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
     InvalidTxnStateError,
     KafkaError,
     NotEnoughReplicasError,
@@ -286,7 +287,15 @@ def test_sync_v5_must_name_the_protocol() -> None:
 
 @pytest.mark.parametrize(
     ("key_type", "key", "version", "error_code"),
-    [(0, "g", 4, 0), (1, "x", 4, 0), (2, "g:AAAA:0", 6, 0), (2, "g", 6, 42), (2, "g:AAAA:0", 5, 42), (3, "g", 6, 42)],
+    [
+        (0, "g", 4, 0),
+        (1, "x", 4, 0),
+        (2, f"g:{'A' * 22}:0", 6, 0),
+        (2, "g:x:0", 6, 42),
+        (2, "g", 6, 42),
+        (2, f"g:{'A' * 22}:0", 5, 42),
+        (3, "g", 6, 42),
+    ],
 )
 def test_coordinators_of_all_key_types(key_type: int, key: str, version: int, error_code: int) -> None:
     answer = World().ask(FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), version)
@@ -513,7 +522,7 @@ def test_coordinator_errors_in_the_words_of_produce(
 
 
 def test_an_unknown_producer_is_in_no_transaction() -> None:
-    with pytest.raises(InvalidTxnStateError):
+    with pytest.raises(InvalidProducerIdMappingError):
         check_transactional_batch(World().broker, 12, "x", ("t", 3), transactional((1, 0)))
 
 

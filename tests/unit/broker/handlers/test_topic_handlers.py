@@ -100,7 +100,7 @@ def test_validate_only_creates_nothing(admin: AdminBroker) -> None:
         (topic(what="1"), InvalidConfigError),
         (topic(retention_ms=None), InvalidConfigError),
         (assigned((0, [1]), partitions=1), InvalidRequestError),
-        (assigned((0, [1]), (0, [1])), InvalidRequestError),
+        (assigned((0, [1]), (0, [1])), InvalidReplicaAssignmentError),
         (assigned((0, [1]), (2, [1])), InvalidReplicaAssignmentError),
         (assigned((0, [])), InvalidReplicaAssignmentError),
         (assigned((0, [2])), InvalidReplicaAssignmentError),
