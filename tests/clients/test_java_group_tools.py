@@ -1,0 +1,142 @@
+"""Apache Kafka's own tools for groups, offsets and transactions, unmodified, under both group protocols.
+
+A tool takes two seconds to start and one call needs a tenth of that: ``java/GroupTools.java`` runs a list of calls in
+one JVM. What members would hold open (described with members in it) is held by librdkafka consumers meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from benchmarks.rivals.process import BrokerProcess
+from tests.support.admin import Admin
+from tests.support.apache_kafka import PRODUCER_PERFORMANCE
+from tests.support.kafka_jars import broker_classpath
+from tests.support.requirements import require_tool
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+PROGRAM = Path(__file__).parent / "java" / "GroupTools.java"
+TOOLS = "org.apache.kafka.tools"
+GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+TRANSACTIONS = f"{TOOLS}.TransactionsCommand"
+VERIFIABLE_PRODUCER = f"{TOOLS}.VerifiableProducer"
+VERIFIABLE_CONSUMER = f"{TOOLS}.VerifiableConsumer"
+CONSOLE_CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
+PROTOCOLS = ("classic", "consumer")
+RECORDS = 200
+TIMEOUT_S = 120
+
+Call = tuple[str, ...]
+
+
+def run(directory: Path, calls: list[Call]) -> list[str]:
+    """What each call printed; all must succeed."""
+    java = require_tool("java", install="apt-get install default-jdk-headless")
+    listed = directory / "calls"
+    listed.write_text("".join("\t".join(call) + "\n" for call in calls))
+    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=ERROR", "-cp", broker_classpath()]
+    done = subprocess.run(
+        [*command, str(PROGRAM), str(listed)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    found = re.findall(r"^<<\n(.*?)^>> (\d+)$", done.stdout, re.MULTILINE | re.DOTALL)
+    assert [code for _, code in found] == ["0"] * len(calls), done.stdout + done.stderr
+    return [text for text, _ in found]
+
+
+@contextmanager
+def member(broker: BrokerProcess, group: str, topic: str, protocol: str) -> Iterator[Consumer]:
+    """A consumer that owns its partitions."""
+    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "group.id": group, "group.protocol": protocol}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "client.id": "held"})
+    consumer.subscribe([topic])
+    while len(consumer.assignment()) < 2:
+        consumer.poll(0.1)
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def test_members_are_described(broker: BrokerProcess, tmp_path: Path) -> None:
+    server = ("--bootstrap-server", broker.bootstrap)
+    Admin(broker.bootstrap).create("held", 2)
+    views = ("--members", "--state", "--offsets")
+    calls = [(GROUPS, *server, "--describe", "--group", f"held-{name}", view) for name in PROTOCOLS for view in views]
+    calls.append((GROUPS, *server, "--list", "--state"))
+    with member(broker, "held-classic", "held", "classic"), member(broker, "held-consumer", "held", "consumer"):
+        *told, listed = run(tmp_path, calls)
+    for position, protocol in enumerate(PROTOCOLS):
+        members, state, offsets = told[position * 3 : position * 3 + 3]
+        assert re.search(rf"held-{protocol}\s.*\sheld\s+2\s", members), members
+        assert re.search(r"\sStable\s+.*\b1\s*$", state, re.MULTILINE), state
+        assert len(re.findall(rf"held-{protocol}\s+held\s+[01]\s", offsets)) == 2, offsets
+        assert re.search(rf"held-{protocol}\s+.*Stable", listed), listed
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_offsets_are_read_reset_and_deleted(broker: BrokerProcess, tmp_path: Path, protocol: str) -> None:
+    topic = group = f"tools-{protocol}"
+    server = ("--bootstrap-server", broker.bootstrap)
+    Admin(broker.bootstrap).create(topic)
+    of = (GROUPS, *server, "--group", group)
+    reset = (*of, "--reset-offsets", "--topic", topic, "--execute")
+    told = run(
+        tmp_path,
+        [
+            (VERIFIABLE_PRODUCER, *server, "--topic", topic, "--max-messages", str(RECORDS), "--acks", "-1"),
+            (
+                *(VERIFIABLE_CONSUMER, *server, "--topic", topic, "--group-id", group, "--reset-policy", "earliest"),
+                *("--max-messages", str(RECORDS), "--group-protocol", protocol),
+            ),
+            (*of, "--describe", "--offsets"),
+            (*reset, "--to-offset", "10"),
+            (*reset, "--shift-by", "5"),
+            (*of, "--describe", "--offsets"),
+            (*of, "--delete-offsets", "--topic", topic),
+            (*of, "--delete"),
+            (GROUPS, *server, "--list"),
+        ],
+    )
+    assert '"name":"offsets_committed"' in told[1], told[1]
+    assert re.search(rf"{topic}\s+0\s+{RECORDS}\s+{RECORDS}\s+0\s", told[2]), told[2]
+    assert re.search(rf"{topic}\s+0\s+15\s+{RECORDS}\s+{RECORDS - 15}\s", told[5]), told[5]
+    assert re.search(rf"{topic}\s+0\s+Successful", told[6]), told[6]
+    assert "was successful" in told[7], told[7]
+    assert group not in told[8].split()
+
+
+def test_transactions_are_listed_and_described(broker: BrokerProcess, tmp_path: Path) -> None:
+    topic = "in-transactions"
+    server = ("--bootstrap-server", broker.bootstrap)
+    Admin(broker.bootstrap).create(topic)
+    performance = (
+        *(PRODUCER_PERFORMANCE, "--topic", topic, "--num-records", "2000", "--record-size", "100"),
+        *("--throughput", "-1", "--transactional-id", "perf", "--transaction-duration-ms", "50"),
+        *("--producer-props", f"bootstrap.servers={broker.bootstrap}"),
+    )
+    committed = ("--isolation-level", "read_committed", "--max-messages", "2000", "--timeout-ms", "20000")
+    told = run(
+        tmp_path,
+        [
+            performance,
+            (TRANSACTIONS, *server, "list"),
+            (TRANSACTIONS, *server, "describe", "--transactional-id", "perf"),
+            (TRANSACTIONS, *server, "describe-producers", "--topic", topic, "--partition", "0"),
+            (TRANSACTIONS, *server, "find-hanging", "--broker-id", "1"),
+            (CONSOLE_CONSUMER, *server, "--topic", topic, "--from-beginning", *committed),
+        ],
+    )
+    assert "2000 records sent" in told[0], told[0]
+    assert re.search(r"^perf\s+\d+\s+\d+\s+CompleteCommit", told[1], re.MULTILINE), told[1]
+    assert re.search(r"perf\s.*CompleteCommit", told[2]), told[2]
+    assert re.search(r"^\d+\s+\d+\s+", told[3], re.MULTILINE), told[3]
+    assert len(told[5].splitlines()) == 2000
