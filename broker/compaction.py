@@ -2,13 +2,15 @@
 
 It starts a moment after the listeners are open, or with the first request for it, whichever comes first, so that it
 costs the start nothing. Logs that nobody has opened since a clean stop are looked at once: only those with more than
-one segment can have anything to clean, and are opened.
+one segment can have anything to clean, and are opened; so are those with records that ``max.compaction.lag.ms`` waits
+for, whose only segment will have to be closed.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,8 +24,12 @@ from protocol.errors import KafkaError, KafkaStorageError
 
 if TYPE_CHECKING:
     from broker.broker import Broker
+    from log.config import LogConfig
 
 logger = logging.getLogger(__name__)
+
+NEVER_MS = 2**63 - 1
+"""Kafka's default of ``max.compaction.lag.ms``."""
 
 
 class CompactedLogs:
@@ -32,19 +38,22 @@ class CompactedLogs:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._looked_at: set[TopicPartition] = set()
+        self._lock = threading.Lock()
 
     def __call__(self) -> list[UnifiedLog]:
-        opened = {log.topic_partition: log for log in self._broker.log_manager.open_logs()}
-        logs = [log for log in opened.values() if log.config.compact]
-        return logs + list(self._open_others(opened))
+        with self._lock:  # who comes second must see what the first one is opening
+            opened = {log.topic_partition: log for log in self._broker.log_manager.open_logs()}
+            logs = [log for log in opened.values() if log.config.compact]
+            return logs + list(self._open_others(opened))
 
     def _open_others(self, opened: dict[TopicPartition, UnifiedLog]) -> Iterator[UnifiedLog]:
         manager = self._broker.log_manager
         others = [p for p in manager.partitions() if p not in opened and p not in self._looked_at]
-        compacted = {topic: self._is_compacted(topic) for topic in {partition.topic for partition in others}}
+        configs = {topic: self._config_of(topic) for topic in {partition.topic for partition in others}}
         for partition in others:
             self._looked_at.add(partition)
-            if compacted[partition.topic] and self._has_closed_segments(partition):
+            config = configs[partition.topic]
+            if config is not None and config.compact and self._may_be_cleaned(partition, config):
                 try:
                     log = manager.get_log(partition)
                 except KafkaError:  # refused, with its reason in the log: nothing to clean
@@ -52,17 +61,21 @@ class CompactedLogs:
                 if log is not None and log.config.compact:
                     yield log
 
-    def _is_compacted(self, topic: str) -> bool:
+    def _config_of(self, topic: str) -> LogConfig | None:
         image = self._broker.metadata.topics.get(topic)
-        return image is not None and self._broker.configs.log_config(image).compact
+        return None if image is None else self._broker.configs.log_config(image)
 
-    def _has_closed_segments(self, partition: TopicPartition) -> bool:
+    def _may_be_cleaned(self, partition: TopicPartition, config: LogConfig) -> bool:
         for directory in self._broker.config.log_dirs:
+            path = os.path.join(directory, partition.directory_name)
             try:
-                names = os.listdir(os.path.join(directory, partition.directory_name))
+                segments = [name for name in os.listdir(path) if name.endswith(LOG_SUFFIX)]
+                waits = config.max_compaction_lag_ms < NEVER_MS and any(
+                    os.path.getsize(os.path.join(path, name)) for name in segments
+                )
             except OSError:
                 continue
-            return sum(name.endswith(LOG_SUFFIX) for name in names) > 1
+            return len(segments) > 1 or waits
         return False
 
 

@@ -233,11 +233,11 @@ class CleaningRound:
         log = self._log
 
         def check() -> None:
+            self._hooks.check(0)
             # Retention or truncation may have taken a segment meanwhile; the new one must not bring it back.
-            gone = any(segment not in log.segments for segment in group)
+            gone = log.segments.active in group or any(segment not in log.segments for segment in group)
             if log.is_closed or gone or [segment.size for segment in group] != sizes:
                 raise CleaningAbortedError(f"segments of {log.topic_partition} were removed during the round")
-            self._hooks.check(0)
 
         # The files belong to the swap now: when it fails half-way only the next start may sort them out.
         target.hand_over()

@@ -1,0 +1,100 @@
+"""Retention, truncation, deletion and changed settings in the middle of a round, at every point where a round looks up.
+
+Whatever comes when: the round ends well or is aborted, what was removed stays removed, and each latest record of what
+is left is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
+from cleaner.engine import ReferenceEngine
+from cleaner.errors import CleaningAbortedError
+from log.unified_log import UnifiedLog
+from protocol.errors import KafkaStorageError
+from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, open_log, records_of, whole
+
+CONFIG = {"segment_bytes": 500}
+CLEANER = Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024))
+CUT = 31
+
+
+def fill(directory: Path) -> UnifiedLog:
+    directory.mkdir()
+    log = open_log(directory, compacted(**CONFIG))
+    writer = LogWriter(log)
+    for number in range(30):
+        writer.append([(b"k%d" % (number % 5), b"value %d" % number), (b"only %d" % number, b"v" * 20)])
+    writer.roll()
+    return log
+
+
+def retain(log: UnifiedLog) -> None:
+    """Everything below ``CUT`` goes, as DeleteRecords and retention do it."""
+    log.maybe_increment_log_start_offset(CUT)
+    log.delete_old_segments(NOW_MS)
+
+
+def truncate(log: UnifiedLog) -> None:
+    log.truncate_to(CUT)
+
+
+def delete(log: UnifiedLog) -> None:
+    log.abandon()
+
+
+def configure(log: UnifiedLog) -> None:
+    log.update_config(compacted(segment_bytes=5000, delete_retention_ms=0, cleanup_policy="compact,delete"))
+
+
+def interfered(directory: Path, number: int, action: Callable[[UnifiedLog], None]) -> tuple[UnifiedLog, bool, bool]:
+    """A round with ``action`` at its ``number``-th look; (the log, whether it came to that, whether it was aborted)."""
+    log = fill(directory)
+    looks = 0
+
+    def check(_: int) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == number:
+            action(log)
+
+    aborted = False
+    try:
+        CLEANER.clean(whole(log), NOW_MS, RoundHooks(check=check))
+    except (CleaningAbortedError, KafkaStorageError):
+        aborted = True
+    return log, looks >= number, aborted
+
+
+@pytest.mark.parametrize("action", [retain, truncate, delete, configure])
+def test_round_survives_whatever_comes_between(tmp_path: Path, action: Callable[[UnifiedLog], None]) -> None:
+    quiet, _, _ = interfered(tmp_path / "quiet", 10**9, action)
+    latest = {record.key: record.offset for record in records_of(quiet)}
+    number, aborted_rounds = 1, 0
+    while True:
+        log, came, aborted = interfered(tmp_path / str(number), number, action)
+        if not came:
+            break
+        offsets = {record.offset for record in records_of(log)}
+        low, high = log.log_start_offset, log.log_end_offset
+        assert all(offset < high for offset in offsets), number
+        if action is truncate:
+            assert high <= CUT
+            assert not log.environment.damage.batches
+        else:
+            assert {offset for offset in latest.values() if offset >= low} <= offsets, number
+        if action is configure:
+            assert not aborted
+            assert offsets == set(latest.values())
+        assert not [name for name in file_names(log) if name.endswith((".cleaned", ".swap"))], number
+        aborted_rounds += aborted
+        with contextlib.suppress(KafkaStorageError):
+            log.close()
+        number += 1
+    assert number > 10
+    assert bool(aborted_rounds) == (action is not configure)
