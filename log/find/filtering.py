@@ -51,7 +51,7 @@ WORK_BYTES = 16 * 1024 * 1024
 """Read in one call at most, then the client is told how far it came."""
 SLICE_BYTES = 64 * 1024
 """A run of whole batches of this size is sent from the file; a shorter one is copied with what follows."""
-SMALLEST_READ, LARGEST_READ = 16 * 1024, 1024 * 1024
+SMALLEST_READ, DENSE_READ, LARGEST_READ = 16 * 1024, 256 * 1024, 1024 * 1024
 _MAX_DELTA = 2**31 - 1
 MAX_KEY_CANDIDATES = 4_000_000
 """Offsets of one key that are remembered; beyond, the log itself is read."""
@@ -157,7 +157,8 @@ class _Read:
                 self._position = upper
                 break
             # Candidates side by side, or no index: read more at a time.
-            read_bytes = min(read_bytes * 4, LARGEST_READ) if start == self._position else SMALLEST_READ
+            is_dense = start == self._position
+            read_bytes = min(max(read_bytes * 4, DENSE_READ), LARGEST_READ) if is_dense else SMALLEST_READ
             self._position = start
             if not self._read_some(min(read_bytes, self._work)):
                 break

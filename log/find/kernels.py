@@ -120,7 +120,8 @@ def walk_chunk(
     tags: Any, positions: Any, sizes: Any, capacity: int,
 ) -> Any:  # fmt: skip
     """(stop, position, next offset, rows): see the reference. One argument per column: numba takes no objects."""
-    position, next_offset = 0, -1
+    position = 0
+    next_offset: Any = -1
     while chunk.size - position >= _HEADER_BYTES:
         size = 12 + np.int64(np.int32(_get(chunk, position + 8, 4)))
         if size > chunk.size - position:
@@ -148,7 +149,8 @@ def walk_chunk(
             if at != end:
                 return ODD, position, next_offset, count
             count = row
-        next_offset = base_offset + np.int64(np.int32(_get(chunk, position + 23, 4))) + 1
+        last_offset_delta = np.int64(np.int32(_get(chunk, position + 23, 4)))
+        next_offset = base_offset + last_offset_delta + 1
         position += size
     return END, position, next_offset, count
 

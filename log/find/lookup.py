@@ -183,6 +183,7 @@ class RecordReader:
             return next((record for record in records_of(batch) if record.offset == offset), None)
         if batch.base_offset > offset:
             return None
+        place: tuple[int, int] | None
         if batch.record_count == batch.last_offset_delta + 1:
             place = nth_place(self._section, offset - batch.base_offset)
         else:

@@ -14,7 +14,14 @@ from urllib.parse import urlencode
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tests.support.apache_kafka import CONSOLE_CONSUMER, run_tool
 from tests.support.kafka_jars import KAFKA_4
@@ -95,7 +102,7 @@ def get(broker: Broker, topic: str, **parameters: Any) -> tuple[int, dict[str, A
 
 def test_http_pages_go_on_where_the_last_one_stopped(broker: Broker) -> None:
     values: list[str] = []
-    following = ""
+    following: str | None = ""
     while following is not None:
         status, page = get(broker, "orders", key="7", max=13, next=following, wait="true")
         assert status == 200
@@ -118,7 +125,8 @@ def test_librdkafka_reads_a_virtual_topic_in_a_group(broker: Broker, name: str) 
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": f"rd-{name}", "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False, **QUIET})
     consumer.subscribe([name])
-    values, ended = [], set()
+    values: list[bytes | None] = []
+    ended: set[int | None] = set()
     deadline = time.monotonic() + 30
     while len(ended) < 3 and time.monotonic() < deadline:
         message = consumer.poll(1.0)

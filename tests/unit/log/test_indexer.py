@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from cleaner.cleaner import Cleaner, CleanerOptions
+from cleaner.engine import ReferenceEngine
 from log.config import LogConfig
 from log.find.engine import FindEngine
 from log.find.lookup import NotIndexedError, Query, find_newest
 from log.indexer import LogIndexer
 from protocol.record_batch import Record, build_batch
+from tests.support.cleaning import whole
 from tests.support.finding import CONFIG, catch_up, check_answers, fill, indexed_bench, indexer_of
 from tests.support.logs import NOW_MS
 
@@ -156,3 +159,24 @@ def test_paging_below_an_offset_gives_each_record_once(tmp_path: Path) -> None:
                 break
             found += part
         assert found == [r.offset for r in reversed(records) if query.matches(r)]
+
+
+def test_records_cleaned_away_are_not_found(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path), **{"cleanup.policy": "compact", "index.tag.header": ""}).open()
+    for number in range(30):
+        keys = (b"Aa", b"BB", b"k%d" % (number % 4))
+        batch = build_batch([Record(i, NOW_MS, key, b"%d" % number) for i, key in enumerate(keys)])
+        log.append_as_leader(memoryview(batch), leader_epoch=0)
+        if number % 10 == 9:
+            log.roll()
+    log.update_high_watermark(log.log_end_offset)
+    indexer = indexer_of(log)
+    assert len(list(find_newest(log, indexer, Query(key=b"Aa")))) == 30
+    options = CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024)
+    Cleaner(ReferenceEngine(), options).clean(whole(log), NOW_MS)
+    assert [r.value for r in find_newest(log, indexer, Query(key=b"Aa"))] == [b"29"]
+    assert [r.value for r in find_newest(log, indexer, Query(key=b"k1"))] == [b"29"]
+    later = indexer_of(log)  # from its checkpoint or anew: the same
+    later.rebuild()
+    catch_up(later)
+    assert [r.offset for r in find_newest(log, later, Query(key=b"BB"))] == [log.log_end_offset - 2]

@@ -1,0 +1,111 @@
+"""What a virtual topic's reader gives: the matching records only, offsets kept, the position carried over gaps."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from log.find.filtering import SLICE_BYTES, MatchReader, Reading
+from log.find.lookup import Query
+from log.indexer import LogIndexer
+from log.unified_log import UnifiedLog
+from log.validator import AppendOrigin
+from protocol.record_batch import Record, RecordBatch, build_batch, iter_batches
+from protocol.transferable import TransferableRecords
+from tests.support.finding import QUERIES, fill, indexed_bench, indexer_of
+from tests.support.logs import NOW_MS, marker, producer_batch
+
+
+def read_all(
+    log: UnifiedLog, query: Query, indexer: LogIndexer | None, *, start: int = 0, committed: bool = False,
+    max_bytes: int = 700,
+) -> list[Record]:  # fmt: skip
+    """As a consumer reads: from the last offset of the last batch on."""
+    reader = MatchReader(log, query)
+    upper = log.last_stable_offset if committed else log.high_watermark
+    found: list[Record] = []
+    position = start
+    while position < upper:
+        matching = reader.read(Reading(position, upper, max_bytes, committed), indexer)
+        data = matching.records
+        if isinstance(data, TransferableRecords):
+            stored = os.pread(data.file.fileno(), data.size, data.position)
+            data.release()
+        else:
+            stored = data
+        last = position
+        for batch in iter_batches(stored):
+            batch.ensure_valid()
+            found += [record for record in batch.records() if record.offset >= position]
+            last = batch.last_offset + 1
+        assert last == matching.next_offset > position, "the consumer's position must follow"
+        position = last
+    return found
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=str)
+@pytest.mark.parametrize("has_index", [True, False])
+def test_only_what_matches_comes_from_any_offset_on(tmp_path: Path, query: Query, has_index: bool) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(6), 120)
+    indexer = indexer_of(log) if has_index else None
+    fill_more = fill(log, random.Random(7), 10)  # not indexed yet
+    for start in (0, 1, records[40].offset, records[-1].offset, log.high_watermark - 1):
+        found = read_all(log, query, indexer, start=start)
+        wanted = [r for r in records + fill_more if query.matches(r) and r.offset >= start]
+        assert [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in found] == [
+            (r.offset, r.timestamp, r.key, r.value, r.headers) for r in wanted
+        ]
+
+
+def test_a_run_of_whole_batches_is_a_slice_of_the_file(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path), **{"segment.bytes": 1 << 20}).open()
+    for _ in range(10):
+        batch = build_batch([Record(i, NOW_MS, b"k", bytes(1000)) for i in range(10)])
+        log.append_as_leader(memoryview(batch), leader_epoch=0)
+    log.update_high_watermark(log.log_end_offset)
+    reader = MatchReader(log, Query(key=b"k"))
+    matching = reader.read(Reading(0, log.high_watermark, 1 << 20, False), None)
+    assert isinstance(matching.records, TransferableRecords)
+    assert matching.records.size >= SLICE_BYTES
+    stored = os.pread(matching.records.file.fileno(), matching.records.size, matching.records.position)
+    assert list(iter_batches(stored))[-1].last_offset + 1 == matching.next_offset
+    matching.records.release()
+
+
+def test_a_rebuilt_batch_keeps_its_producer_and_its_bounds(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    log.append_as_leader(memoryview(producer_batch(0, 3)), leader_epoch=4)
+    log.update_high_watermark(log.log_end_offset)
+    matching = MatchReader(log, Query(begin=NOW_MS + 1, end=NOW_MS + 1)).read(Reading(0, 3, 1000, False), None)
+    assert isinstance(matching.records, bytes)
+    batch = RecordBatch(matching.records)
+    assert (batch.base_offset, batch.last_offset, batch.record_count) == (0, 2, 1)
+    assert (batch.producer_id, batch.base_sequence, batch.partition_leader_epoch) == (7, 0, 4)
+    assert batch.max_timestamp == NOW_MS + 1
+
+
+def test_aborted_records_do_not_come_to_who_reads_committed(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    for number, commit in enumerate((False, True, False)):
+        batch = producer_batch(number, 1, transactional=True)
+        log.append_as_leader(memoryview(batch), leader_epoch=0)
+        log.append_as_leader(memoryview(marker(7, commit=commit)), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+        log.update_high_watermark(log.log_end_offset)
+    indexer = indexer_of(log)
+    assert [r.value for r in read_all(log, Query(key=b"k"), indexer)] == [b"v0", b"v1", b"v2"]
+    assert [r.value for r in read_all(log, Query(key=b"k"), indexer, committed=True)] == [b"v1"]
+
+
+def test_nothing_that_matches_is_one_empty_batch(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    fill(log, random.Random(6), 50)
+    upper = log.high_watermark
+    matching = MatchReader(log, Query(key=b"missing")).read(Reading(3, upper, 1000, False), indexer_of(log))
+    assert matching.is_gap
+    assert isinstance(matching.records, bytes)
+    batch = RecordBatch(matching.records)
+    assert (batch.base_offset, batch.last_offset, batch.record_count) == (3, upper - 1, 0)
