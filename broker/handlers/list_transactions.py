@@ -9,10 +9,11 @@ import re
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.topic_patterns import compile_pattern
 from broker.coordinator.transaction_state import AT_REST, Transaction
 from broker.coordinator.transaction_state import TransactionState as State
 from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRegularExpressionError, KafkaError
+from protocol.errors import KafkaError
 from protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
 
 API_KEY = ApiKey.LIST_TRANSACTIONS
@@ -60,7 +61,4 @@ def _is_long_enough(transaction: Transaction, duration_ms: int, now_ms: int) -> 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
     if not text:
         return None
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise InvalidRegularExpressionError(f"transactional id pattern {text!r}: {error}") from error
+    return compile_pattern(text)
