@@ -70,7 +70,9 @@ def test_members_are_described(broker: BrokerProcess, tmp_path: Path) -> None:
     server = ("--bootstrap-server", broker.bootstrap)
     Admin(broker.bootstrap).create("held", 2)
     views = ("--members", "--state", "--offsets")
-    calls = [(GROUPS, *server, "--describe", "--group", f"held-{name}", view) for name in PROTOCOLS for view in views]
+    calls: list[Call] = [
+        (GROUPS, *server, "--describe", "--group", f"held-{name}", view) for name in PROTOCOLS for view in views
+    ]
     calls.append((GROUPS, *server, "--list", "--state"))
     with member(broker, "held-classic", "held", "classic"), member(broker, "held-consumer", "held", "consumer"):
         *told, listed = run(tmp_path, calls)
