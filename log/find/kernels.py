@@ -120,7 +120,7 @@ def walk_chunk(
     tags: Any, positions: Any, sizes: Any, capacity: int,
 ) -> Any:  # fmt: skip
     """(stop, position, next offset, rows): see the reference. One argument per column: numba takes no objects."""
-    position = 0
+    position: Any = 0
     next_offset: Any = -1
     while chunk.size - position >= _HEADER_BYTES:
         size = 12 + np.int64(np.int32(_get(chunk, position + 8, 4)))
