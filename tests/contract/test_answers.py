@@ -1,0 +1,137 @@
+"""Every API in every version that both serve: the same questions to Tidelog and to Apache Kafka, the same answers.
+
+The questions are in ``tests/support/scripts``. Answers are compared field by field after ids, ports and times were made
+comparable (``tests/support/questions.py``). Where Tidelog means to differ, ``DELIBERATE`` says in what and why.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from protocol.api_keys import ApiKey
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.broker import TidelogProcess
+from tests.support.questions import Broker
+from tests.support.scripts import admin, groups, records, topics, transactions
+from tests.support.scripts.registry import SCRIPTS, Entry, create
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+OVERRIDES = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+AT_ONCE = {"group.consumer.assignment.interval.ms": "0", "group.consumer.min.assignment.interval.ms": "0"}
+"""Tidelog assigns with the heartbeat that makes it necessary; Kafka 4.3 gathers those of a second."""
+WAIT_S = 60.0
+SCRIPT_MODULES = (admin, groups, records, topics, transactions)
+"""Importing them put their scripts into the table."""
+ALSO = (
+    "create_acls",
+    "delete_acls",
+    "describe_delegation_token",
+    "describe_quorum",
+    "describe_user_scram_credentials",
+    "expire_delegation_token",
+    "renew_delegation_token",
+)
+"""APIs without a script of their own; DescribeQuorum tells of a quorum that Tidelog does not have."""
+
+DELIBERATE = {
+    r"create_topics.*\.topics\[\d+\]\.configs": "keys of newer Kafka, for features of clusters",
+    r"describe_configs.*\.synonyms": "the broker's key that a topic's default comes from is named too",
+    r"produce.*\.log_append_time_ms": "a duplicate is answered as the batch was, with no time where clients set it",
+    r"produce.*\.log_start_offset": "it comes with refused batches too in Kafka; clients read it of accepted ones",
+    r"produce.*\.error_code 87 2": "a batch whose length is wrong is not sent again by clients that learn this code",
+    r"fetch.*\.aborted_transactions": "those of the whole log up to the limit, [] for none; clients compare offsets",
+    r"fetch.*\.(high_watermark|log_start_offset) \d+ -1": "a client out of range is told what the range is",
+    r"list_offsets.*\.topics\[0\]\.partitions": "a partition asked for twice is refused twice",
+    r"consumer_group_(heartbeat|describe).*epoch": "a group begins with epoch 1; members only compare epochs",
+    r"consumer_group_heartbeat.*subscribed_topic_regex.*": "patterns are resolved with the heartbeat, not after it",
+    r"join_group.*\.protocol_name": "an error's protocol is the empty name",
+    r"list_transactions.*duration_filter.*": "a transaction that is over has no duration",
+    r"incremental_alter_configs.*error_code 40 42": "a bad value is INVALID_CONFIG for every kind of resource",
+    r"update_features.*": "each feature has its own answer in all versions",
+    r"(create|renew|expire|describe)_delegation_token.*": "tokens are not offered on any listener",
+    r"describe_client_quotas.*": "the empty entity type is one that is not known",
+}
+"""What differs -- question, field and both values, matched from the start -- and the reason."""
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Broker]]:
+    directory = tmp_path_factory.mktemp("answers")
+    kafka = ApacheKafka(directory / "kafka", {**OVERRIDES, **AT_ONCE})
+    with kafka as theirs, TidelogProcess(directory / "tidelog", OVERRIDES) as ours:
+        pair = Broker(ours.bootstrap), Broker(theirs.bootstrap)
+        for broker in pair:
+            until_ready(broker)
+        yield pair
+        for broker in pair:
+            broker.close()
+
+
+def until_ready(broker: Broker) -> None:
+    """Wait until both coordinators answer: their topics are made when first asked for."""
+    for kind in (0, 1):
+        until_answered(broker, "find_coordinator", 3, key="ready", key_type=kind)
+    for transactional_id in ("ready", None):
+        asked = {"transactional_id": transactional_id, "transaction_timeout_ms": 1000}
+        until_answered(broker, "init_producer_id", 3, **asked)
+    partition = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+    commit = {"group_id": "ready", "topics": [{"name": "none", "partitions": [partition]}]}
+    until_answered(broker, "offset_fetch", 5, group_id="ready", topics=None)
+    broker.ask_quietly("offset_commit", 8, generation_id_or_member_epoch=-1, **commit)
+    create(broker, "ready")
+    groups.committed(broker, "ready", "ready")
+
+
+def until_answered(broker: Broker, api: str, version: int, **fields: Any) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while broker.ask_quietly(api, version, **fields).error_code:
+        assert time.monotonic() < deadline, api
+        time.sleep(0.02)
+
+
+def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
+    """Field and both values, for each difference. Where Kafka says nothing about an error, anything may be said."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in ours:
+            yield from differences(ours[key], theirs.get(key), f"{path}.{key}")
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for index, (our, their) in enumerate(zip(ours, theirs, strict=True)):
+            yield from differences(our, their, f"{path}[{index}]")
+    elif ours != theirs and not path.endswith("error_message"):
+        yield f"{path} {ours} {theirs}"
+
+
+def is_deliberate(difference: str) -> bool:
+    return any(re.match(pattern, difference) for pattern in DELIBERATE)
+
+
+@pytest.mark.parametrize("entry", SCRIPTS, ids=lambda entry: entry.run.__name__)
+def test_same_answers(brokers: tuple[Broker, Broker], entry: Entry) -> None:
+    ranges = [broker.versions()[entry.api_key] for broker in brokers]
+    found = []
+    for version in range(max(low for low, _ in ranges), min(high for _, high in ranges) + 1):
+        for broker in brokers:
+            broker.begin()
+            entry.run(broker, version)
+        ours, theirs = (broker.answers for broker in brokers)
+        assert len(ours) == len(theirs)
+        for (question, our), (_, their) in zip(ours, theirs, strict=True):
+            found += [f"{question} {difference}" for difference in differences(our, their)]
+    assert [difference for difference in found if not is_deliberate(difference)] == []
+
+
+def test_scripts_cover_what_both_serve(brokers: tuple[Broker, Broker]) -> None:
+    """Each API is asked about by a script of its own, or within another's (``ALSO``)."""
+    asked = {ApiKey[api.upper()] for api in ALSO} | {entry.api_key for entry in SCRIPTS}
+    ours, theirs = (broker.versions() for broker in brokers)
+    assert sorted(set(ours) & set(theirs) - asked) == []

@@ -1,0 +1,142 @@
+"""The same questions to two brokers: requests from plain values, answers as plain values that can be compared.
+
+What two brokers choose freely (member ids, producer ids, topic ids, ports) is replaced by the order in which it first
+appears, so that an id must come back where it came back from the other broker. Times become their sign.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.record_batch import iter_batches
+from protocol.schema import Struct
+from protocol.types import ZERO_UUID
+from tidelog.client import Client, ClientError
+
+_CHOSEN = {
+    "member_id": "member",
+    "leader": "member",
+    "producer_id": "producer",
+    "topic_id": "topic",
+    "cluster_id": "cluster",
+    "port": "port",
+    "session_id": "session",
+    "client_instance_id": "instance",
+    "subscription_id": "subscription",
+    "log_dir": "directory",
+    "replica_directory_id": "directory",
+}
+"""Field -> what its value is an id of."""
+_ORDER = ("name", "topic", "topic_name", "group_id", "key", "partition_index", "partition", "resource_name", "user")
+"""Fields that put the items of a list in order: brokers keep some in hash maps."""
+_LEFT_OUT = {"throttle_time_ms", "total_bytes", "usable_bytes", "documentation"}
+_TIME = re.compile(r".*(timestamp|_time_ms)$")
+_CHOSEN_NOWHERE = (None, "", -1, 0, ZERO_UUID)
+
+
+class Broker:
+    """One broker that is asked; ``answers`` holds what it said so far, comparable."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.answers: list[tuple[str, Any]] = []
+        self._client: Client | None = None
+        self._ids: dict[tuple[str, Any], str] = {}
+
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """API key -> lowest and highest version served."""
+        return self._connected().api_versions()
+
+    def ask(self, api: str, version: int, /, **fields: Any) -> Any:
+        """Ask and note the answer under ``api``; returns it raw, None when the connection was closed instead."""
+        response = self.ask_quietly(api, version, **fields)
+        self.answers.append((f"{api} v{version} {fields}", "closed" if response is None else self.plain(response)))
+        return response
+
+    def ask_quietly(self, api: str, version: int, /, **fields: Any) -> Any:
+        """Ask without noting the answer: what only prepares."""
+        module = importlib.import_module(f"protocol.messages.{api}")
+        name = "".join(word.capitalize() for word in api.split("_"))
+        request = build(getattr(module, f"{name}Request"), fields, version)
+        try:
+            return self._connected().send(request, getattr(module, f"{name}Response"), version)
+        except ClientError:
+            self.close()
+            return None
+
+    def begin(self) -> None:
+        """Forget answers and ids: another script begins."""
+        self.answers.clear()
+        self._ids.clear()
+
+    def close(self) -> None:
+        """Close the connection; the next question makes another."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = Client(self.bootstrap, timeout_s=10.0)
+        return self._client
+
+    def plain(self, value: Any, name: str = "") -> Any:
+        """A value as dictionaries, lists and scalars, what a broker chooses replaced."""
+        if isinstance(value, Struct):
+            return {
+                field.name: self.plain(getattr(value, field.name), field.name)
+                for field in value.FIELDS
+                if field.name not in _LEFT_OUT
+            }
+        if isinstance(value, list):
+            if value and isinstance(value[0], int):
+                return sorted(value)
+            return sorted((self.plain(item, name) for item in sorted(value, key=_place)), key=repr)
+        if name in _CHOSEN and value not in _CHOSEN_NOWHERE:
+            kind = _CHOSEN[name]
+            number = sum(of == kind for of, _ in self._ids)
+            return self._ids.setdefault((kind, value), f"<{kind} {number}>")
+        if name == "error_message":
+            return "<text>" if value else None
+        if _TIME.match(name) and isinstance(value, int):
+            return (value > 0) - (value < 0)
+        if name == "records" and value is not None:
+            return [_plain_batch(batch) for batch in iter_batches(value)]
+        return bytes(value) if isinstance(value, memoryview) else value
+
+
+def _place(item: Any) -> tuple[str, ...]:
+    """What puts a list in order whose order means nothing; lists of scalars stay as they are."""
+    return tuple(str(getattr(item, name)) for name in _ORDER if getattr(item, name, None) is not None)
+
+
+def _plain_batch(batch: Any) -> Any:
+    records = [(r.offset, None if r.value is None else bytes(r.value)) for r in batch.records()]
+    return {"magic": batch.magic, "size": batch.size_in_bytes, "records": records}
+
+
+def build(cls: type[Struct], fields: Mapping[str, Any], version: int) -> Any:
+    """A struct from plain values: dictionaries for structs, lists for arrays. What the version lacks is left out."""
+    values = {}
+    for field in cls.FIELDS:
+        if field.name not in fields:
+            continue
+        if not field.versions.has(version):
+            continue
+        value = fields[field.name]
+        item = field.item
+        if isinstance(item, type) and issubclass(item, Struct):
+            value = _build_all(item, value, version)
+        values[field.name] = value
+    unknown = set(fields) - {field.name for field in cls.FIELDS}
+    assert not unknown, f"{cls.__name__} has no {unknown}"
+    return cls(**values)
+
+
+def _build_all(item: type[Struct], value: Any, version: int) -> Any:
+    if isinstance(value, list):
+        return [build(item, part, version) for part in value]
+    return None if value is None else build(item, value, version)

@@ -1,0 +1,90 @@
+"""The table of scripts, and what scripts have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.api_keys import ApiKey
+from protocol.record_batch import BatchOptions, Record, build_batch
+from tests.support.questions import Broker
+
+Script = Callable[[Broker, int], None]
+WAIT_S = 30.0
+TIMESTAMP = int(time.time()) * 1000
+"""Of now: a broker may roll and delete segments with records of long ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One script: it asks ``api`` in the version it is given."""
+
+    api: str
+    run: Script
+
+    @property
+    def api_key(self) -> int:
+        return int(ApiKey[self.api.upper()])
+
+
+SCRIPTS: list[Entry] = []
+
+
+def script(api: str) -> Callable[[Script], Script]:
+    """Register a script for an API."""
+
+    def register(run: Script) -> Script:
+        SCRIPTS.append(Entry(api, run))
+        return run
+
+    return register
+
+
+def create(broker: Broker, name: str, partitions: int = 1, **configs: str) -> None:
+    """A topic whose partitions answer."""
+    pairs = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+    topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": pairs}
+    created = broker.ask_quietly("create_topics", 5, topics=[topic], timeout_ms=30_000).topics[0]
+    assert created.error_code == 0, created
+    until_led(broker, name, partitions)
+
+
+def until_led(broker: Broker, name: str, partitions: int) -> None:
+    """Wait until every partition of a topic takes requests."""
+    asked = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        found = broker.ask_quietly("list_offsets", 1, topics=[{"name": name, "partitions": asked}])
+        if all(partition.error_code == 0 for partition in found.topics[0].partitions):
+            return
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+
+
+def until_error(broker: Broker, code: int, api: str, version: int, **fields: object) -> None:
+    """Ask until the answer's error code is this one: what Kafka does behind the answer has happened."""
+    deadline = time.monotonic() + WAIT_S
+    while broker.ask_quietly(api, version, **fields).error_code != code:
+        assert time.monotonic() < deadline, (api, fields)
+        time.sleep(0.01)
+
+
+def topic_id(broker: Broker, name: str) -> bytes:
+    """The id of a topic."""
+    found: bytes = broker.ask_quietly("metadata", 12, topics=[{"name": name}]).topics[0].topic_id
+    return found
+
+
+def batch(*values: bytes | None, key: bytes | None = None, **options: int | bool) -> memoryview:
+    """A batch of these values; ``options`` are the producer's."""
+    records = [Record(offset, TIMESTAMP + offset, key, value, []) for offset, value in enumerate(values)]
+    return memoryview(build_batch(records, BatchOptions(**options)))  # type: ignore[arg-type]
+
+
+def write(broker: Broker, name: str, *values: bytes, partition: int = 0) -> None:
+    """Produce these values as one batch."""
+    partitions = [{"index": partition, "records": batch(*values)}]
+    topics = [{"name": name, "partition_data": partitions}]
+    response = broker.ask_quietly("produce", 7, acks=-1, timeout_ms=5_000, topic_data=topics)
+    assert response.responses[0].partition_responses[0].error_code == 0, response
