@@ -103,7 +103,7 @@ def answer(stream: object, sent: deque[float], latencies: list[float]) -> None:
 
 def create_topics(bootstrap: str, names: list[str]) -> None:
     """The benchmark's topics."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     topics = [NewTopic(name, 1, config=TOPICS[name.rpartition(".")[0]]) for name in names]
     admin = AdminClient({"bootstrap.servers": bootstrap})
