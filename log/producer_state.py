@@ -51,6 +51,8 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_OFFSET = -1
 MAX_SEQUENCE = 2**31 - 1
+LOADED_GRACE_MS = 3_600_000
+"""A producer read from a snapshot is known for at least this long: longer than clients retry (delivery.timeout.ms)."""
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
 
 
@@ -375,10 +377,13 @@ class ProducerStateManager:
             self.remove_snapshot(offset)
             return False
         now, monotonic = self._time.milliseconds(), self._time.monotonic_ms()
+        # A retry may come right after the restart, whatever the records' own timestamps say (a backfill's are years
+        # old, and the wall clock may have jumped): who looks expired is forgotten only after a grace.
+        idle_before_ms = max(self._expiration_ms - LOADED_GRACE_MS, 0)
         for item in saved:
-            if item.current_txn_first_offset >= 0 or now - item.timestamp < self._expiration_ms:
-                entry = self.producers[item.producer_id] = ProducerEntry.from_snapshot(item)
-                entry.touched_ms = monotonic
+            entry = self.producers[item.producer_id] = ProducerEntry.from_snapshot(item)
+            is_old = now - item.timestamp >= self._expiration_ms
+            entry.touched_ms = monotonic - idle_before_ms if is_old else monotonic
         opened = sorted((entry.current_txn_first_offset, number) for number, entry in self.producers.items())
         self._ongoing = {first: number for first, number in opened if first >= 0}
         return True

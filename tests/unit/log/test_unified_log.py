@@ -220,6 +220,27 @@ class TestProducers:
         bench.time.advance(86_400_001)
         assert log.producer_state.remove_expired(log.lock) == 1
 
+    def test_a_restart_forgets_no_producer_for_its_old_timestamps(self, bench: LogBench) -> None:
+        log = bench.open()
+        append(log, producer_batch(0))
+        log.close()
+        assert isinstance(bench.time, ManualTime)
+        bench.time.jump_wall(1000 * 86_400_000)
+        reopened = bench.open(clean=True)
+        assert append(reopened, producer_batch(0)).duplicate
+        assert reopened.producer_state.remove_expired(reopened.lock) == 0
+
+    def test_a_loaded_producer_that_looks_expired_goes_after_a_grace(self, bench: LogBench) -> None:
+        log = bench.open()
+        append(log, producer_batch(0))
+        log.close()
+        assert isinstance(bench.time, ManualTime)
+        bench.time.jump_wall(1000 * 86_400_000)
+        reopened = bench.open(clean=True)
+        assert reopened.producer_state.remove_expired(reopened.lock) == 0
+        bench.time.advance(3_600_001)
+        assert reopened.producer_state.remove_expired(reopened.lock) == 1
+
 
 class TestTransactions:
     def test_open_transaction_holds_the_last_stable_offset(self, bench: LogBench) -> None:
