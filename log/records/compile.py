@@ -10,7 +10,12 @@ import importlib
 import os
 import sys
 
-DEFAULT_MODULES = ("log.records.kernels", "log.records.kernel_image", "log.records.scan_kernels", "log.find.kernel_calls")
+DEFAULT_MODULES = (
+    "log.records.kernels",
+    "log.records.kernel_image",
+    "log.records.scan_kernels",
+    "log.find.kernel_calls",
+)
 #: Compilation gives way to the broker it works for.
 NICENESS = 10
 
