@@ -131,12 +131,8 @@ def kill_while_recovering(broker: TidelogProcess, delay_s: float) -> None:
     broker.kill()
 
 
-@pytest.mark.timeout(300)
-def test_kill_loop(tmp_path: Path) -> None:
-    seed = int(os.environ.get("TIDELOG_KILL_SEED", str(random.SystemRandom().randrange(10**6))))
-    print(f"TIDELOG_KILL_SEED={seed}")
-    chance = random.Random(seed)
-    broker = TidelogProcess(tmp_path, OVERRIDES).start()
+def kill_in_rounds(broker: TidelogProcess, chance: random.Random) -> None:
+    """Load, kill, recover, compare, over and over."""
     with raw_client.connect(broker.port) as connection:
         connection.sendall(raw_client.frame(3, 1, 1, struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode()))
         raw_client.receive_frame(connection)
@@ -155,7 +151,15 @@ def test_kill_loop(tmp_path: Path) -> None:
         broker.start()
         verify(read_all(broker.port), producers)
     assert sum(len(producer.acknowledged) for producer in producers) > 100
-    broker.terminate()
+
+
+@pytest.mark.timeout(300)
+def test_kill_loop(tmp_path: Path) -> None:
+    seed = int(os.environ.get("TIDELOG_KILL_SEED", str(random.SystemRandom().randrange(10**6))))
+    print(f"TIDELOG_KILL_SEED={seed}")
+    with TidelogProcess(tmp_path, OVERRIDES) as broker:
+        kill_in_rounds(broker, random.Random(seed))
+        broker.terminate()
     command = [sys.executable, "-m", "tidelog.cli", "check", str(broker.data_directory)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
