@@ -148,7 +148,11 @@ class SqliteMetadataStore:
         self._time = time
         try:
             self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-            self._prepare()
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()  # what is refused is not held open
+                raise
         except sqlite3.Error as error:
             raise MetadataStoreError(f"cannot open metadata store {path}: {error}") from error
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -181,9 +182,8 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path, time: ManualTime) ->
 
 def test_a_store_of_a_later_format_is_refused(store: SqliteMetadataStore, path: str, time: ManualTime) -> None:
     store.close()
-    with sqlite3.connect(path) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
-    connection.close()
     with pytest.raises(MetadataStoreError, match="format 99"):
         SqliteMetadataStore(path, time)
 
