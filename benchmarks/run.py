@@ -140,13 +140,13 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
         with TemporaryDirectory(prefix="bench-", dir=BUILD, ignore_cleanup_errors=True) as work:
             machine.prewarm_page_cache(Path(work), prewarm)
             Bench(scale, contenders(asked.rival, not asked.no_tidelog), Path(work), results).measure(rows)
-    finally:  # what was measured before a failure is worth seeing
+    finally:  # what was measured before a failure is worth keeping
         table = markdown_table(rows, results)
         report(f"\n{machine.describe()}, commit {machine.commit()}\n\n{table}")
-    for line in missed(rows, results):
-        report(f"missed: {line}")
-    if asked.save or not (asked.quick or asked.only or asked.no_tidelog):
-        save(rows, results, table, f"{'Quick run' if asked.quick else 'Medians'}, rounds: {scale.rounds}.")
+        for line in missed(rows, results):
+            report(f"missed: {line}")
+        if asked.save or not (asked.quick or asked.only or asked.no_tidelog):
+            save(rows, results, table, f"{'Quick run' if asked.quick else 'Medians'}, rounds: {scale.rounds}.")
     return 0
 
 

@@ -69,7 +69,7 @@ class ApacheKafka(BrokerProcess):
 
     name = "apache-kafka"
     start_timeout_s = 120.0
-    stop_timeout_s = 60.0
+    stop_timeout_s = 300.0  # a node with 10,000 partitions takes more than a minute
 
     def __init__(
         self,
