@@ -1,4 +1,4 @@
-"""Apache Kafka's jars, resolved by Maven once and kept below ``build/kafka``.
+"""Apache Kafka's jars, resolved by Maven once and kept below ``build/kafka`` (others' too, in a place of their own).
 
 A small POM is written per set of jars, ``mvn dependency:copy-dependencies`` copies the closure into ``jars/``, and a
 ``complete`` marker is made last: a directory without the marker is built anew, so a killed Maven leaves nothing that
@@ -82,13 +82,13 @@ def build_lock(directory: Path) -> Iterator[None]:
         yield
 
 
-def resolve(name: str, artifacts: Sequence[Artifact]) -> Path:
+def resolve(name: str, artifacts: Sequence[Artifact], below: Path = BUILD / "kafka") -> Path:
     """The directory that holds these artifacts' jars and all they depend on; downloaded on the first call.
 
-    ``name`` is the directory below ``build/kafka``. Raises MissingToolError without Maven or Java, RuntimeError with
+    ``name`` is the directory in ``below``. Raises MissingToolError without Maven or Java, RuntimeError with
     Maven's last lines where it fails. Any thread or process.
     """
-    directory = BUILD / "kafka" / name
+    directory = below / name
     pom = _pom(artifacts)
     if _is_complete(directory, pom):
         return directory / "jars"
