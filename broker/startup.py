@@ -1,6 +1,6 @@
 """Builds a broker's parts in the one order that works, and tells whose data directory it is.
 
-    directories exist -> locked against a second broker -> store opens -> meta.properties compared or written
+    directories exist -> locked against a second broker -> meta.properties compared or written -> store opens
     -> topics and configs from the store -> logs (recovered, or only looked at after a clean stop) -> the rest
 
 Everything here runs before the listener opens, so what it imports counts against the start-up budget. Loop thread
@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import random
 from asyncio import AbstractEventLoop
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.broker import Broker
 from broker.config_manager import ConfigManager
@@ -32,7 +33,7 @@ from broker.timers import TimerQueue
 from broker.topic_manager import TopicManager
 from log.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
 from log.config import LogConfig
-from log.file_system import FileSystem, OpenFile, OsFileSystem
+from log.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
 from log.manager import LogManager
 from log.time import Time
 from log.topic_partition import TopicPartition
@@ -46,72 +47,94 @@ STORE_FILE = "metadata.sqlite"
 LOCK_FILE = ".lock"
 
 
+class ClaimedDirectories(NamedTuple):
+    """The data directories this broker may use, and those it cannot."""
+
+    cluster_id: str
+    locks: list[OpenFile]
+    failures: dict[str, KafkaStorageError]
+    """Path as configured -> why it is offline from the start."""
+
+
+class _Topics(NamedTuple):
+    """What the metadata store told of topics, and who tells it of changes."""
+
+    store: SqliteMetadataStore
+    metadata: MetadataCache
+    topics: TopicManager
+    configs: ConfigManager
+
+
 async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop) -> Broker:
     """All parts, ready to answer requests. Raises StartError; ConfigError for what the admin API once stored."""
     file_system = OsFileSystem()
     executor = ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker")
     try:
-        locks = [claim_directory(file_system, directory) for directory in config.log_dirs]
-        cluster_id = check_identity(file_system, config)
-        store = SqliteMetadataStore(os.path.join(config.log_dirs[0], STORE_FILE), time)
-        metadata = MetadataCache()
-        configs = ConfigManager(config, store, metadata)
-        topics = TopicManager(
-            config,
-            store,
-            metadata,
-            validate_configs=configs.validate_topic_configs,
-            new_topic_id=partial(random_uuid, random.SystemRandom()),
-        )
-        configs.topics = topics
-        topics.load()
-        configs.load()
-        log_manager = LogManager(
-            config.log_dirs,
-            file_system,
-            time,
-            LogConfig(config.topic_defaults()),
-            recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
-        )
-        topic_configs = {name: configs.log_config(image) for name, image in metadata.topics.items()}
+        claimed = claim_directories(file_system, config)
+        known = load_topics(config, time)
+        log_manager = log_manager_of(config, file_system, time, claimed.failures)
+        topic_configs = {name: known.configs.log_config(image) for name, image in known.metadata.topics.items()}
         found = await loop.run_in_executor(executor, log_manager.startup, topic_configs)
-        strays = sweep_strays(log_manager, topics, found)
+        strays = sweep_strays(log_manager, known.topics, found)
     except (KafkaStorageError, MetadataStoreError) as error:
         raise StartError(str(error)) from error
     timers = TimerQueue(time.monotonic_ms, loop.call_later)
     purgatory = Purgatory(timers, loop.call_soon)
     replica_manager = ReplicaManager(
-        metadata=metadata,
+        metadata=known.metadata,
         log_manager=log_manager,
         purgatory=purgatory,
-        log_config=configs.log_config,
+        log_config=known.configs.log_config,
         in_thread=partial(in_thread, loop, executor),
         node_id=config.node_id,
     )
     replica_manager.make_way = strays.make_way
-    topics.set_listener(replica_manager)
+    known.topics.set_listener(replica_manager)
     return Broker(
-        config=config,
-        time=time,
-        loop=loop,
-        executor=executor,
-        timers=timers,
-        purgatory=purgatory,
-        metrics=Metrics(),
-        store=store,
-        metadata=metadata,
-        log_manager=log_manager,
-        replica_manager=replica_manager,
-        topics=topics,
-        configs=configs,
+        config=config, time=time, loop=loop, executor=executor, timers=timers, purgatory=purgatory, metrics=Metrics(),
+        store=known.store, metadata=known.metadata, log_manager=log_manager, replica_manager=replica_manager,
+        topics=known.topics, configs=known.configs, producer_ids=ProducerIdManager(known.store),
         fetch_sessions=FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots"), time.monotonic_ms, random.Random()
         ),
-        producer_ids=ProducerIdManager(store),
-        node_id=config.node_id,
-        cluster_id=cluster_id,
-        locks=locks,
+        node_id=config.node_id, cluster_id=claimed.cluster_id, locks=claimed.locks,
+    )  # fmt: skip
+
+
+def load_topics(config: BrokerConfig, time: Time) -> _Topics:
+    """Open the store of the first data directory and read it. Raises MetadataStoreError, ConfigError."""
+    store = SqliteMetadataStore(os.path.join(config.log_dirs[0], STORE_FILE), time)
+    metadata = MetadataCache()
+    configs = ConfigManager(config, store, metadata)
+    topics = TopicManager(
+        config,
+        store,
+        metadata,
+        validate_configs=configs.validate_topic_configs,
+        new_topic_id=partial(random_uuid, random.SystemRandom()),
     )
+    configs.topics = topics
+    topics.load()
+    configs.load()
+    return _Topics(store, metadata, topics, configs)
+
+
+def log_manager_of(
+    config: BrokerConfig, file_system: FileSystem, time: Time, failures: Mapping[str, KafkaStorageError]
+) -> LogManager:
+    """The manager of all data directories, those in ``failures`` offline already."""
+    manager = LogManager(
+        config.log_dirs,
+        file_system,
+        time,
+        LogConfig(config.topic_defaults()),
+        recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
+    )
+    failed = {os.path.abspath(path): error for path, error in failures.items()}
+    for directory in manager.directories:
+        if directory.path in failed:
+            directory.state.mark_offline(failed[directory.path])
+    return manager
 
 
 def sweep_strays(log_manager: LogManager, topics: TopicManager, found: list[TopicPartition]) -> StrayLogs:
@@ -124,10 +147,44 @@ def sweep_strays(log_manager: LogManager, topics: TopicManager, found: list[Topi
     return strays
 
 
+def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedDirectories:
+    """Make, lock and identify every data directory. One that cannot be used is offline and the others serve.
+
+    But for the first: it holds the broker's metadata, as it does in Kafka unless ``metadata.log.dir`` is set.
+
+    Raises StartError when a directory is another broker's, another cluster's or node's, or the first cannot be used;
+    CheckpointCorruptError for a damaged ``meta.properties``.
+    """
+    locks: list[OpenFile] = []
+    identities: dict[str, MetaProperties | None] = {}
+    failures: dict[str, KafkaStorageError] = {}
+    for directory in config.log_dirs:
+        try:
+            locks.append(claim_directory(file_system, directory))
+            identities[directory] = read_meta_properties(file_system, directory)
+        except LogStorageError as error:
+            failures[directory] = error
+    cluster_id = check_identity(identities, config)
+    for directory in [directory for directory, identity in identities.items() if identity is None]:
+        identity = MetaProperties(cluster_id, config.node_id, random_uuid(random.SystemRandom()))
+        try:
+            write_meta_properties(file_system, directory, identity)
+        except LogStorageError as error:
+            failures[directory] = error
+    if len(failures) == len(config.log_dirs):
+        raise StartError("no data directory can be used: " + "; ".join(map(str, failures.values())))
+    if config.log_dirs[0] in failures:
+        raise StartError(
+            f"the first data directory, {config.log_dirs[0]}, holds the broker's metadata and cannot be used: "
+            f"{failures[config.log_dirs[0]]}"
+        )
+    return ClaimedDirectories(cluster_id, locks, failures)
+
+
 def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:
     """Make the directory if need be and lock it for this process; the lock ends with the process (F24).
 
-    Raises StartError when another broker has it, KafkaStorageError.
+    Raises StartError when another broker has it, LogStorageError.
     """
     file_system.make_directory(directory)
     path = os.path.join(directory, LOCK_FILE)
@@ -137,24 +194,22 @@ def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:
     return lock
 
 
-def check_identity(file_system: FileSystem, config: BrokerConfig) -> str:
-    """The cluster's id: as ``meta.properties`` says, else as configured, else a new one, written where it is missing.
+def check_identity(found: Mapping[str, MetaProperties | None], config: BrokerConfig) -> str:
+    """The cluster's id: as the directories' ``meta.properties`` say, else as configured, else a new one.
 
-    Raises StartError when a directory belongs to another cluster or node, KafkaStorageError.
+    Raises StartError when a directory belongs to another cluster or node.
     """
-    found = {directory: read_meta_properties(file_system, directory) for directory in config.log_dirs}
     ids = {properties.cluster_id for properties in found.values() if properties is not None}
     configured = config.get("cluster.id")
     cluster_id: str = configured or next(iter(ids), None) or uuid_to_str(random_uuid(random.SystemRandom()))
     for directory, properties in found.items():
         if properties is None:
-            identity = MetaProperties(cluster_id, config.node_id, random_uuid(random.SystemRandom()))
-            write_meta_properties(file_system, directory, identity)
-        elif properties.cluster_id != cluster_id:
+            continue
+        if properties.cluster_id != cluster_id:
             raise StartError(
                 f"the data directory {directory} belongs to cluster {properties.cluster_id}, not to {cluster_id}"
             )
-        elif properties.node_id != config.node_id:
+        if properties.node_id != config.node_id:
             raise StartError(
                 f"the data directory {directory} belongs to node {properties.node_id}, not to node {config.node_id}"
             )

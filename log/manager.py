@@ -193,7 +193,7 @@ class LogManager:
         else:
             self._configs = topic_configs
         strays: list[TopicPartition] = []
-        for directory in self.directories:
+        for directory in self._online:
             try:
                 strays += self._find_logs(directory)
             except KafkaStorageError as error:

@@ -59,6 +59,30 @@ def test_one_directory_dies_the_other_serves(tmp_path: Path, durable: bool) -> N
         assert [code for code, _ in directories(broker.port).values()] == [0, 0]
 
 
+def test_a_directory_that_is_no_directory_at_the_start_is_offline_and_the_others_serve(tmp_path: Path) -> None:
+    first, second, away = tmp_path / "a", tmp_path / "b", tmp_path / "away"
+    disk = FailingDisk(tmp_path / "disk")
+    with BrokerOnFailingDisk(tmp_path, disk, {"log.dirs": f"{first},{second}"}) as broker:
+        create(broker.port, "t", 4)
+        placed = directories(broker.port)
+        dead, alive = placed[str(second)][1], placed[str(first)][1]
+        broker.terminate()
+        second.rename(away)
+        second.write_text("mounted wrongly")
+        broker.start()
+        after = directories(broker.port)
+        assert after == {str(first): (0, alive), str(second): (KafkaStorageError.code, set())}
+        answers = [produce(broker.port, "t", number) for number in range(4)]
+        assert answers == [KafkaStorageError.code if number in dead else 0 for number in range(4)]
+        create(broker.port, "new", 2)
+        assert [produce(broker.port, "new", number) for number in range(2)] == [0, 0]
+        broker.terminate()
+        second.unlink()
+        away.rename(second)
+        broker.start()
+        assert [produce(broker.port, "t", number) for number in range(4)] == [0] * 4
+
+
 def test_a_background_sync_that_fails_takes_the_directory_offline(tmp_path: Path) -> None:
     """``flush.ms``: nobody waits for it, but what follows must not be acknowledged as if it had worked."""
     disk = FailingDisk(tmp_path / "disk")

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from broker.config import BrokerConfig
 from broker.errors import StartError
-from broker.startup import check_identity, claim_directory
-from log.file_system import OsFileSystem
+from broker.startup import ClaimedDirectories, claim_directories, claim_directory
+from log.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
 
 CLUSTER = "5L6g3nShT-eMCtK--X86sw"
 OTHER = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -28,23 +29,74 @@ def test_a_directory_is_claimed_once(tmp_path: Path) -> None:
     claim_directory(file_system, directory).close()
 
 
+def claim(config: BrokerConfig, file_system: FileSystem | None = None) -> ClaimedDirectories:
+    """Claimed, and given back at once: what it found."""
+    claimed = claim_directories(file_system or OsFileSystem(), config)
+    for lock in claimed.locks:
+        lock.close()
+    return claimed
+
+
 def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
-    first = check_identity(OsFileSystem(), config(tmp_path))
-    assert check_identity(OsFileSystem(), config(tmp_path)) == first
+    first = claim(config(tmp_path)).cluster_id
+    assert claim(config(tmp_path)).cluster_id == first
     assert f"cluster.id={first}" in (tmp_path / "meta.properties").read_text()
 
 
 def test_a_configured_cluster_id_is_used(tmp_path: Path) -> None:
-    assert check_identity(OsFileSystem(), config(tmp_path, cluster_id=CLUSTER)) == CLUSTER
+    assert claim(config(tmp_path, cluster_id=CLUSTER)).cluster_id == CLUSTER
 
 
 def test_another_clusters_directory_is_refused(tmp_path: Path) -> None:
-    check_identity(OsFileSystem(), config(tmp_path, cluster_id=CLUSTER))
+    claim(config(tmp_path, cluster_id=CLUSTER))
     with pytest.raises(StartError, match=f"belongs to cluster {CLUSTER}, not to {OTHER}"):
-        check_identity(OsFileSystem(), config(tmp_path, cluster_id=OTHER))
+        claim(config(tmp_path, cluster_id=OTHER))
 
 
 def test_another_nodes_directory_is_refused(tmp_path: Path) -> None:
-    check_identity(OsFileSystem(), config(tmp_path))
+    claim(config(tmp_path))
     with pytest.raises(StartError, match="belongs to node 1, not to node 2"):
-        check_identity(OsFileSystem(), config(tmp_path, node_id="2"))
+        claim(config(tmp_path, node_id="2"))
+
+
+class BrokenBelow(OsFileSystem):
+    """A disk whose one directory can be read, but not locked or written."""
+
+    def __init__(self, broken: Path, operation: str) -> None:
+        self.broken = str(broken)
+        self.operation = operation
+
+    def lock_file(self, path: str, *, shared: bool = False) -> OpenFile | None:
+        if self.operation == "lock" and path.startswith(self.broken):
+            raise LogStorageError("lock", path, errno.EIO)
+        return super().lock_file(path, shared=shared)
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        if self.operation == "write" and path.startswith(self.broken):
+            raise LogStorageError("write", path, errno.EROFS)
+        super().replace_file(path, data, sync=sync)
+
+
+@pytest.mark.parametrize("operation", ["lock", "write"])
+def test_a_directory_that_cannot_be_used_is_offline_and_the_others_serve(tmp_path: Path, operation: str) -> None:
+    good, bad = tmp_path / "a", tmp_path / "b"
+    claimed = claim(config(tmp_path, log_dirs=f"{good},{bad}"), BrokenBelow(bad, operation))
+    assert list(claimed.failures) == [str(bad)]
+    assert f"cluster.id={claimed.cluster_id}" in (good / "meta.properties").read_text()
+
+
+def test_a_directory_that_cannot_be_made_is_offline(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    bad = tmp_path / "file" / "b"
+    assert list(claim(config(tmp_path, log_dirs=f"{tmp_path / 'a'},{bad}")).failures) == [str(bad)]
+
+
+def test_the_first_directory_holds_the_metadata_and_must_work(tmp_path: Path) -> None:
+    bad = tmp_path / "a"
+    with pytest.raises(StartError, match=r"the first data directory.*holds the broker's metadata and cannot be used"):
+        claim(config(tmp_path, log_dirs=f"{bad},{tmp_path / 'b'}"), BrokenBelow(bad, "lock"))
+
+
+def test_without_any_directory_the_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"no data directory can be used: .*lock"):
+        claim(config(tmp_path, log_dirs=str(tmp_path / "a")), BrokenBelow(tmp_path, "lock"))
