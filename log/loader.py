@@ -21,7 +21,13 @@ import os
 from typing import NamedTuple
 
 from log.batch_scan import iter_headers
-from log.checkpoints import CheckpointCorruptError, read_partition_metadata, write_partition_metadata
+from log.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    CheckpointCorruptError,
+    read_offset_checkpoint,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
 from log.file_system import FileEntry
@@ -49,6 +55,7 @@ from log.segments import LogSegments
 from log.topic_partition import TopicPartition
 from log.unified_log import LogParts, UnifiedLog
 from protocol.errors import CorruptMessageError, InconsistentTopicIdError, KafkaStorageError
+from protocol.record_batch import MAGIC_V2
 
 logger = logging.getLogger(__name__)
 
@@ -229,12 +236,25 @@ class LogLoader:
             if previous_end is not None and segment.base_offset < previous_end:
                 raise LogLoadError(f"{where} overlaps the segment before it, which ends at {previous_end}")
             gap = previous_end is not None and segment.base_offset > previous_end
-            if gap and not self._is_compacted:
+            if gap and not (self._was_cleaned_below(segment.base_offset) or _shows_compaction(segments, segment)):
                 raise LogLoadError(
-                    f"offsets {previous_end} to {segment.base_offset - 1} are missing before {where}; if the topic was "
-                    f"compacted once, set cleanup.policy=compact,delete to accept that"
+                    f"offsets {previous_end} to {segment.base_offset - 1} are missing before {where}, and nothing says "
+                    f"that the topic was compacted once; set cleanup.policy=compact,delete to accept that"
                 )
             previous_end = segment.read_next_offset()
+
+    def _was_cleaned_below(self, offset: int) -> bool:
+        """True when gaps below ``offset`` are the cleaner's: it is a compacted topic's log, or it was once and the
+        cleaner had come so far."""
+        if self._is_compacted:
+            return True
+        path = os.path.join(self._request.directory_state.path, CLEANER_OFFSET_FILE)
+        try:
+            cleaned = read_offset_checkpoint(self._file_system, path)
+        except CheckpointCorruptError as error:
+            logger.warning("what was compacted once is not known: %s", error)
+            return False
+        return cleaned.get(self._request.topic_partition, 0) >= offset
 
     # ---- indices and recovery
 
@@ -285,7 +305,8 @@ class LogLoader:
         end: int | None = None
         for number, segment in enumerate(unflushed, 1):
             # A file can lose its unsynced end just between two batches; what follows is then as lost as behind damage.
-            cut = cut or (end is not None and segment.base_offset > end >= recovery_point and not self._is_compacted)
+            gap = end is not None and segment.base_offset > end >= recovery_point
+            cut = cut or (gap and not self._was_cleaned_below(segment.base_offset))
             if cut:
                 logger.warning("%s: removing unsynced segment %d behind the cut", self._directory, segment.base_offset)
                 segment.close()
@@ -361,3 +382,20 @@ class LogLoader:
                 if header.leader_epoch > self._epochs.latest_epoch:
                     self._epochs.assign(header.leader_epoch, header.base_offset, write=False)
         self._epochs.flush()
+
+
+def _shows_compaction(segments: LogSegments, end: LogSegment) -> bool:
+    """True when a batch before ``end`` lacks records or offsets are missing inside of one file: only a
+    cleaner leaves that, so the log was compacted once, here or by an Apache Kafka."""
+    for segment in segments:
+        if segment is end:
+            return False
+        next_offset: int | None = segment.base_offset
+        for header in segment.headers():
+            if header.magic < MAGIC_V2:
+                next_offset = None
+                continue
+            if header.record_count <= header.last_offset_delta or next_offset not in (None, header.base_offset):
+                return True
+            next_offset = header.last_offset + 1
+    return False

@@ -1,0 +1,80 @@
+"""A topic that was compacted once and has ``cleanup.policy=delete`` now: the cleaner's gaps are served, a segment that
+somebody removed is still refused (F7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cleaner.cleaner import Cleaner, CleanerOptions
+from cleaner.engine import ReferenceEngine
+from log.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
+from log.config import LogConfig
+from log.file_system import OsFileSystem
+from log.recovery import LogLoadError
+from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log, records_of, whole
+
+DELETE = LogConfig({"message.timestamp.type": "CreateTime", "cleanup.policy": "delete", "segment.bytes": "2000"})
+GAP_ENDS_AT = 12
+
+
+def compact_once(directory: Path, *, first_keys: tuple[bytes, ...]) -> dict[int, bytes | None]:
+    """Two segments with offsets 10 and 11 missing between them, synced and closed; what is left by offset.
+
+    The batches before the gap hold ``first_keys``, one each; a key that comes twice leaves a hole among them.
+    """
+    log = open_log(directory, compacted(segment_bytes=2000, file_delete_delay_ms=0))
+    writer = LogWriter(log)
+    for key in first_keys:
+        writer.append([(key, b"-" * 60)])
+    for _ in range(2):
+        writer.append([(b"again", b"-" * 60)])
+    writer.roll()
+    assert log.log_end_offset == GAP_ENDS_AT
+    writer.append([(b"again", b"-" * 1500)])
+    writer.roll()
+    writer.append([(b"tail", b"")])
+    Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024)).clean(whole(log), NOW_MS)
+    log.environment.deletions.run(everything=True)
+    bases = [segment.base_offset for segment in log.segments]
+    assert bases[:2] == [0, GAP_ENDS_AT]
+    assert log.segments.first.read_next_offset() == GAP_ENDS_AT - 2
+    kept = {record.offset: record.key for record in records_of(log)}
+    log.flush()
+    log.close()
+    return kept
+
+
+UNIQUE = tuple(b"key %d" % number for number in range(10))
+REPEATED = (*UNIQUE[:9], UNIQUE[0])
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
+def test_gaps_below_the_cleaners_checkpoint_are_served(tmp_path: Path, clean: bool) -> None:
+    kept = compact_once(tmp_path, first_keys=UNIQUE)
+    write_offset_checkpoint(OsFileSystem(), str(tmp_path / CLEANER_OFFSET_FILE), {PARTITION: GAP_ENDS_AT + 1})
+    log = open_log(tmp_path, DELETE, clean=clean)
+    assert {record.offset: record.key for record in records_of(log)} == kept
+
+
+def test_gaps_are_served_where_the_batches_before_them_show_that_a_cleaner_was_there(tmp_path: Path) -> None:
+    kept = compact_once(tmp_path, first_keys=REPEATED)
+    log = open_log(tmp_path, DELETE, clean=True)
+    assert {record.offset: record.key for record in records_of(log)} == kept
+
+
+@pytest.mark.parametrize("cleaned_below", [None, GAP_ENDS_AT - 1])
+def test_a_gap_that_nothing_explains_is_refused(tmp_path: Path, cleaned_below: int | None) -> None:
+    compact_once(tmp_path, first_keys=UNIQUE)
+    if cleaned_below is not None:
+        write_offset_checkpoint(OsFileSystem(), str(tmp_path / CLEANER_OFFSET_FILE), {PARTITION: cleaned_below})
+    with pytest.raises(LogLoadError, match="offsets 10 to 11 are missing before"):
+        open_log(tmp_path, DELETE, clean=True)
+
+
+def test_a_damaged_checkpoint_explains_nothing(tmp_path: Path) -> None:
+    compact_once(tmp_path, first_keys=UNIQUE)
+    (tmp_path / CLEANER_OFFSET_FILE).write_text("0\nmany\n")
+    with pytest.raises(LogLoadError, match="offsets 10 to 11 are missing before"):
+        open_log(tmp_path, DELETE, clean=True)
