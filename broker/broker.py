@@ -58,6 +58,8 @@ class Broker:
     """The indexer thread, once a topic with an index has made ``broker.indexing`` start it."""
     virtual_partitions: Any = None
     """The partitions of virtual topics, once one was asked for."""
+    quotas: Any = None
+    """Client quotas at work (``broker.quotas``); None while none was ever set."""
 
 
 class RequestContext:
@@ -75,6 +77,7 @@ class RequestContext:
         "local_port",
         "principal",
         "raw_client_id",
+        "throttle_ms",
     )
 
     def __init__(
@@ -90,6 +93,7 @@ class RequestContext:
         self.correlation_id = -1
         self.client_id: str | None = None
         self.raw_client_id = b""
+        self.throttle_ms = 0
         self.listener_name = listener_name
         self.client_host = client_host
         self.local_host = local_host

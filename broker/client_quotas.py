@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import ip_address
 from typing import NamedTuple
 
 from broker.metadata_store import MetadataStore, Put
@@ -69,6 +68,8 @@ def check_ip_entity(entity: Entity) -> None:
         raise InvalidRequestError("Invalid combination of entity types: an ip stands alone")
     name = entity[0][1]
     if name is not None:
+        from ipaddress import ip_address  # seldom needed, and most of what this module costs at the start
+
         try:
             ip_address(name)
         except ValueError:

@@ -104,6 +104,10 @@ TOPIC_KEYS = (
     ConfigKey("quota.window.num", INT, 11, between(1), LOW,
         "Samples kept to measure the rate of a client with a quota."),
     ConfigKey("quota.window.size.seconds", INT, 1, between(1), LOW, "Length of a sample of a client with a quota."),
+    ConfigKey("controller.quota.window.num", INT, 11, between(1), LOW,
+        "Samples of a client's quota of partitions created and deleted: as many may be saved up for a burst."),
+    ConfigKey("controller.quota.window.size.seconds", INT, 1, between(1), LOW,
+        "Length of a sample of a client's quota of partitions created and deleted."),
     ConfigKey("telemetry.max.bytes", INT, 1024 * 1024, between(1), LOW,
         "The most bytes of metrics a client may push at once."),
 )

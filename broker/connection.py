@@ -333,11 +333,13 @@ class Connection:
         elif answer is None:
             refuse(self, CloseConnectionError("a deferred request failed"))
         else:
-            if isinstance(answer, bytes):
-                self._out.append(answer)
-            else:
+            if not isinstance(answer, bytes):
                 self._out += answer
                 self._has_parts = True
+            elif answer:
+                self._out.append(answer)
+            if self.context.throttle_ms:
+                self._pending = Muted(self._shell.timers, self.context, self._on_answer)
             if not self._in_turn:
                 self._last_active_ms = self._shell.monotonic_ms()
                 self._end_turn()
@@ -436,6 +438,9 @@ class Connection:
         if self.closed:
             return
         self._update_reading()
+        if isinstance(self._pending, Muted):
+            self._pending.abandon()
+            self._pending = None
         if self._pending is None and not self._out and not self._queue and not self._in_thread:
             self.close()
 
@@ -488,6 +493,21 @@ class Connection:
             self.close()
             return
         self._idle_timer = self._shell.timers.schedule(max(max_idle_ms - idle_ms, 1000), self._check_idle)
+
+
+class Muted(Pending):
+    """In the place of an answer, while a client that is over its quota has to wait (KIP-219). Its answer is empty."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(
+        self, timers: TimerQueue, context: RequestContext, on_answer: Callable[[bytes | Parts | None], None]
+    ) -> None:
+        self._timer = timers.schedule(context.throttle_ms, lambda: on_answer(b""))
+        context.throttle_ms = 0
+
+    def abandon(self) -> None:
+        self._timer.cancel()
 
 
 def refuse(connection: Connection, error: BaseException) -> None:

@@ -201,6 +201,10 @@ class Dispatcher:
             )
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
         request, _ = route.decode_from(frame, position, route.api_version)
+        if self._broker.quotas is not None:
+            from broker.throttling import answer  # only brokers whose clients have quotas need it
+
+            return answer(self._broker, route, context, request, len(frame))
         return route.answer(self._broker, context, request)
 
     def _make_route(self, word: int) -> Route | None:

@@ -23,6 +23,7 @@ from broker.acceptor import Acceptor, highest_client_descriptor, raise_descripto
 from broker.admin_http import AdminListener
 from broker.background import BackgroundJobs, Job
 from broker.broker import Broker, RequestContext
+from broker.client_quotas import QUOTAS_PREFIX
 from broker.config import BrokerConfig, Endpoint
 from broker.connection import STALL_MS, Connection, Limits, Shell
 from broker.dispatch import Dispatcher
@@ -80,6 +81,10 @@ class Server:
         self._descriptor_limit = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
         broker = self._broker = await build_broker(self.config, self.time, loop)
+        if broker.store.list(QUOTAS_PREFIX):
+            from broker.quotas import load_quotas  # only where a client has a quota
+
+            load_quotas(broker)
         idle_ms = self.config.get_int("connections.max.idle.ms")
         limits = Limits(
             max_frame_bytes=self.config.get_int("socket.request.max.bytes"),

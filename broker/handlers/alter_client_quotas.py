@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.client_quotas import ClientQuotas, QuotaChange, entity_of
+from broker.quotas import load_quotas
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.alter_client_quotas import (
@@ -21,7 +22,7 @@ Request = AlterClientQuotasRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-    """Change each entity by itself."""
+    """Change each entity by itself; what is set holds from the next request on."""
     quotas = ClientQuotas(broker.store)
     entries = []
     for entry in request.entries:
@@ -32,6 +33,7 @@ def handle(broker: Broker, context: RequestContext, request: AlterClientQuotasRe
             entries.append(answer(entry))
         except KafkaError as error:
             entries.append(answer(entry, error))
+    load_quotas(broker)
     return AlterClientQuotasResponse(entries=entries)
 
 

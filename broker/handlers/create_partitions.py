@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from broker.broker import Broker, RequestContext
+from broker.quotas import mutation_quota
 from broker.replica_assignment import check_replicas
 from protocol.api_keys import ApiKey
 from protocol.errors import (
@@ -25,10 +26,13 @@ MIN_VERSION = 0
 MAX_VERSION = 3
 Request = CreatePartitionsRequest
 
+_FIRST_VERSION_WITH_STRICT_QUOTA = 3
+
 
 def handle(broker: Broker, context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Widen each topic by itself."""
     names = Counter(topic.name for topic in request.topics)
+    quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results = []
     for topic in request.topics:
         if names[topic.name] == 0:
@@ -37,7 +41,10 @@ def handle(broker: Broker, context: RequestContext, request: CreatePartitionsReq
             if names[topic.name] > 1:
                 names[topic.name] = 0
                 raise InvalidRequestError("Duplicate topic name.")
+            quota.check()
+            image = broker.metadata.topics.get(topic.name)
             results.append(widen(broker, topic, request.validate_only))
+            quota.record(topic.count - (image.partition_count if image is not None else 0))
         except KafkaError as error:
             results.append(failed(topic, error))
     return CreatePartitionsResponse(results=results)

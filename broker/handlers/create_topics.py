@@ -13,6 +13,7 @@ from typing import Any
 
 from broker.broker import Broker, RequestContext
 from broker.metadata import TopicImage
+from broker.quotas import mutation_quota
 from broker.replica_assignment import check_topic_assignment
 from broker.topic_manager import USE_DEFAULT
 from protocol.api_keys import ApiKey
@@ -30,10 +31,13 @@ MIN_VERSION = 0
 MAX_VERSION = 7
 Request = CreateTopicsRequest
 
+_FIRST_VERSION_WITH_STRICT_QUOTA = 6
+
 
 def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create each topic by itself: one that fails does not hold up the others."""
     names = Counter(topic.name for topic in request.topics)
+    quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results = []
     for topic in request.topics:
         if names[topic.name] == 0:
@@ -42,7 +46,9 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
             if names[topic.name] > 1:
                 names[topic.name] = 0
                 raise InvalidRequestError("Duplicate topic name.")
+            quota.check()
             results.append(create(broker, topic, request.validate_only))
+            quota.record(results[-1].num_partitions)
         except KafkaError as error:
             results.append(failed(topic, error))
     return CreateTopicsResponse(topics=results)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.broker import Broker, RequestContext
+from broker.quotas import MutationQuota, mutation_quota
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError, TopicDeletionDisabledError, UnknownTopicIdError
 from protocol.messages.delete_topics import (
@@ -24,16 +25,19 @@ MIN_VERSION = 0
 MAX_VERSION = 6
 Request = DeleteTopicsRequest
 
+_FIRST_VERSION_WITH_STRICT_QUOTA = 5
+
 
 def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete each topic by itself; one that is asked for twice is refused, and answered once."""
     asked = [(topic.name, topic.topic_id) for topic in asked_topics(request)]
+    quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     responses = []
     for topic in {(topic.name, topic.topic_id): topic for topic in asked_topics(request)}.values():
         try:
             if asked.count((topic.name, topic.topic_id)) > 1:
                 raise InvalidRequestError("Duplicate topic name.")
-            responses.append(delete(broker, context, topic))
+            responses.append(delete(broker, context, topic, quota))
         except KafkaError as error:
             responses.append(failed(topic, error))
     return DeleteTopicsResponse(responses=responses)
@@ -44,7 +48,9 @@ def asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
     return request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
 
 
-def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState) -> DeletableTopicResult:
+def delete(
+    broker: Broker, context: RequestContext, topic: DeleteTopicState, quota: MutationQuota
+) -> DeletableTopicResult:
     """Delete one topic. Raises KafkaErrors."""
     name = topic.name
     if name is None:
@@ -54,10 +60,12 @@ def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState) -> 
         name = image.name
     elif topic.topic_id != ZERO_UUID:
         raise InvalidRequestError("A topic to delete has a name or an id, not both.")
+    quota.check()
     try:
         image = broker.topics.delete_topic(name)
     except TopicDeletionDisabledError as error:
         raise error if context.api_version >= 3 else InvalidRequestError(error.message) from error
+    quota.record(image.partition_count)
     if broker.coordinators is not None:
         broker.coordinators.topic_deleted(image.name)  # offsets committed for it must not meet a new topic of its name
     return DeletableTopicResult(name=image.name, topic_id=image.topic_id, error_message=None)

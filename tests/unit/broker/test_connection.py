@@ -379,3 +379,44 @@ def test_cold_slices_go_by_a_thread(fixture: Fixture, tmp_path: Path, monkeypatc
 
 def test_read_ahead_is_smaller_than_the_scratch_buffer(fixture: Fixture) -> None:
     assert len(fixture.shell.scratch) > READ_AHEAD_BYTES
+
+
+def test_a_client_over_its_quota_is_answered_and_then_not_heard_for_a_while(fixture: Fixture) -> None:
+    pending = FakePending()
+    fixture.dispatcher.answers[b"much"] = pending
+    fixture.send(b"much", b"next")
+    fixture.loop.turn()
+    fixture.connection.context.throttle_ms = 300
+    pending.answer(b"answer")
+    fixture.loop.turn()
+    assert fixture.client.recv(100) == b"answer"
+    fixture.loop.advance(299)
+    fixture.loop.turn()
+    assert fixture.dispatcher.frames == [b"much"]
+    fixture.loop.advance(2)
+    fixture.loop.turn()
+    assert fixture.client.recv(100) == b"next"
+
+
+def test_a_muted_client_does_not_hold_up_the_end(fixture: Fixture) -> None:
+    pending = FakePending()
+    fixture.dispatcher.answers[b"much"] = pending
+    fixture.send(b"much")
+    fixture.loop.turn()
+    fixture.connection.context.throttle_ms = 30_000
+    pending.answer(b"answer")
+    fixture.connection.finish()
+    assert fixture.connection.closed
+    assert fixture.client.recv(100) == b"answer"
+    fixture.loop.advance(60_000)
+
+
+def test_a_muted_client_may_go(fixture: Fixture) -> None:
+    pending = FakePending()
+    fixture.dispatcher.answers[b"much"] = pending
+    fixture.send(b"much")
+    fixture.loop.turn()
+    fixture.connection.context.throttle_ms = 30_000
+    pending.answer(b"answer")
+    fixture.connection.close()
+    fixture.loop.advance(60_000)

@@ -1,0 +1,172 @@
+"""Requests of a broker with client quotas: measured, answered with their throttle time, and the connection muted.
+
+As Kafka since 2.0 (KIP-219) a client that is over its quota is answered at once, is told in ``throttle_time_ms``
+for how long it has to wait, and its connection is not read from for that long.
+
+    produce     the request's bytes count; it is appended, and the answer carries the wait
+    fetch       the answer's bytes count; over the quota an empty one goes out in its place. What one answer may hold is
+                limited to what the quota allows within its window, so that a consumer always gets on
+    any         time of the loop's thread, handling and encoding, counts against ``request_percentage``
+
+The longest wait of those stands. Without any quota nothing of this runs: the dispatcher tests one attribute. An
+answer is made as always and made again only when it carries a wait. Loop thread only.
+
+Source: KIP-13, KIP-124, KIP-219.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from broker.dispatch import Answer, Parts, Pending, Route
+from broker.quotas import FETCH, MUTATION, PRODUCE, REQUEST, Client, Quotas, client_of
+from protocol.api_keys import ApiKey
+from protocol.messages.fetch import FetchRequest, FetchResponse
+from protocol.transferable import TransferableRecords
+
+if TYPE_CHECKING:
+    from broker.broker import Broker, RequestContext
+
+_SESSION = struct.Struct(">ihi")
+"""How a fetch response begins from version 7 on: throttle time, error code, session id."""
+_FIRST_FETCH_WITH_SESSION = 7
+_INITIAL_EPOCH = 0
+
+
+class Throttled(Pending):
+    """An answer that is there, and after which the connection is muted (``RequestContext.throttle_ms``)."""
+
+    __slots__ = ("_frame",)
+
+    def __init__(self, frame: bytes | Parts | None) -> None:
+        self._frame = frame
+
+    def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
+        """At once; nothing at all is sent for acks=0."""
+        callback(b"" if self._frame is None else self._frame)
+
+    def abandon(self) -> None:
+        """Nobody is waited for."""
+
+
+class Measured(Pending):
+    """An answer that comes later and is measured when it does."""
+
+    __slots__ = ("_measure", "_waiting")
+
+    def __init__(self, waiting: Pending, measure: Measure) -> None:
+        self._waiting = waiting
+        self._measure = measure
+
+    def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
+        """Call back with the frame as the quotas leave it."""
+        self._waiting.on_answer(lambda frame: callback(frame if frame is None else self._measure.finish(frame)))
+
+    def abandon(self) -> None:
+        self._waiting.abandon()
+
+
+def answer(broker: Broker, route: Route, context: RequestContext, request: Any, size: int) -> Answer:
+    """What ``Route.answer`` does, under quotas. ``size`` is the request's in bytes.
+
+    Raises CloseConnectionError.
+    """
+    measure = Measure(broker.quotas, route, context, request)
+    if route.api_key == ApiKey.PRODUCE:
+        measure.wait_for(PRODUCE, measure.quotas.record(PRODUCE, measure.client, size))
+    elif route.api_key == ApiKey.FETCH:
+        limit_fetch(measure.quotas, measure.client, request)
+    began = perf_counter()
+    found = route.answer(broker, context, request)
+    measure.seconds = perf_counter() - began
+    if isinstance(found, Pending):
+        return Measured(found, measure)
+    frame = measure.finish(found)
+    return Throttled(frame) if context.throttle_ms else frame
+
+
+def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest) -> None:
+    """Ask for no more than may be sent within the quota's window."""
+    limit = quotas.fetch_limit(client)
+    if limit is not None:
+        request.max_bytes = min(request.max_bytes, limit)
+        request.min_bytes = min(request.min_bytes, limit)
+
+
+class Measure:
+    """One request on its way through."""
+
+    __slots__ = ("_context", "_request", "_route", "client", "quotas", "seconds")
+
+    def __init__(self, quotas: Quotas, route: Route, context: RequestContext, request: Any) -> None:
+        self.quotas = quotas
+        self._route = route
+        self._context = context
+        self._request = request
+        self.client = client_of(context)
+        self.seconds = 0.0
+        context.throttle_ms = 0
+
+    def wait_for(self, key: str, wait_ms: int) -> None:
+        """One of the quotas asks for this wait; the longest stands."""
+        if wait_ms:
+            self.quotas.throttled[key] += 1
+            self._context.throttle_ms = max(self._context.throttle_ms, wait_ms)
+
+    def finish(self, frame: bytes | Parts | None) -> bytes | Parts | None:
+        """The frame that is sent, and the wait in the context. None stays None: nothing is answered."""
+        if self._context.throttle_ms and self._route.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH):
+            self.quotas.throttled[MUTATION] += 1  # its handler found that out
+        self.wait_for(REQUEST, self.quotas.record_request(self.client, self.seconds))
+        if frame is None:
+            return None
+        if self._route.api_key == ApiKey.FETCH:
+            return self._finish_fetch(frame)
+        return self._told(frame) if self._context.throttle_ms else frame
+
+    def _finish_fetch(self, frame: bytes | Parts) -> bytes | Parts:
+        size = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
+        wait_ms = self.quotas.record_fetch(self.client, size)
+        self.wait_for(FETCH, wait_ms)
+        if not self._context.throttle_ms:
+            return frame
+        if not wait_ms:
+            self.quotas.take_back_fetch(self.client, size)
+        return self._emptied(frame)
+
+    def _emptied(self, frame: bytes | Parts) -> bytes | Parts:
+        """In place of records: come again. An incremental session goes on, a new one is not made."""
+        head: bytes = frame if isinstance(frame, bytes) else frame[0]  # type: ignore[assignment]
+        version = self._route.api_version
+        session_id = 0
+        if version >= _FIRST_FETCH_WITH_SESSION and self._request.session_epoch > _INITIAL_EPOCH:
+            _, error_code, session_id = _SESSION.unpack_from(head, self._route.prefix.size)
+            if error_code:
+                return self._told(frame)  # a session's error is told: there are no records to hold back
+        for part in frame if isinstance(frame, list) else ():
+            if isinstance(part, TransferableRecords):
+                part.release()
+        response = FetchResponse(throttle_time_ms=self._context.throttle_ms, session_id=session_id)
+        return self._route.encode(self._context.correlation_id, response)
+
+    def _told(self, frame: bytes | Parts) -> bytes | Parts:
+        """The same answer with its throttle time, where its version has a field for it."""
+        route = self._route
+        if not isinstance(frame, bytes):
+            return frame
+        response_class = response_class_of(self._request)
+        response = response_class.decode(memoryview(frame)[route.prefix.size :], route.api_version)
+        if not hasattr(response, "throttle_time_ms"):
+            return frame
+        response.throttle_time_ms = self._context.throttle_ms
+        return route.encode(self._context.correlation_id, response)
+
+
+def response_class_of(request: Any) -> Any:
+    """The response's class, which stands beside the request's."""
+    request_class = request.__class__
+    return getattr(sys.modules[request_class.__module__], request_class.__name__.removesuffix("Request") + "Response")
