@@ -281,6 +281,7 @@ def converted_response(
             params.version,
             target.fetch_offset,
             params.isolation,
+            target.max_bytes,
         )
         for target, data in read.results
         if data.records
@@ -291,7 +292,12 @@ def converted_response(
             data.error_code, data.records = code, records
         return build_response(context, read.results)
 
-    if read.total_bytes <= INLINE_BYTES:
+    # A slice that fills its limit may be the beginning of a large batch, which is read whole to be converted.
+    is_small = read.total_bytes <= INLINE_BYTES and all(
+        len(conversion.records) < conversion.max_bytes or conversion.max_bytes > INLINE_BYTES
+        for conversion in conversions
+    )
+    if is_small:
         return fill([code_and_records(conversion) for conversion in conversions])
     deferred: Deferred[FetchResponse] = Deferred()
     work = in_thread(broker.loop, broker.executor, lambda: [code_and_records(each) for each in conversions])

@@ -39,12 +39,15 @@ _SIZE_POSITION = 8
 Source = TransferableRecords | Buffer
 
 
-def down_convert(sources: Iterable[Source], to_magic: int, first_offset: int, max_bytes: int) -> Iterator[bytes]:
+def down_convert(
+    sources: Iterable[Source], to_magic: int, first_offset: int, max_bytes: int, *, first_whole: bool = True
+) -> Iterator[bytes]:
     """The batches of ``sources`` (slices of files, or bytes) in format ``to_magic`` (0 or 1), piece by piece.
 
-    ``first_offset`` is the offset the client asked for. At most ``max_bytes`` come in all, but the first message always
-    comes whole; the last may be cut. Nothing comes when the range holds control batches only: the caller reads on
-    behind it. Does not release the sources. Blocks on disk and codecs: run it in a thread when the range is large.
+    ``first_offset`` is the offset the client asked for. At most ``max_bytes`` come in all, but with ``first_whole`` the
+    first message comes whole whatever its size; the last may be cut. Nothing comes when the range holds control batches
+    only: the caller reads on behind it. Does not release the sources. Blocks on disk and codecs: run it in a thread
+    when the range is large.
 
     Raises UnsupportedCompressionTypeError when the first batch to convert is zstd, CorruptMessageError and
     InvalidRecordError on damage, KafkaStorageError when reading fails.
@@ -59,7 +62,9 @@ def down_convert(sources: Iterable[Source], to_magic: int, first_offset: int, ma
             return
         if not piece:
             continue
-        limit = max(remaining, LOG_OVERHEAD + _SIZE.unpack_from(piece, _SIZE_POSITION)[0]) if is_first else remaining
+        limit = remaining
+        if is_first and first_whole:
+            limit = max(remaining, LOG_OVERHEAD + _SIZE.unpack_from(piece, _SIZE_POSITION)[0])
         yield piece[:limit]
         remaining -= len(piece)
         if remaining <= 0:

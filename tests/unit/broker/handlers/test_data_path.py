@@ -317,6 +317,31 @@ class TestFetch:
         (partition,) = fetched(wire, fetch_request(wire.data, 0, max_bytes=10))
         assert values(partition) == [bytes(1000)]
 
+    @pytest.mark.parametrize("version", range(3))
+    def test_up_to_v2_the_limit_is_hard_and_what_does_not_fit_comes_cut(self, wire: Wire, version: int) -> None:
+        """The whole messages that fit, and the beginning of the next: a client moves on, or asks for more (KIP-74)."""
+        wire.data.append("t", bytes(100), bytes(100), bytes(1000))
+        for max_bytes, whole in ((50, 0), (200, 1), (400, 2), (600, 2)):
+            answers: list[object] = []
+            pending = wire.send(fetch_request(wire.data, 0, max_bytes=max_bytes), version)
+            assert isinstance(pending, Pending)
+            pending.on_answer(answers.append)
+            wire.data.loop.run_soon()
+            (partition,) = wire.decoded(answers[0], FetchResponse, version).responses[0].partitions
+            assert isinstance(partition.records, memoryview)
+            assert len(partition.records) == max_bytes
+            assert len(values(partition)) == whole
+
+    def test_v3_gets_a_first_message_beyond_the_limit_whole(self, wire: Wire) -> None:
+        wire.data.append("t", bytes(1000), bytes(1000))
+        answers: list[object] = []
+        pending = wire.send(fetch_request(wire.data, 0, max_bytes=10), 3)
+        if isinstance(pending, Pending):
+            pending.on_answer(answers.append)
+            wire.data.loop.run_soon()
+        (partition,) = wire.decoded(answers[0], FetchResponse, 3).responses[0].partitions
+        assert values(partition) == [bytes(1000)]
+
     def test_an_empty_fetch_waits_and_is_woken_by_an_append(self, wire: Wire) -> None:
         answers: list[object] = []
         pending = wire.send(fetch_request(wire.data, 0, max_wait_ms=500), NEWEST_FETCH)
