@@ -1,0 +1,84 @@
+"""The columns of ``format("tidelog")``: those of Spark's Kafka source, in its order.
+
+    key binary | value binary | topic string | partition int | offset bigint | timestamp timestamp | timestampType int
+    | headers array<struct<key: string, value: binary>>            the last one with includeHeaders=true only
+
+``timestampType``: 0 create time, 1 log append time, -1 for magic 0, which knows no times (timestamp -1 ms then).
+Importing this module imports neither pyarrow nor pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.errors import OptionError
+
+NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+#: Column -> its type in Spark's DDL.
+SPARK_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns a reader wants, in the order it wants them. Raises OptionError on an unknown or repeated name."""
+
+    names: tuple[str, ...] = NAMES[:-1]
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if name not in NAMES:
+                raise OptionError(f"column {name!r} is unknown: expected some of {', '.join(NAMES)}")
+        if len(set(self.names)) != len(self.names) or not self.names:
+            raise OptionError(
+                f"columns {', '.join(self.names) or '(none)'}: expected each column at most once, one at least"
+            )
+
+    @classmethod
+    def all(cls, *, headers: bool = False) -> Columns:
+        """Every column, ``headers`` among them when asked for."""
+        return cls(NAMES if headers else NAMES[:-1])
+
+    @classmethod
+    def of_fields(cls, fields: Iterable[tuple[str, str]]) -> Columns:
+        """From (name, Spark type) pairs of a user's schema. Raises OptionError when a type is not the column's."""
+        pairs = list(fields)
+        columns = cls(tuple(name for name, _ in pairs))
+        for name, spark_type in pairs:
+            if spark_type != SPARK_TYPES[name]:
+                raise OptionError(f"column {name} has type {spark_type} in the schema: expected {SPARK_TYPES[name]}")
+        return columns
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def ddl(self) -> str:
+        """The schema as Spark reads it from text."""
+        return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in self.names)
+
+    def arrow_schema(self) -> Any:
+        """The ``pyarrow.Schema`` that PySpark demands of batches, to the letter."""
+        import pyarrow as pa
+
+        header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+        types = {
+            "key": pa.binary(),
+            "value": pa.binary(),
+            "topic": pa.string(),
+            "partition": pa.int32(),
+            "offset": pa.int64(),
+            "timestamp": pa.timestamp("us", tz="UTC"),
+            "timestampType": pa.int32(),
+            "headers": pa.list_(pa.field("element", header)),
+        }
+        return pa.schema([pa.field(name, types[name]) for name in self.names])

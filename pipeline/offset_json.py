@@ -1,0 +1,48 @@
+"""Offsets by topic and partition in the JSON of Spark's Kafka source: ``{"topic":{"0":123,"1":-1}}``.
+
+-1 stands for latest, -2 for earliest. Written without spaces, topics and partitions ascending, as Spark writes them, so
+that a checkpoint of one source can be read beside one of the other.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pipeline.errors import OptionError
+
+PartitionOffsets = dict[str, dict[int, int]]
+
+LATEST = -1
+EARLIEST = -2
+
+
+def to_json(offsets: PartitionOffsets) -> str:
+    """``offsets`` as Spark's Kafka source writes them."""
+    ordered = {topic: {str(p): offsets[topic][p] for p in sorted(offsets[topic])} for topic in sorted(offsets)}
+    return json.dumps(ordered, separators=(",", ":"))
+
+
+def from_json(text: str, option: str = "offsets", *, least: int = EARLIEST) -> PartitionOffsets:
+    """Parse such JSON. ``option`` names where it stands, ``least`` is the smallest number allowed.
+
+    Raises OptionError.
+    """
+    try:
+        parsed = json.loads(text)
+        offsets = {
+            str(topic): {int(number): _integer(offset) for number, offset in partitions.items()}
+            for topic, partitions in parsed.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        raise OptionError(f'{option}={text}: expected JSON such as {{"topic":{{"0":123,"1":-1}}}}') from None
+    for topic, partitions in offsets.items():
+        for partition, offset in partitions.items():
+            if offset < least or partition < 0:
+                raise OptionError(f"{option}: {topic}-{partition} has {offset}: expected {least} or more")
+    return offsets
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError
+    return value

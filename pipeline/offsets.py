@@ -1,0 +1,125 @@
+"""Where a partition's log begins and ends, with and without a broker.
+
+Without one (files alone):
+
+    start        log-start-offset-checkpoint, but not below the first segment's base offset
+    end          the end of the valid batches of the last segment (a torn tail is not part of it)
+    last stable  the first offset of the oldest open transaction, from the newest producer snapshot and the batches
+                 behind it; the end when no transaction is open
+
+The broker's own checkpoint of high watermarks is written every five seconds: a reader that trusted it would miss the
+newest records. On a broker that keeps the only copy, as Tidelog does, the high watermark *is* the end of the log. Over
+the directory of one replica of several, the valid end may lie above the high watermark: give
+``kafka.bootstrap.servers`` there, and one ListOffsets says how far to read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
+from log.file_system import OsFileSystem
+from log.topic_partition import TopicPartition
+from pipeline.batch_walk import valid_end
+from pipeline.errors import PipelineError
+from pipeline.last_stable import first_unstable_offset
+from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
+from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
+from pipeline.selection import PartitionDirectory
+from pipeline.sparse_index import offset_index
+from protocol.errors import UnsupportedVersionError
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tidelog.client import Client, ClientError
+
+__all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_bounds", "from_json", "log_bounds", "to_json"]
+
+
+class LogBounds(NamedTuple):
+    """First offset, the one behind the last record, and how far read_committed may see."""
+
+    start: int
+    end: int
+    last_stable: int
+
+
+def log_bounds(
+    directory: PartitionDirectory, *, read_committed: bool = False, count: ReadCount | None = None
+) -> LogBounds:
+    """The bounds of a partition from its files. ``last_stable`` is looked for under ``read_committed`` only, else it is
+    the end. Raises PipelineError, CorruptBatchError."""
+    while True:
+        try:
+            segments = list_segments(directory.path)
+            return _bounds(directory, segments, read_committed, count)
+        except FileNotFoundError:
+            if not os.path.isdir(directory.path):
+                raise PipelineError(f"{directory.path} was deleted: its topic is gone") from None
+
+
+def _bounds(
+    directory: PartitionDirectory, segments: Sequence[SegmentFile], read_committed: bool, count: ReadCount | None
+) -> LogBounds:
+    if not segments:
+        return LogBounds(0, 0, 0)
+    start = max(segments[0].base_offset, _checkpointed_start(directory))
+    end = max(start, end_of_segment(segments[-1], count))
+    unstable = first_unstable_offset(segments, end, count) if read_committed else None
+    return LogBounds(start, end, end if unstable is None else min(end, max(unstable, start)))
+
+
+def _checkpointed_start(directory: PartitionDirectory) -> int:
+    path = os.path.join(os.path.dirname(directory.path), LOG_START_OFFSET_FILE)
+    offsets = read_offset_checkpoint(OsFileSystem(), path)
+    return offsets.get(TopicPartition(directory.topic, directory.partition), 0)
+
+
+def end_of_segment(segment: SegmentFile, count: ReadCount | None = None) -> int:
+    """The offset behind the last valid record of a segment; its base offset when it is empty."""
+    with OpenSegment(segment.path, count) as file:
+        index = offset_index(segment, count)
+        try:
+            for slot in range(index.entries - 1, max(-1, index.entries - 4), -1):
+                found = valid_end(file, segment.base_offset, index.entry(slot).value)
+                if found.next_offset > segment.base_offset + index.entry(slot).key:
+                    return found.next_offset
+        finally:
+            index.close()
+        return valid_end(file, segment.base_offset).next_offset
+
+
+def broker_bounds(
+    bootstrap: str, directories: Iterable[PartitionDirectory], *, read_committed: bool = False
+) -> PartitionOffsets:
+    """The end of each partition by one ListOffsets: the high watermark, or the last stable offset under
+    ``read_committed``. Raises PipelineError."""
+    by_topic: dict[str, list[int]] = {}
+    for directory in directories:
+        by_topic.setdefault(directory.topic, []).append(directory.partition)
+    topics = [
+        ListOffsetsTopic(
+            name=topic,
+            partitions=[ListOffsetsPartition(partition_index=number, timestamp=LATEST) for number in numbers],
+        )
+        for topic, numbers in by_topic.items()
+    ]
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=int(read_committed), topics=topics)
+    try:
+        with Client(bootstrap.split(",")[0].strip()) as client:
+            response = client.call(request, ListOffsetsResponse)
+    except (ClientError, UnsupportedVersionError) as error:
+        raise PipelineError(f"kafka.bootstrap.servers={bootstrap}: {error}") from error
+    ends: PartitionOffsets = {}
+    for answered in response.topics:
+        for partition in answered.partitions:
+            if partition.error_code:
+                name = f"{answered.name}-{partition.partition_index}"
+                raise PipelineError(f"{bootstrap} gave error {partition.error_code} for the end of {name}")
+            ends.setdefault(answered.name, {})[partition.partition_index] = partition.offset
+    return ends

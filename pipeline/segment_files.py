@@ -1,0 +1,144 @@
+"""Segment files as a reader beside a live broker sees them: a list that holds still, and files that are only read.
+
+The broker renames while we look: retention and the cleaner give old files the ending ``.deleted``, the cleaner's new
+ones go ``.cleaned`` -> ``.swap`` -> plain (``log.cleanup`` draws the steps). A listing in the middle of that would miss
+a segment, which nobody could tell from a gap that compaction left. So a listing counts only when the next one is equal
+and no swap is under way; a swap that does not end (its broker died) is read as the broker's next start would finish it.
+
+Bytes read are counted, so that tests and benchmarks can show what a plan and its tasks touch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from pipeline.errors import PipelineError
+from protocol.errors import KafkaStorageError
+
+_LOG_NAME = re.compile(r"(\d{20})\.log(\.swap|\.cleaned)?")
+#: How long a swap may take before its broker counts as dead: renames of a few files.
+SWAP_PATIENCE_S = 1.0
+_POLL_S = 0.002
+
+
+@dataclass(slots=True)
+class ReadCount:
+    """What was read from disk (or the page cache): bytes, and how many reads."""
+
+    bytes_read: int = 0
+    reads: int = 0
+
+    def add(self, size: int) -> None:
+        self.bytes_read += size
+        self.reads += 1
+
+
+class SegmentFile(NamedTuple):
+    """A ``.log`` file of a listing: its base offset and path. Index files lie beside it under the same ending."""
+
+    base_offset: int
+    path: str
+
+    def beside(self, suffix: str) -> str:
+        """The path of the segment's file with ``suffix`` (``.index`` and so on)."""
+        stem, _, ending = self.path.rpartition(".log")
+        return stem + suffix + ending
+
+
+class OpenSegment:
+    """A file that is only read, by position. Its bytes stay the same under renames and deletion. One thread."""
+
+    __slots__ = ("_descriptor", "count", "inode", "path", "size")
+
+    def __init__(self, path: str, count: ReadCount | None = None) -> None:
+        """Raises FileNotFoundError when it is gone, PipelineError when it cannot be opened."""
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise PipelineError(f"{path} cannot be opened: {error.strerror}") from error
+        status = os.fstat(self._descriptor)
+        self.path = path
+        self.size = status.st_size
+        self.inode = status.st_ino
+        self.count = count or ReadCount()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes; fewer at the end of the file only. Raises PipelineError."""
+        data = bytearray(size)
+        return bytes(data[: self.read_into(position, memoryview(data))])
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Fill ``target`` from byte ``position``; returns how much, less at the end of the file only."""
+        done = 0
+        try:
+            while done < len(target) and (got := os.preadv(self._descriptor, [target[done:]], position + done)):
+                done += got
+        except OSError as error:
+            raise PipelineError(f"{self.path} cannot be read at byte {position}: {error.strerror}") from error
+        self.count.add(done)
+        return done
+
+
+def list_segments(directory: str) -> list[SegmentFile]:
+    """The segments of a partition directory, by base offset, at one moment. Raises FileNotFoundError, KafkaStorageError.
+
+    Waits up to ``SWAP_PATIENCE_S`` for a swap of the cleaner to end.
+    """
+    deadline = time.monotonic() + SWAP_PATIENCE_S
+    names = _names(directory)
+    while True:
+        again = _names(directory)
+        is_swapping = any(name.endswith(".swap") for name in again)
+        if again == names and (not is_swapping or time.monotonic() > deadline):
+            return _settled(directory, names)
+        names = again
+        if is_swapping:
+            time.sleep(_POLL_S)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(directory) if _LOG_NAME.fullmatch(name))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise KafkaStorageError(f"{directory} cannot be listed: {error.strerror}") from error
+
+
+def _settled(directory: str, names: Sequence[str]) -> list[SegmentFile]:
+    """The listing as a start of the broker would settle it: a swap is undone while a ``.cleaned`` file is there."""
+    plain = [_file(directory, name) for name in names if name.endswith(".log")]
+    swapped = [_file(directory, name) for name in names if name.endswith(".swap")]
+    if not swapped or any(name.endswith(".cleaned") for name in names):
+        return plain
+    from pipeline.batch_walk import next_offset_of
+
+    spans = [(file.base_offset, next_offset_of(file.path, file.base_offset)) for file in swapped]
+    kept = [file for file in plain if not any(base <= file.base_offset < end for base, end in spans)]
+    return sorted(kept + swapped)
+
+
+def _file(directory: str, name: str) -> SegmentFile:
+    return SegmentFile(int(name[:20]), os.path.join(directory, name))
