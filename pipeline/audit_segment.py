@@ -1,0 +1,388 @@
+"""The audit of one segment: every batch's frame and CRC, gaps, producers' sequences, indices, records per ten minutes.
+
+    read 2 MB -> walk_batches -> rows -> gaps, overlaps     base offset against the offset that should come
+                                      -> producers          sequence against the producer's last one
+                                      -> indices            entries against batches
+                                      -> records hashed     per ten minutes; committed data only
+
+What is missing between two batches is *compacted* when it lies below the offset the cleaner has worked up to, else
+*lost*: nothing else takes records out of the middle of a log. What is missing inside a batch is compacted, because
+nothing but a cleaner writes such batches. Aborted records and control batches are there, but no reader that asks for
+committed records gets them: they are counted, not hashed, and neither are records of transactions still open.
+
+Damage is a finding, and the walk goes on: behind a batch with a wrong checksum with the next one, behind bytes that
+are no batch at the next place the offset index names; what lies between is counted as unreadable.
+
+One thread; everything here can be pickled. numpy only, numba where it is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from log.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK
+from pipeline import audit_buckets
+from pipeline import audit_reference as at
+from pipeline.audit_buckets import Buckets
+from pipeline.audit_engine import AuditEngine, HashRoom, bases_of, engine
+from pipeline.audit_indices import IndexCheck
+from pipeline.audit_producers import ProducerSpan, follow
+from pipeline.audit_reference import IntegerArray
+from pipeline.segment_files import OpenSegment, SegmentFile
+from protocol.compression import decompress
+from protocol.errors import KafkaError
+from protocol.record_batch import DEFAULT_MAX_DECOMPRESSED_BYTES, MAGIC_V2, iter_batches
+
+#: 2 MB stay in a core's cache from the read to the checksums.
+CHUNK_BYTES = 2 * 1024 * 1024
+TABLE_ROWS = 4096
+MOST_FINDINGS = 100
+MOST_GAPS = 1000
+_COMPRESSED, _LOG_APPEND = 0x07, 0x08
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """One segment to audit.
+
+    ``clean_below``: the cleaner has worked up to here. ``stable_below``: the last stable offset; records from here on
+    are of open transactions or behind them. ``aborted``: (producer id, first, last offset) of aborted transactions.
+    With ``records`` false nothing is hashed.
+    """
+
+    topic: str
+    partition: int
+    segment: SegmentFile
+    size: int
+    is_closed: bool
+    clean_below: int = 0
+    stable_below: int = 2**63 - 1
+    aborted: tuple[tuple[int, int, int], ...] = ()
+    records: bool = True
+
+    @property
+    def place(self) -> str:
+        """``topic-partition``, for people."""
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it must be. ``kind``: checksum, framing, order, duplicate, index, records, lost."""
+
+    kind: str
+    path: str
+    position: int
+    offset: int
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.path} at byte {self.position}" if self.position >= 0 else self.path
+        return f"{where}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets from ``start`` to below ``end`` that no batch holds; ``kind`` is compacted or lost."""
+
+    start: int
+    end: int
+    kind: str
+
+
+@dataclass(slots=True)
+class SegmentAudit:
+    """What an audit found in one segment. Counts; the lists are cut at MOST_FINDINGS and MOST_GAPS, counts are not."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    path: str
+    bytes_read: int = 0
+    batches: int = 0
+    records: int = 0
+    control_batches: int = 0
+    aborted_records: int = 0
+    open_records: int = 0
+    corrupt_batches: int = 0
+    unreadable_bytes: int = 0
+    compacted_offsets: int = 0
+    lost_offsets: int = 0
+    duplicate_batches: int = 0
+    index_entries: int = 0
+    index_faults: int = 0
+    first_offset: int = -1
+    next_offset: int = -1
+    largest_timestamp: int = -1
+    gap_count: int = 0
+    finding_count: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    buckets: Buckets = field(default_factory=dict)
+    producers: dict[int, ProducerSpan] = field(default_factory=dict)
+
+    def find(self, kind: str, position: int, offset: int, message: str) -> None:
+        """Note a finding in this segment."""
+        self.add_finding(Finding(kind, self.path, position, offset, message))
+
+    def add_finding(self, finding: Finding) -> None:
+        """Note a finding."""
+        self.finding_count += 1
+        if len(self.findings) < MOST_FINDINGS:
+            self.findings.append(finding)
+
+    def add_gap(self, gap: Gap) -> None:
+        """Note offsets that are missing between two batches."""
+        self.gap_count += 1
+        if gap.kind == "lost":
+            self.lost_offsets += gap.end - gap.start
+        else:
+            self.compacted_offsets += gap.end - gap.start
+        if len(self.gaps) < MOST_GAPS:
+            self.gaps.append(gap)
+
+
+def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> SegmentAudit:
+    """Audit one segment. Raises FileNotFoundError when it is gone, PipelineError when it cannot be read."""
+    with OpenSegment(plan.segment.path) as file:
+        return _SegmentWalk(plan, file, using or engine()).run()
+
+
+class _SegmentWalk:
+    """State of one walk; see the module."""
+
+    def __init__(self, plan: SegmentPlan, file: OpenSegment, using: AuditEngine) -> None:
+        self._plan = plan
+        self._file = file
+        self._engine = using
+        self._indices = IndexCheck.open(plan.segment)
+        self._table = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
+        self._room = HashRoom()
+        self._expected = -1
+        base = plan.segment.base_offset
+        self.audit = SegmentAudit(plan.topic, plan.partition, base, plan.segment.path, next_offset=base)
+
+    def run(self) -> SegmentAudit:
+        """Walk to the end of the planned bytes."""
+        end = min(self._plan.size, self._file.size)
+        buffer = np.empty(min(CHUNK_BYTES, max(end, 1)), np.uint8)
+        position = 0
+        while position < end:
+            size = self._file.read_into(position, buffer[: min(len(buffer), end - position)].data)
+            stop, done = self._walk(buffer, size, position)
+            if stop == at.NEED_BYTES and not done:
+                if position + size >= end:
+                    self._cut(position, end)
+                    break
+                buffer = np.empty(2 * len(buffer), np.uint8)
+            position += done
+            if stop == at.NOT_MINE:
+                position = self._odd(buffer[done:size], position, end)
+        self._finish(end)
+        return self.audit
+
+    def _walk(self, buffer: at.ByteArray, size: int, position: int) -> tuple[int, int]:
+        """All magic 2 batches of a chunk: (why it stopped, bytes done)."""
+        done = 0
+        while True:
+            stop, rows, done = self._engine.walk_batches(buffer, done, size, self._table)
+            if rows:
+                self._take(buffer, self._table[:rows], position)
+            if stop != at.TABLE_FULL:
+                return stop, done
+
+    def _take(self, buffer: at.ByteArray, rows: IntegerArray, position: int) -> None:
+        """Rows of valid and damaged batches; ``buffer`` begins at byte ``position`` of the file."""
+        audit = self.audit
+        positions = rows[:, at.POSITION] + position
+        audit.batches += len(rows)
+        audit.bytes_read += int(rows[:, at.SIZE].sum())
+        self._follow_offsets(rows, positions)
+        self._indices.see(positions, rows)
+        valid = rows[:, at.IS_VALID] == 1
+        if not valid.all():
+            self._note_corrupt(rows[~valid], positions[~valid])
+            rows, positions = rows[valid], positions[valid]
+        if len(rows):
+            audit.largest_timestamp = max(audit.largest_timestamp, int(rows[:, at.MAX_TIMESTAMP].max()))
+            self._follow_producers(rows, positions)
+            self._hash(buffer, self._committed(rows), position)
+
+    def _note_corrupt(self, rows: IntegerArray, positions: IntegerArray) -> None:
+        self.audit.corrupt_batches += len(rows)
+        for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
+            offset = row[at.BASE_OFFSET]
+            self.audit.find("checksum", position, offset, f"wrong CRC in the batch of offset {offset}")
+
+    # ---- offsets
+
+    def _follow_offsets(self, rows: IntegerArray, positions: IntegerArray) -> None:
+        audit, base, last = self.audit, rows[:, at.BASE_OFFSET], rows[:, at.LAST_OFFSET]
+        if audit.first_offset < 0:
+            audit.first_offset = self._expected = int(base[0])
+        expected = np.concatenate(([self._expected], last[:-1] + 1))
+        for row in np.flatnonzero(base != expected).tolist():
+            wanted, found = int(expected[row]), int(base[row])
+            if found > wanted:
+                audit.add_gap(Gap(wanted, found, "compacted" if found <= self._plan.clean_below else "lost"))
+            else:
+                audit.find("order", int(positions[row]), found, f"offset {found} after {wanted - 1}")
+        self._expected = audit.next_offset = int(last[-1]) + 1
+        inside = (last - base + 1 - rows[:, at.RECORD_COUNT])[rows[:, at.IS_VALID] == 1]
+        audit.compacted_offsets += int(inside.sum())
+
+    # ---- producers
+
+    def _follow_producers(self, rows: IntegerArray, positions: IntegerArray) -> None:
+        wanted = (rows[:, at.PRODUCER_ID] >= 0) & (rows[:, at.ATTRIBUTES] & CONTROL_MASK == 0)
+        wanted &= rows[:, at.SEQUENCE] >= 0
+        if not wanted.any():
+            return
+        rows, positions = rows[wanted], positions[wanted]
+        for number in follow(rows, self.audit.producers):
+            self.audit.duplicate_batches += 1
+            row = rows[number].tolist()
+            self.audit.find(
+                "duplicate",
+                int(positions[number]),
+                row[at.BASE_OFFSET],
+                f"sequence {row[at.SEQUENCE]} of producer {row[at.PRODUCER_ID]} epoch {row[at.PRODUCER_EPOCH]} "
+                "was written before",
+            )
+
+    # ---- records
+
+    def _committed(self, rows: IntegerArray) -> IntegerArray:
+        """The rows of data that a reader of committed records gets; counts the others."""
+        audit, attributes = self.audit, rows[:, at.ATTRIBUTES]
+        control = attributes & CONTROL_MASK != 0
+        is_open = (rows[:, at.BASE_OFFSET] >= self._plan.stable_below) & ~control
+        aborted = np.zeros(len(rows), np.bool_)
+        if self._plan.aborted and (attributes & TRANSACTIONAL_MASK).any():
+            for producer_id, first, last in self._plan.aborted:
+                aborted |= (
+                    (rows[:, at.PRODUCER_ID] == producer_id)
+                    & (rows[:, at.BASE_OFFSET] >= first)
+                    & (rows[:, at.LAST_OFFSET] <= last)
+                )
+            aborted &= (attributes & TRANSACTIONAL_MASK != 0) & ~control & ~is_open
+        audit.control_batches += int(control.sum())
+        audit.aborted_records += int(rows[aborted, at.RECORD_COUNT].sum())
+        audit.open_records += int(rows[is_open, at.RECORD_COUNT].sum())
+        data = ~(control | aborted | is_open)
+        audit.records += int(rows[data, at.RECORD_COUNT].sum())
+        return rows if data.all() else rows[data]
+
+    def _hash(self, buffer: at.ByteArray, rows: IntegerArray, position: int) -> None:
+        if not self._plan.records:
+            return
+        done = 0
+        while done < len(rows):
+            before = done
+            done, count = self._engine.hash_rows(buffer, rows, (done, len(rows)), self._room)
+            _, timestamps, hashes = self._room.first(count)
+            audit_buckets.add(self.audit.buckets, timestamps, hashes)
+            if done == before:
+                self._hash_alone(buffer, rows[done].tolist(), position)
+                done += 1
+
+    def _hash_alone(self, buffer: at.ByteArray, row: list[int], position: int) -> None:
+        """A batch that is compressed, large, or malformed."""
+        start, count = row[at.POSITION], row[at.RECORD_COUNT]
+        section = buffer[start + 61 : start + row[at.SIZE]]
+        why = "its records do not fit their batch"
+        try:
+            if codec := row[at.ATTRIBUTES] & _COMPRESSED:
+                plain = decompress(section.data, codec, DEFAULT_MAX_DECOMPRESSED_BYTES)
+                section = np.frombuffer(plain, np.uint8)
+            done = self._engine.hash_section(section, bases_of(row), count, self._room)
+        except KafkaError as error:
+            done, why = -1, str(error)
+        if done < 0:
+            offset = row[at.BASE_OFFSET]
+            self.audit.find("records", position + start, offset, f"the batch of offset {offset} cannot be read: {why}")
+            return
+        _, timestamps, hashes = self._room.first(done)
+        audit_buckets.add(self.audit.buckets, timestamps, hashes)
+
+    # ---- what is no batch of magic 2
+
+    def _odd(self, rest: at.ByteArray, position: int, end: int) -> int:
+        """One old message, or bytes that are no batch: where to go on."""
+        try:
+            entry = next(iter_batches(rest.data), None)
+        except KafkaError as error:
+            return self._skip(position, end, str(error))
+        if entry is None:
+            wanted = int.from_bytes(rest[8:12].tobytes(), "big") + 12 if len(rest) >= 12 else 0
+            if not len(rest) < wanted <= end - position:
+                self._cut(position, end)
+                return end
+            rest = np.empty(wanted, np.uint8)
+            self._file.read_into(position, rest.data)
+            return self._odd(rest, position, end)
+        if rest[16] == MAGIC_V2:  # the walk refused its header
+            return self._skip(position, end, "a batch header with impossible numbers")
+        self._take_old(rest[: entry.size_in_bytes], position)
+        return position + entry.size_in_bytes
+
+    def _take_old(self, message: at.ByteArray, position: int) -> None:
+        """A message of magic 0 or 1, or a wrapper with its inner messages."""
+        audit = self.audit
+        entry = next(iter_batches(message.data))
+        row = np.zeros((1, at.COLUMNS), np.int64)
+        row[0, [at.SIZE, at.LAST_OFFSET, at.PRODUCER_ID, at.IS_VALID]] = len(message), entry.last_offset, -1, 1
+        try:
+            entry.ensure_valid()
+            records = list(entry.records())
+        except KafkaError as error:
+            audit.corrupt_batches += 1
+            audit.find("checksum", position, entry.last_offset, str(error))
+            records = []
+        first = records[0].offset if records else entry.last_offset
+        largest = max((record.timestamp for record in records), default=-1)
+        count = len(records) or 1
+        row[0, [at.BASE_OFFSET, at.MAX_TIMESTAMP, at.RECORD_COUNT]] = first, largest, count
+        audit.batches += 1
+        audit.bytes_read += len(message)
+        self._follow_offsets(row, np.array([position]))
+        self._indices.see(np.array([position]), row)
+        audit.largest_timestamp = max(audit.largest_timestamp, largest)
+        audit.records += len(records)
+        if self._plan.records and records:
+            hashes = [at.record_hash(r.offset, r.timestamp, r.key, r.value) for r in records]
+            times = np.array([record.timestamp for record in records], np.int64)
+            audit_buckets.add(audit.buckets, times, np.array(hashes, np.uint64))
+
+    def _skip(self, position: int, end: int, why: str) -> int:
+        """Bytes that are no batch: go on where the offset index names one."""
+        following = self._indices.next_position(position)
+        target = end if following is None or following > end else following
+        self.audit.unreadable_bytes += target - position
+        message = f"no batch begins here ({why}); {target - position} bytes are unreadable"
+        self.audit.find("framing", position, self._expected, message)
+        self._expected = max(self._expected, 0)
+        return target
+
+    def _cut(self, position: int, end: int) -> None:
+        """The last batch ends behind the file: a write under way in an open log, damage in a closed segment."""
+        if self._plan.is_closed:
+            self.audit.unreadable_bytes += end - position
+            self.audit.find("framing", position, self._expected, f"{end - position} bytes of a cut batch at the end")
+
+    def _finish(self, end: int) -> None:
+        audit, indices = self.audit, self._indices
+        is_whole = not audit.unreadable_bytes and not audit.corrupt_batches
+        indices.finish(audit.largest_timestamp, is_closed=self._plan.is_closed, is_whole=is_whole)
+        audit.index_entries = indices.entries
+        audit.index_faults = indices.fault_count + len(indices.missing)
+        for path in indices.missing:
+            if end:
+                audit.add_finding(Finding("index", path, -1, -1, f"{os.path.basename(path)} is missing"))
+        for fault in indices.faults:
+            message = f"entry {fault.slot}: {fault.message}" if fault.slot >= 0 else fault.message
+            audit.add_finding(Finding("index", fault.path, -1, -1, message))
+        audit.finding_count += indices.fault_count - len(indices.faults)
