@@ -1,0 +1,121 @@
+"""The brokers behind ``kafka.bootstrap.servers``, for the few requests the pipeline makes of them.
+
+Asks any of the servers that answers; finds leaders by Metadata and coordinators by FindCoordinator; one connection per
+broker, kept until ``close``. Errors in answers are raised as the KafkaError of their code, so that a caller sees
+``retriable``; a connection that fails raises ClientError. One thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from protocol.errors import KafkaError, LeaderNotAvailableError, error_for_code
+from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.schema import Message
+from tidelog.client import Client, ClientError
+
+GROUP, TRANSACTION = 0, 1
+"""Key types of FindCoordinator."""
+_METADATA_BY_NAME = 9
+_SINGLE_KEY = 3
+_Response = TypeVar("_Response", bound=Message)
+Address = tuple[str, int]
+
+
+def raise_for_code(code: int, what: str, message: str | None = None) -> None:
+    """Raises the KafkaError of ``code``, naming ``what``, unless it is 0."""
+    if code:
+        kind = error_for_code(code)
+        raise kind(f"{what}: {message or kind.default_message}")
+
+
+def ask(client: Client, request: Message, response_type: type[_Response], highest: int) -> _Response:
+    """Ask in the newest version the broker serves up to ``highest``. Raises ClientError."""
+    lowest_served, highest_served = client.api_versions().get(request.API_KEY, (0, -1))
+    version = min(highest, highest_served)
+    if version < max(lowest_served, request.VERSIONS.lowest):
+        raise ClientError(f"{client.bootstrap} serves {type(request).__name__} from version {lowest_served} on")
+    return client.send(request, response_type, version)
+
+
+class Cluster:
+    """Connections to the brokers. Use as a context or ``close`` it."""
+
+    def __init__(self, servers: str, timeout_s: float) -> None:
+        """Connect to the first of the comma separated ``servers`` that answers. Raises ClientError of the last."""
+        self._timeout_s = timeout_s
+        self._clients: dict[Address, Client] = {}
+        self._any = self._first_of([server.strip() for server in servers.split(",") if server.strip()])
+        self._leaders: dict[str, list[Address]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._any.close()
+        for client in self._clients.values():
+            client.close()
+
+    def leaders(self, topic: str) -> list[Address]:
+        """The address of each partition's leader, by partition; a topic that is not there may be created, as for a
+        producer. Raises ClientError, KafkaError (retriable while a new topic has no leaders)."""
+        if topic not in self._leaders:
+            self._leaders[topic] = self._ask_leaders(topic)
+        return self._leaders[topic]
+
+    def client_for(self, address: Address) -> Client:
+        """The connection to a broker. Raises ClientError."""
+        client = self._clients.get(address)
+        if client is None:
+            host, port = address
+            client = self._clients[address] = Client(f"{host}:{port}", self._timeout_s)
+        return client
+
+    def coordinator(self, key: str, key_type: int) -> Client:
+        """The connection to the coordinator of a group or transactional id. Raises ClientError, KafkaError."""
+        request = FindCoordinatorRequest(key=key, key_type=key_type)
+        answer = ask(self._any, request, FindCoordinatorResponse, _SINGLE_KEY)
+        raise_for_code(answer.error_code, f"coordinator of {key}", answer.error_message)
+        return self.client_for((answer.host, answer.port))
+
+    def _first_of(self, servers: Iterable[str]) -> Client:
+        failure = ClientError("kafka.bootstrap.servers names no server: expected HOST:PORT")
+        for server in servers:
+            try:
+                client = Client(server, self._timeout_s)
+                client.api_versions()
+            except ClientError as error:
+                failure = error
+            else:
+                return client
+        raise failure
+
+    def _ask_leaders(self, topic: str) -> list[Address]:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
+        answer = ask(self._any, request, MetadataResponse, _METADATA_BY_NAME)
+        (found,) = answer.topics
+        raise_for_code(found.error_code, f"topic {topic}")
+        addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        partitions = sorted(found.partitions, key=lambda partition: partition.partition_index)
+        without = [entry.partition_index for entry in partitions if entry.leader_id not in addresses]
+        if without or not partitions:
+            raise LeaderNotAvailableError(f"topic {topic}: partitions {without} have no leader")
+        return [addresses[entry.leader_id] for entry in partitions]
+
+
+#: What trying again may mend.
+Trouble = (ClientError, KafkaError)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether trying again may help: no answer, or an error Kafka calls retriable."""
+    return isinstance(error, ClientError) or (isinstance(error, KafkaError) and error.retriable)
