@@ -32,7 +32,7 @@ RUN python3 -m venv /opt/tidelog \
 ENV NUMBA_CACHE_DIR=/opt/tidelog/kernels
 RUN mkdir -p /opt/tidelog/kernels && cd / \
  && for module in log.records.kernels log.records.kernel_image log.records.scan_kernels log.find.kernel_calls \
-      cleaner.warm_kernels; do \
+      cleaner.kernel_image; do \
       if /opt/tidelog/bin/python -c "import numba" 2>/dev/null; then \
         /opt/tidelog/bin/python -I -m log.records.compile "$module"; \
       fi; \

@@ -1,9 +1,9 @@
 """Who does the record-level work of a round: compiled kernels, or plain Python where numba is not installed.
 
 Both engines fill the same tables and write the same bytes (property tests hold them to it), so a round does not know
-which one it has. The kernels are compiled ahead by a child process (``compile_in_child``), because compilation would
-hold the interpreter lock of the serving process for seconds; the machine code is cached on disk, so that happens
-once.
+which one it has. The kernels are compiled ahead by a child process, because compilation would hold the interpreter lock
+of the serving process for seconds; it leaves an image of their machine code on disk, so that happens once, and numba is
+not imported here at all (``log.records.array_kernels``).
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import hashlib
 import mmap
 import threading
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
 
 from cleaner import layout as at
 from cleaner import reference
+from cleaner.kernel_group import CLEANER
 from cleaner.offset_map import (
     DIGEST_BYTES,
     MD5_ALGORITHM,
@@ -27,7 +28,8 @@ from cleaner.offset_map import (
     SkimpyOffsetMap,
     digest_of,
 )
-from log.records.kernel_loader import load_in_background
+from log.records.array_kernels import ArrayKernels
+from log.records.kernel_loader import load_array_kernels
 
 IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
 WordArray = np.ndarray[Any, np.dtype[np.uint64]]
@@ -257,24 +259,22 @@ class BucketMap:
     stay
     in the processor's caches, and a round over few keys costs no 128 MiB."""
 
-    def __init__(self, memory: int, load_factor: float, algorithm: str, first_bytes: int) -> None:
-        from cleaner import map_kernels
-
-        self._kernels = map_kernels
-        self._memory = memory // map_kernels.BUCKET_BYTES * map_kernels.BUCKET_BYTES
+    def __init__(self, kernels: Any, memory: int, load_factor: float, algorithm: str, first_bytes: int) -> None:
+        self._kernels = kernels
+        self._memory = memory // at.BUCKET_BYTES * at.BUCKET_BYTES
         if not self._memory:
-            raise ValueError(f"{memory} bytes hold no bucket of {map_kernels.BUCKET_BYTES} bytes")
+            raise ValueError(f"{memory} bytes hold no bucket of {at.BUCKET_BYTES} bytes")
         self._load_factor = load_factor
-        algorithm_number = map_kernels.MD5 if algorithm.lower() == MD5_ALGORITHM else map_kernels.SIPHASH
+        algorithm_number = at.MD5 if algorithm.lower() == MD5_ALGORITHM else at.SIPHASH
         self._hashing = (algorithm_number, np.frombuffer(PROCESS_SECRET, np.uint64))
         self.limit = self._limit(self._memory)
-        self._counters = np.zeros(map_kernels.COUNTERS, np.int64)
+        self._counters = np.zeros(at.COUNTERS, np.int64)
         self._digests: WordArray = np.empty((0, 3), np.uint64)
-        first_bytes = max(first_bytes, FIRST_MAP_BYTES) // map_kernels.BUCKET_BYTES * map_kernels.BUCKET_BYTES
+        first_bytes = max(first_bytes, FIRST_MAP_BYTES) // at.BUCKET_BYTES * at.BUCKET_BYTES
         self._allocate(min(self._memory, first_bytes))
 
     def _limit(self, memory: int) -> int:
-        entries: int = memory // self._kernels.BUCKET_BYTES * self._kernels.ENTRIES_PER_BUCKET
+        entries: int = memory // at.BUCKET_BYTES * at.ENTRIES_PER_BUCKET
         # One entry always stays free: it ends the search for an absent key.
         return max(1, min(entries - 1, int(entries * self._load_factor)))
 
@@ -287,12 +287,12 @@ class BucketMap:
 
     @property
     def size(self) -> int:
-        return int(self._counters[self._kernels.SIZE])
+        return int(self._counters[at.SIZE_COUNTER])
 
     @property
     def collision_rate(self) -> float:
-        lookups = int(self._counters[self._kernels.LOOKUPS])
-        return (int(self._counters[self._kernels.PROBES]) - lookups) / lookups if lookups else 0.0
+        lookups = int(self._counters[at.LOOKUPS])
+        return (int(self._counters[at.PROBES]) - lookups) / lookups if lookups else 0.0
 
     def _hash(self, buffer: ByteArray, keys: IntegerArray, count: int) -> WordArray:
         if len(self._digests) < count:
@@ -324,9 +324,9 @@ class BucketMap:
         self._counters[1:] = statistics
 
     def _entries(self, table: Any) -> Iterator[WordArray]:
-        buckets = table[0].nbytes // self._kernels.BUCKET_BYTES
+        buckets = table[0].nbytes // at.BUCKET_BYTES
         step = min(buckets, _DRAIN_BUCKETS)
-        digests: WordArray = np.empty((step * self._kernels.ENTRIES_PER_BUCKET, 3), np.uint64)
+        digests: WordArray = np.empty((step * at.ENTRIES_PER_BUCKET, 3), np.uint64)
         for first in range(0, buckets, step):
             found = self._kernels.entries_of(table, (first, min(first + step, buckets)), digests)
             if found:
@@ -342,10 +342,10 @@ class BucketMap:
 
     def clear(self) -> None:
         self._table[0][:] = 0
-        self._counters[self._kernels.SIZE] = 0
+        self._counters[at.SIZE_COUNTER] = 0
 
     def close(self) -> None:
-        words: WordArray = np.zeros(self._kernels.BUCKET_WORDS, np.uint64)
+        words: WordArray = np.zeros(at.BUCKET_WORDS, np.uint64)
         self._table = (words, words.view(np.uint32), words.view(np.uint8))
 
 
@@ -354,12 +354,13 @@ class KernelEngine:
 
     name = "kernels"
 
-    def __init__(self) -> None:
-        from cleaner import kernels, map_kernels, transaction_kernels
+    def __init__(self, kernels: Any = None) -> None:
+        """``kernels`` has ``cleaner.kernel_group.CLEANER``'s as attributes; None: numba's, imported now."""
+        if kernels is None:
+            from cleaner.numba_kernels import KERNELS
 
-        self._transactions = transaction_kernels
-        self._map_kernels = map_kernels
-        self._filter = kernels.filter_batches
+            kernels = SimpleNamespace(**KERNELS)
+        self._kernels = kernels
         self.scan = kernels.scan_batches
         self.parse = kernels.parse_records
         self.index_entries = kernels.index_entries
@@ -371,7 +372,7 @@ class KernelEngine:
         if 2 * needed > len(transactions.producers):
             self._make_room(transactions, rows[1] - rows[0])
         markers: IntegerArray = np.empty(rows[1] - rows[0], np.int64)
-        found, added = self._transactions.decide_batches(
+        found, added = self._kernels.decide_batches(
             buffer,
             table,
             rows,
@@ -388,7 +389,7 @@ class KernelEngine:
         old = transactions.producers
         still_open = int(np.count_nonzero(old[:, 1] > 0))
         new: IntegerArray = np.full((1 << (4 * (still_open + more)).bit_length(), 2), -1, np.int64)
-        transactions.producers_used = self._transactions.move_producers(old, new)
+        transactions.producers_used = self._kernels.move_producers(old, new)
         transactions.producers = new
 
     def filter(
@@ -401,16 +402,18 @@ class KernelEngine:
         out: tuple[ByteArray, IntegerArray],
         stats: IntegerArray,
     ) -> tuple[int, int, int]:
-        return self._filter(buffer, table, rows, superseded[0], superseded[1], clock, out[0], out[1], stats)
+        return self._kernels.filter_batches(  # type: ignore[no-any-return]
+            buffer, table, rows, superseded[0], superseded[1], clock, out[0], out[1], stats
+        )
 
     def partition(self, digests: WordArray, partitions: int) -> tuple[WordArray, IntegerArray]:
         ordered: WordArray = np.empty_like(digests)
         starts: IntegerArray = np.zeros(partitions + 1, np.int64)
-        self._map_kernels.partition_digests(digests, len(digests), ordered, starts)
+        self._kernels.partition_digests(digests, len(digests), ordered, starts)
         return ordered, starts
 
     def new_map(self, memory: int, load_factor: float, algorithm: str, first_bytes: int = FIRST_MAP_BYTES) -> KeyMap:
-        return BucketMap(memory, load_factor, algorithm, first_bytes)
+        return BucketMap(self._kernels, memory, load_factor, algorithm, first_bytes)
 
 
 class _Loaded:
@@ -423,8 +426,8 @@ class _Loaded:
 def load_engine(*, large: bool = True) -> Engine:
     """The engine for a round: plain Python for small ones; for ``large`` ones, and from then on, the kernels.
 
-    The first large round waits until a child process has compiled them into the cache on disk (12 s of CPU, once per
-    installation) and they are loaded from there (1 s). Where numba is missing plain Python does it all. Any thread but
+    The first large round waits until a child process has compiled them (8 s of CPU, once per installation) and they are
+    loaded (some ms; 1 s where numba has to do it). Where numba is missing plain Python does it all. Any thread but
     the event loop's.
     """
     if _Loaded.engine is None and large:
@@ -432,9 +435,13 @@ def load_engine(*, large: bool = True) -> Engine:
             if _Loaded.engine is None:
                 _Loaded.engine = ReferenceEngine()
                 # The loader logs why when it fails, and then calls nobody.
-                load_in_background("cleaner.warm_kernels", _use_kernels).join()
+                load_array_kernels(CLEANER, _use_image, _use_numba).join()
     return _Loaded.engine or ReferenceEngine()
 
 
-def _use_kernels(module: ModuleType) -> None:
+def _use_image(kernels: ArrayKernels) -> None:
+    _Loaded.engine = KernelEngine(kernels)
+
+
+def _use_numba(module: ModuleType) -> None:
     _Loaded.engine = module.ENGINE

@@ -70,6 +70,15 @@ PADDING = 16
 # Ordinals from here on belong to the dirty section; below it, to the clean one. An ordinal has 40 bits in the map.
 DIRTY_ORDINALS = 1 << 39
 
+# The compiled map of keys (drawn in cleaner.map_kernels).
+ENTRIES_PER_BUCKET = 3
+BUCKET_BYTES = 64
+BUCKET_WORDS = 8
+SIPHASH, MD5 = 0, 1
+# Slots of a map's counters.
+SIZE_COUNTER, LOOKUPS, PROBES = 0, 1, 2
+COUNTERS = 3
+
 
 class BatchState(IntEnum):
     """What a row of the batch table stands for."""

@@ -15,6 +15,7 @@ DEFAULT_MODULES = (
     "log.records.kernel_image",
     "log.records.scan_kernels",
     "log.find.kernel_calls",
+    "cleaner.kernel_image",
 )
 #: Compilation gives way to the broker it works for.
 NICENESS = 10

@@ -5,9 +5,9 @@
                       priority import MODULE                                      loads from that cache: no compilation
                       here on_loaded(module)
 
-The kernels that every produced batch meets go another way, because importing numba is dear: the child leaves an image
-of their machine code (``log.records.machine_code``), and nothing but that is loaded. Where there is no image (another
-processor, executable pages refused) numba serves them as it does the others.
+Kernels beside the event loop go another way, because importing numba is dear and has stalled requests: the child leaves
+an image of their machine code (``log.records.machine_code``), and nothing but that is loaded. Where there is no image
+(another processor, executable pages refused) numba serves them as it does the others.
 
 The child and this process must agree on the cache's directory. ``NUMBA_CACHE_DIR`` wins; else numba uses
 ``__pycache__`` beside the module or the user's cache directory; where neither can be written (read-only root, no home)
@@ -35,6 +35,8 @@ from typing import TYPE_CHECKING
 from log.records.quiet_import import quiet_import
 
 if TYPE_CHECKING:
+    from log.records.array_kernels import ArrayKernels, KernelGroup
+    from log.records.machine_code import Image
     from log.records.native_kernels import NativeKernels
 
     RecordKernels = ModuleType | NativeKernels
@@ -67,34 +69,70 @@ def load_record_kernels(on_loaded: Callable[[RecordKernels], None]) -> threading
     return thread
 
 
+def load_array_kernels(
+    group: KernelGroup, on_loaded: Callable[[ArrayKernels], None], on_fallback: Callable[[ModuleType], None]
+) -> threading.Thread:
+    """As :func:`load_in_background` for a group of kernels: the image of their code, or else ``group.fallback``."""
+    thread = threading.Thread(
+        target=_load_group, args=(group, on_loaded, on_fallback), name=f"load {group.name}", daemon=True
+    )
+    thread.start()
+    return thread
+
+
+def _load_group(
+    group: KernelGroup, on_loaded: Callable[[ArrayKernels], None], on_fallback: Callable[[ModuleType], None]
+) -> None:
+    from log.records.array_kernels import ArrayKernels
+
+    def load(image: Image) -> None:
+        kernels = ArrayKernels(group, image)
+        logger.info("kernels %s loaded as machine code", group.name)
+        on_loaded(kernels)
+
+    if not _use_image(group.module, group.name, group.sources, load):
+        _load(group.fallback, on_fallback)
+
+
 def _load_image(on_loaded: Callable[[RecordKernels], None]) -> None:
-    if platform.machine() == IMAGE_MACHINE and importlib.util.find_spec("numba") is not None:
-        from log.records.machine_code import ImageError, read_image
-        from log.records.native_kernels import NativeKernels
+    from log.records.native_kernels import NativeKernels
 
-        ensure_cache_directory(_HERE)
-        path = image_path()
-        if path.exists() or _compile_in_child(IMAGE_MODULE):
-            try:
-                kernels = NativeKernels(read_image(path))
-            except (ImageError, OSError, KeyError) as error:
-                logger.info("no machine code from %s, numba serves the kernels: %s", path, error)
-            else:
-                logger.info("kernels log.records.kernels loaded as machine code")
-                on_loaded(kernels)
-                return
-    _load("log.records.kernels", on_loaded)
+    def load(image: Image) -> None:
+        kernels = NativeKernels(image)
+        logger.info("kernels log.records.kernels loaded as machine code")
+        on_loaded(kernels)
+
+    if not _use_image(IMAGE_MODULE, "kernels", (), load):
+        _load("log.records.kernels", on_loaded)
 
 
-def image_path() -> Path:
-    """Where the image of the record kernels lies: beside what numba caches for this source and processor."""
+def _use_image(module: str, name: str, sources: tuple[Path, ...], load: Callable[[Image], None]) -> bool:
+    """Give ``load`` the image that a child importing ``module`` leaves; False where that cannot be."""
+    if platform.machine() != IMAGE_MACHINE or importlib.util.find_spec("numba") is None:
+        return False
+    from log.records.machine_code import ImageError, read_image
+
+    ensure_cache_directory(_HERE)
+    path = image_path(name, sources)
+    if not path.exists() and not _compile_in_child(module):
+        return False
+    try:
+        load(read_image(path))
+    except (ImageError, OSError, KeyError) as error:
+        logger.info("no machine code from %s, numba serves the kernels: %s", path, error)
+        return False
+    return True
+
+
+def image_path(name: str = "kernels", sources: tuple[Path, ...] = ()) -> Path:
+    """Where a group's image lies: beside what numba caches for this source and processor."""
     from log.records.native_kernels import image_name
 
     directory = os.environ.get("NUMBA_CACHE_DIR")
     if directory:
-        return Path(directory, image_name())
+        return Path(directory, image_name(name, sources))
     beside = _HERE / "__pycache__"
-    return (beside if _is_writable(beside) else _user_cache()) / image_name()
+    return (beside if _is_writable(beside) else _user_cache()) / image_name(name, sources)
 
 
 def _user_cache() -> Path:

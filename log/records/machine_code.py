@@ -1,18 +1,19 @@
 """Compiled kernels without their compiler: machine code taken out of numba in a child, run here through ctypes.
 
 Importing numba to run two small functions costs a serving process 0.56 s of processor time under the interpreter
-lock and 110 MB of memory. The functions themselves are 4 KB of code that calls nobody. So the child that compiles them
-also writes an *image*::
+lock and 110 MB of memory. The functions themselves are some KB of code that calls nobody but ``memcpy`` and the like.
+So the child that compiles them also writes an *image*::
 
     child    numba kernel -> ELF object -> what its entry reaches, laid out in one piece -> image file
     here     image file -> pages of our own -> absolute addresses filled in -> made executable -> ctypes function
 
-    image    magic 8 | entries 4 | relocations 4 | code size 8
-             entry: name 32 | position 8        relocation: position 8 | target 8        code
+    image    magic 8 | entries 4 | relocations 4 | imports 8 | code size 8
+             entry: name 32 | position 8    relocation: position 8 | target 8    import: position 8 | name 32    code
 
-Invariants: an image holds only code that reaches nothing outside of it, so it cannot call into Python; pages are
-never writable and executable at once; a file that others may write, or of another size than it says, is not loaded.
-Only x86-64 objects are understood (one kind of relocation); elsewhere ``extract`` says so and numba itself serves.
+Invariants: an image holds only code that reaches nothing outside of it but the memory functions of the C library
+(``IMPORTS``), so it cannot call into Python; pages are never writable and executable at once; a file that others may
+write, or of another size than it says, is not loaded. Only x86-64 objects are understood (one kind of relocation);
+elsewhere ``extract`` says so and numba itself serves.
 
 Source of the formats: System V ABI, AMD64 supplement (ELF-64 object files); numba's calling convention
 (``numba.core.callconv.CPUCallConv``): result pointer, error pointer, then the arguments, arrays field by field.
@@ -27,10 +28,11 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-MAGIC = b"TLKERN01"
-_HEAD = struct.Struct("<8sIIQ")
+MAGIC = b"TLKERN02"
+_HEAD = struct.Struct("<8sIIQQ")
 _ENTRY = struct.Struct("<32sQ")
 _RELOCATION = struct.Struct("<QQ")
+_IMPORT = struct.Struct("<Q32s")
 MAX_IMAGE_BYTES = 1 << 20
 
 _ELF_MACHINE, _X86_64 = 18, 62
@@ -43,6 +45,8 @@ _ABSOLUTE_64 = 1
 _ALIGNMENT = 64
 _NEVER_CALLED = frozenset({"NRT_MemInfo_call_dtor"})
 """Frees an array's memory: the arrays of kernels own none, so the call behind the null check is never made."""
+IMPORTS = frozenset({"memcpy", "memmove", "memset"})
+"""What the compiler makes of loops over bytes; filled in from the C library of the process."""
 
 
 class ImageError(Exception):
@@ -51,11 +55,12 @@ class ImageError(Exception):
 
 class Image(NamedTuple):
     """Code and constants in one piece; each relocation is (position of eight bytes, what they point to), both from
-    the start of the code."""
+    the start of the code; each import (position of eight bytes, function they point to)."""
 
     code: bytes
     relocations: tuple[tuple[int, int], ...]
     entries: dict[str, int]
+    imports: tuple[tuple[int, str], ...] = ()
 
 
 class _Symbol(NamedTuple):
@@ -118,6 +123,7 @@ def extract(object_code: bytes, entries: dict[str, str]) -> Image:
     code, starts = parsed.layout()
     by_name = {symbol.name: symbol for symbol in parsed.symbols if symbol.section in starts}
     found: dict[tuple[int, int], tuple[int, int]] = {}
+    imports: dict[int, str] = {}
     waiting = [by_name[symbol] for symbol in entries.values() if symbol in by_name]
     if len(waiting) != len(entries):
         raise ImageError("a kernel is missing in its object")
@@ -134,10 +140,12 @@ def extract(object_code: bytes, entries: dict[str, str]) -> Image:
                     starts[next_symbol.section] + target,
                 )
                 waiting.append(next_symbol)
+            elif next_symbol.name in IMPORTS:
+                imports[starts[symbol.section] + position] = next_symbol.name
             elif next_symbol.name not in _NEVER_CALLED:
                 raise ImageError(f"a kernel calls {next_symbol.name}")
     places = {name: starts[by_name[symbol].section] + by_name[symbol].value for name, symbol in entries.items()}
-    return Image(code, tuple(sorted(found.values())), places)
+    return Image(code, tuple(sorted(found.values())), places, tuple(sorted(imports.items())))
 
 
 def _references(parsed: _Object, symbol: _Symbol) -> list[tuple[int, int, _Symbol]]:
@@ -158,20 +166,23 @@ def merge(images: list[Image]) -> Image:
     code = bytearray()
     relocations: list[tuple[int, int]] = []
     entries: dict[str, int] = {}
+    imports: list[tuple[int, str]] = []
     for image in images:
         code += bytes(-len(code) % _ALIGNMENT)
         start = len(code)
         code += image.code
         relocations += [(start + position, start + target) for position, target in image.relocations]
+        imports += [(start + position, name) for position, name in image.imports]
         entries.update((name, start + position) for name, position in image.entries.items())
-    return Image(bytes(code), tuple(relocations), entries)
+    return Image(bytes(code), tuple(relocations), entries, tuple(imports))
 
 
 def write_image(image: Image, path: Path) -> None:
     """Put the image in the place of ``path``, whole or not at all. Raises OSError."""
-    parts = [_HEAD.pack(MAGIC, len(image.entries), len(image.relocations), len(image.code))]
+    parts = [_HEAD.pack(MAGIC, len(image.entries), len(image.relocations), len(image.imports), len(image.code))]
     parts += [_ENTRY.pack(name.encode(), position) for name, position in image.entries.items()]
     parts += [_RELOCATION.pack(*relocation) for relocation in image.relocations]
+    parts += [_IMPORT.pack(position, name.encode()) for position, name in image.imports]
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     with os.fdopen(descriptor, "wb") as file:
@@ -187,18 +198,32 @@ def read_image(path: Path) -> Image:
             raise ImageError(f"{path} may have been written by somebody else")
         data = file.read()
     try:
-        magic, entry_count, relocation_count, size = _HEAD.unpack_from(data)
-        position = _HEAD.size + entry_count * _ENTRY.size
-        code_at = position + relocation_count * _RELOCATION.size
-        if magic != MAGIC or len(data) != code_at + size:
-            raise ImageError(f"{path} is damaged")
-        entries = dict(_ENTRY.iter_unpack(data[_HEAD.size : position]))
-        relocations = tuple(_RELOCATION.iter_unpack(data[position:code_at]))
-    except struct.error:
+        return _parse(data)
+    except (struct.error, ValueError):
         raise ImageError(f"{path} is damaged") from None
-    if any(place + 8 > size or target > size for place, target in relocations):
-        raise ImageError(f"{path} is damaged")
-    return Image(data[code_at:], relocations, {name.rstrip(b"\0").decode(): at for name, at in entries.items()})
+
+
+def _parse(data: bytes) -> Image:
+    """Raises struct.error, ValueError."""
+    magic, entry_count, relocation_count, import_count, size = _HEAD.unpack_from(data)
+    relocations_at = _HEAD.size + entry_count * _ENTRY.size
+    imports_at = relocations_at + relocation_count * _RELOCATION.size
+    code_at = imports_at + import_count * _IMPORT.size
+    if magic != MAGIC or len(data) != code_at + size:
+        raise ValueError("not the size it says")
+    entries = {_text(name): at for name, at in _ENTRY.iter_unpack(data[_HEAD.size : relocations_at])}
+    relocations = tuple(_RELOCATION.iter_unpack(data[relocations_at:imports_at]))
+    imports = tuple((place, _text(name)) for place, name in _IMPORT.iter_unpack(data[imports_at:code_at]))
+    places = [place for place, _ in relocations] + [place for place, _ in imports]
+    if any(place + 8 > size for place in places) or any(target > size for _, target in relocations):
+        raise ValueError("an address outside of the code")
+    if not IMPORTS.issuperset(name for _, name in imports):
+        raise ValueError("an import that no kernel has")
+    return Image(data[code_at:], relocations, entries, imports)
+
+
+def _text(name: bytes) -> str:
+    return name.rstrip(b"\0").decode()
 
 
 class LoadedImage:
@@ -212,7 +237,11 @@ class LoadedImage:
         self._pages[: len(image.code)] = image.code
         for position, target in image.relocations:
             struct.pack_into("<Q", self._pages, position, self._base + target)
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        library = ctypes.CDLL(None, use_errno=True)
+        for position, name in image.imports:
+            address = ctypes.cast(library[name], ctypes.c_void_p).value or 0
+            struct.pack_into("<Q", self._pages, position, address)
+        protect = library.mprotect
         protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         if protect(self._base, len(self._pages), mmap.PROT_READ | mmap.PROT_EXEC):
             raise OSError(ctypes.get_errno(), "mprotect")

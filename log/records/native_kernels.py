@@ -20,7 +20,8 @@ from log.records.machine_code import Image, LoadedImage, extract, merge
 KERNELS = {"check_section": 5, "first_at_or_after": 3}
 """The kernels of ``log.records.kernels`` and how many integers each returns."""
 _HERE = Path(__file__).resolve().parent
-_SOURCES = (_HERE / "kernels.py", _HERE / "machine_code.py", _HERE / "native_kernels.py")
+_SOURCES = (_HERE / "kernels.py",)
+_FORMAT_SOURCES = tuple(_HERE / name for name in ("machine_code.py", "native_kernels.py", "array_kernels.py"))
 _ARRAY = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t,
           ctypes.c_ssize_t)  # fmt: skip
 """An array as numba passes it: owner, parent, items, item size, data, shape, strides."""
@@ -65,12 +66,16 @@ def _address(section: Any) -> Any:
         return bytes(section)
 
 
-def image_name() -> str:
-    """The file name of an image made from today's source, by the installed numba, for this processor."""
-    sources = [*_SOURCES, *(Path(spec.origin).with_name("_version.py") for name in ("numba", "llvmlite")
-                            if (spec := importlib.util.find_spec(name)) is not None and spec.origin)]  # fmt: skip
-    identity = b"".join([path.read_bytes() for path in sources if path.exists()] + [_processor()])
-    return f"kernels-{len(identity)}-{zlib.crc32(identity):08x}{zlib.adler32(identity):08x}.image"
+def image_name(group: str = "kernels", sources: tuple[Path, ...] = ()) -> str:
+    """The file name of an image made from today's source, by the installed numba, for this processor.
+
+    ``sources``: those of another group of kernels than ``log.records.kernels``.
+    """
+    versions = [Path(spec.origin).with_name("_version.py") for name in ("numba", "llvmlite")
+                if (spec := importlib.util.find_spec(name)) is not None and spec.origin]  # fmt: skip
+    paths = [*_FORMAT_SOURCES, *(sources or _SOURCES), *versions]
+    identity = b"".join([path.read_bytes() for path in paths if path.exists()] + [_processor()])
+    return f"{group}-{len(identity)}-{zlib.crc32(identity):08x}{zlib.adler32(identity):08x}.image"
 
 
 def _processor() -> bytes:

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from cleaner.cleaner import Cleaner, CleanerOptions
-from cleaner.engine import Engine, KernelEngine, ReferenceEngine
+from cleaner.engine import Engine, ReferenceEngine, load_engine
 from log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
 from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
@@ -127,7 +127,7 @@ def request_for(directory: Path) -> LoadRequest:
     )
 
 
-@pytest.mark.parametrize("engine", [ReferenceEngine(), KernelEngine()], ids=["reference", "kernels"])
+@pytest.mark.parametrize("engine", [ReferenceEngine(), load_engine()], ids=["reference", "kernels"])
 @pytest.mark.parametrize("map_bytes", [1024 * 1024, 1024], ids=["map", "hash ranges"])
 def test_both_cleaners_leave_equal_records(
     directories: tuple[Path, Path], tmp_path: Path, engine: Engine, map_bytes: int

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cleaner.cleaner import Cleaner, CleanerOptions, CleanerStats, RoundHooks
-from cleaner.engine import Engine, KernelEngine, ReferenceEngine
+from cleaner.engine import Engine, ReferenceEngine, load_engine
 from cleaner.errors import CleaningAbortedError
 from cleaner.log_to_clean import LogToClean
 from cleaner.segment_writer import group_segments
@@ -25,7 +25,7 @@ from protocol.record_batch import Record, RecordBatch, build_batch, iter_batches
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, log_bytes, open_log, records_of, whole
 
 REFERENCE = ReferenceEngine()
-KERNELS = KernelEngine()
+KERNELS = load_engine()
 SMALL = CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024)
 DAY_MS = 86_400_000
 

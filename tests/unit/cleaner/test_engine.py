@@ -11,14 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleaner import layout as at
-from cleaner.engine import ByteArray, IntegerArray, KernelEngine, ReferenceEngine, TransactionRows, WordArray
+from cleaner.engine import (
+    ByteArray,
+    IntegerArray,
+    KernelEngine,
+    ReferenceEngine,
+    TransactionRows,
+    WordArray,
+    load_engine,
+)
 from cleaner.layout import BatchState
 from cleaner.offset_map import MD5_ALGORITHM, PROCESS_SECRET, SIPHASH_ALGORITHM, siphash128
 from protocol.crc import crc32c
 from protocol.record_batch import BatchOptions, EndTransactionMarker, Record, build_batch, end_transaction_marker
 
 REFERENCE = ReferenceEngine()
-KERNELS = KernelEngine()
+KERNELS = load_engine()
+NUMBA = KernelEngine()
+"""What serves where there is no image of machine code."""
 KEYS = st.none() | st.sampled_from([b"a", b"b", b"c", b"", b"longer than eight bytes"])
 VALUES = st.none() | st.binary(max_size=12) | st.just(b"x" * 200)
 TIMES = st.integers(0, 2**63 - 1) | st.integers(10**12, 10**12 + 1000)
@@ -134,7 +144,9 @@ SEEDS = st.tuples(st.integers(0, 20), st.integers(10**12, 2**62)).map(list)
 def test_engines_agree_on_good_batches(parts: list[bytearray], seed: list[int]) -> None:
     buffer = buffer_of(parts)
 
-    assert Run(KERNELS, buffer, seed).result() == Run(REFERENCE, buffer, seed).result()
+    expected = Run(REFERENCE, buffer, seed).result()
+    assert Run(KERNELS, buffer, seed).result() == expected
+    assert Run(NUMBA, buffer, seed).result() == expected
 
 
 @settings(max_examples=500, deadline=None)
@@ -143,7 +155,9 @@ def test_engines_agree_on_broken_batches(parts: list[bytearray], cut: int, seed:
     data = b"".join(parts)
     buffer = buffer_of([bytearray(data[: len(data) - cut])])
 
-    assert Run(KERNELS, buffer, seed).result() == Run(REFERENCE, buffer, seed).result()
+    expected = Run(REFERENCE, buffer, seed).result()
+    assert Run(KERNELS, buffer, seed).result() == expected
+    assert Run(NUMBA, buffer, seed).result() == expected
 
 
 @settings(max_examples=200, deadline=None)
@@ -160,8 +174,8 @@ def test_compiled_digests_are_those_of_the_libraries(keys: list[bytes], seed: in
     secret = np.frombuffer(PROCESS_SECRET, np.uint64)
 
     for algorithm, expected in (
-        (map_kernels.SIPHASH, [siphash128(key, PROCESS_SECRET) for key in keys]),
-        (map_kernels.MD5, [hashlib.md5(key, usedforsecurity=False).digest() for key in keys]),
+        (at.SIPHASH, [siphash128(key, PROCESS_SECRET) for key in keys]),
+        (at.MD5, [hashlib.md5(key, usedforsecurity=False).digest() for key in keys]),
     ):
         map_kernels.hash_keys(buffer, rows, len(keys), (algorithm, secret), digests)
         assert [digests[n, :2].tobytes() for n in range(len(keys))] == expected
@@ -192,7 +206,7 @@ def digests_of(count: int, distinct: int) -> WordArray:
 def test_maps_agree_on_bits_and_entries(distinct: int, algorithm: str) -> None:
     rows = digests_of(5000, distinct)
     results = []
-    for engine in (REFERENCE, KERNELS):
+    for engine in (REFERENCE, KERNELS, NUMBA):
         bits: ByteArray = np.zeros(700, np.uint8)
         no_bits: ByteArray = np.zeros(1, np.uint8)
         key_map = engine.new_map(96 * 1024, 0.9, algorithm)
@@ -217,7 +231,7 @@ def test_map_grows_from_its_first_size_to_the_limit() -> None:
     key_map.close()
 
 
-@pytest.mark.parametrize("engine", [REFERENCE, KERNELS])
+@pytest.mark.parametrize("engine", [REFERENCE, KERNELS, NUMBA])
 def test_full_map_says_where_it_stopped_and_known_keys_still_fit(engine: Any) -> None:
     rows = digests_of(1000, 1000)
     bits: ByteArray = np.zeros(200, np.uint8)
@@ -234,7 +248,7 @@ def test_full_map_says_where_it_stopped_and_known_keys_still_fit(engine: Any) ->
 def test_partitions_agree_and_are_sorted_ranges(partitions: int) -> None:
     rows = digests_of(2000, 2000)
 
-    for engine in (REFERENCE, KERNELS):
+    for engine in (REFERENCE, KERNELS, NUMBA):
         ordered, starts = engine.partition(rows, partitions)
         shift = np.uint64(64 - partitions.bit_length() + 1)
         assert starts[0] == 0

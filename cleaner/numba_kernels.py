@@ -1,0 +1,15 @@
+"""The cleaner's kernels of all modules by name, as numba compiles them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cleaner import kernels, map_kernels, transaction_kernels
+from cleaner.kernel_group import CLEANER
+
+KERNELS: dict[str, Any] = {
+    name: getattr(module, name)
+    for module in (kernels, map_kernels, transaction_kernels)
+    for name in CLEANER.signatures
+    if hasattr(module, name)
+}

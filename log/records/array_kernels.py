@@ -1,0 +1,185 @@
+"""Kernels over arrays, run from an image of their machine code: the calls of a numba module without numba.
+
+    child    ``compile_group``    each kernel of a group compiled for its signature, their code in one image
+    here     ``ArrayKernels``     an attribute for each kernel: takes arrays, integers and tuples of them
+
+numba passes an array field by field: owner, parent, items, item size, data, shape, strides; a tuple item by item. All
+of it is integers of 64 bits for the processor, and so are the results. Nothing is checked in there, so every array is
+checked here: type of its items, dimensions, contiguity. Instead of a numpy array of one dimension any buffer will do.
+
+Kernels run without the interpreter lock; any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from log.records.machine_code import Image, ImageError, LoadedImage, extract, merge
+
+_ITEMS = {"uint8": ("B", 1), "uint32": ("I", 4), "int64": ("l", 8), "uint64": ("L", 8)}
+_OK = (0, -2)
+"""What a kernel returns unless it raised (``numba.core.callconv``: RETCODE_OK, RETCODE_NONE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An argument that is a C-contiguous array of ``items``."""
+
+    items: str
+    dimensions: int = 1
+
+
+INTEGER = "int64"
+Argument = Array | str | tuple[Any, ...]
+"""An array, INTEGER, or a tuple of such."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a kernel takes and how many integers it returns."""
+
+    arguments: tuple[Argument, ...]
+    results: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGroup:
+    """Kernels that are compiled and loaded together.
+
+    ``module`` writes the image when a child imports it; ``fallback`` is numba's module for processors without images.
+    ``sources``: the files that decide what the code is, beside those of the image's format.
+    """
+
+    name: str
+    module: str
+    fallback: str
+    sources: tuple[Path, ...]
+    signatures: Mapping[str, Signature]
+
+
+class ArrayKernels:
+    """The kernels of a group as attributes."""
+
+    def __init__(self, group: KernelGroup, image: Image) -> None:
+        """Raises OSError where code may not be loaded, KeyError for a kernel that the image lacks."""
+        self._image = LoadedImage(image)
+        for name, signature in group.signatures.items():
+            setattr(self, name, _caller(name, self._image.address(name), signature))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Only for what is no kernel. Raises AttributeError."""
+        raise AttributeError(f"no kernel {name}")
+
+
+def _caller(name: str, address: int, signature: Signature) -> Callable[..., Any]:
+    """A function that takes what numba's takes."""
+    width = sum(_width(argument) for argument in signature.arguments)
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * width)
+    function = prototype(address)
+    arguments, result_type = signature.arguments, ctypes.c_int64 * max(signature.results, 1)
+
+    def call(*values: Any) -> Any:
+        if len(values) != len(arguments):
+            raise TypeError(f"{name} takes {len(arguments)} arguments, not {len(values)}")
+        flat: list[int] = []
+        kept: list[Any] = []  # ctypes objects through which a buffer stays where it is
+        for argument, value in zip(arguments, values, strict=True):
+            _flatten(argument, value, flat, kept)
+        result, error = result_type(), ctypes.c_void_p()
+        status = function(result, ctypes.byref(error), *flat)
+        if status not in _OK:
+            raise RuntimeError(f"kernel {name} failed with status {status}")
+        if signature.results == 1:
+            return result[0]
+        return tuple(result) if signature.results else None
+
+    return call
+
+
+def _width(argument: Argument) -> int:
+    if isinstance(argument, Array):
+        return 5 + 2 * argument.dimensions
+    return 1 if isinstance(argument, str) else sum(_width(part) for part in argument)
+
+
+def _flatten(argument: Argument, value: Any, flat: list[int], kept: list[Any]) -> None:
+    if isinstance(argument, Array):
+        if hasattr(value, "__array_interface__"):
+            _flatten_numpy(argument, value, flat)
+        else:
+            _flatten_buffer(argument, value, flat, kept)
+    elif isinstance(argument, str):
+        flat.append(int(value))
+    else:
+        for part, item in zip(argument, value, strict=True):
+            _flatten(part, item, flat, kept)
+
+
+def _flatten_numpy(argument: Array, array: Any, flat: list[int]) -> None:
+    code, size = _ITEMS[argument.items]
+    if array.dtype.char != code or array.ndim != argument.dimensions or not array.flags.c_contiguous:
+        raise TypeError(
+            f"an array of {array.dtype} in {array.ndim} dimensions, expected contiguous {argument.items} "
+            f"in {argument.dimensions}"
+        )
+    flat += (0, 0, array.size, size, array.__array_interface__["data"][0], *array.shape, *array.strides)
+
+
+def _flatten_buffer(argument: Array, buffer: Any, flat: list[int], kept: list[Any]) -> None:
+    _, size = _ITEMS[argument.items]
+    view = memoryview(buffer)
+    if argument.dimensions != 1 or not view.c_contiguous or view.nbytes % size:
+        raise TypeError(f"a buffer of {view.nbytes} bytes, expected {argument.items} in one dimension")
+    if not view.nbytes:
+        address = 0
+    elif view.readonly:
+        copied = ctypes.create_string_buffer(view.tobytes(), view.nbytes)
+        kept.append(copied)
+        address = ctypes.addressof(copied)
+    else:
+        first = ctypes.c_char.from_buffer(view)
+        kept.append(first)
+        address = ctypes.addressof(first)
+    count = view.nbytes // size
+    flat += (0, 0, count, size, address, count, size)
+
+
+# ---- in the child
+
+
+def compile_group(group: KernelGroup, kernels: Mapping[str, Any]) -> Image:
+    """Compile numba's ``kernels`` for the group's signatures and take their code. Raises ImageError, ImportError."""
+    from numba import njit
+
+    images = []
+    for name, signature in group.signatures.items():
+        # Once more: what comes from numba's cache does not show its object code.
+        types = tuple(_numba_type(argument) for argument in signature.arguments)
+        again = njit(types, nogil=True, boundscheck=False)(kernels[name].py_func)
+        compiled: Any = next(iter(again.overloads.values()))
+        if compiled.signature.return_type != _result_type(signature.results):
+            raise ImageError(f"kernel {name} returns {compiled.signature.return_type}")
+        object_code = compiled.library._get_compiled_object()  # numba has no public way to it
+        images.append(extract(object_code, {name: compiled.fndesc.llvm_func_name}))
+    return merge(images)
+
+
+def _numba_type(argument: Argument) -> Any:
+    types: Any = importlib.import_module("numba.types")
+    if isinstance(argument, Array):
+        return types.Array(getattr(types, argument.items), argument.dimensions, "C")
+    if isinstance(argument, str):
+        return types.int64
+    return types.Tuple([_numba_type(part) for part in argument])
+
+
+def _result_type(results: int) -> Any:
+    types: Any = importlib.import_module("numba.types")
+    if results <= 1:
+        return types.int64 if results else types.none
+    return types.UniTuple(types.int64, results)
