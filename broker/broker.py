@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from log.time import Time
+from protocol.types import Part
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from broker.topic_manager import TopicManager
     from log.file_system import OpenFile
     from log.manager import LogManager
+
+
+FIRST_PATIENCE = 2
+"""So many requests a connection makes before the next one is expected to be like the last; each time it was not so for
+that many, twice as many."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +68,27 @@ class Broker:
     """Client quotas at work (``broker.quotas``); None while none was ever set."""
 
 
+class RequestCount:
+    """Whose ``requests`` counts the requests of one API and version: the dispatcher's routes."""
+
+    __slots__ = ("requests",)
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+
+NO_REQUESTS = RequestCount()
+"""Where a connection without repeats counts: nothing."""
+
+
+class Repeat(Protocol):
+    """Answers a connection's next request where it is like its last one (``broker.repeated_fetch``)."""
+
+    def answer(self, frame: memoryview) -> bytes | list[Part] | None:
+        """The whole frame of the answer, or None where the request has to go the general way."""
+        ...
+
+
 class RequestContext:
     """Who asks, and how. One per connection: the request fields change from request to request, and hold until the
     response is queued, because a connection has one request in flight."""
@@ -77,7 +104,11 @@ class RequestContext:
         "local_port",
         "principal",
         "raw_client_id",
+        "repeat",
+        "repeat_patience",
+        "repeat_route",
         "throttle_ms",
+        "unlike_requests",
     )
 
     def __init__(
@@ -94,6 +125,10 @@ class RequestContext:
         self.client_id: str | None = None
         self.raw_client_id = b""
         self.throttle_ms = 0
+        self.repeat: Repeat | None = None
+        self.repeat_route = NO_REQUESTS
+        self.repeat_patience = FIRST_PATIENCE
+        self.unlike_requests = 0
         self.listener_name = listener_name
         self.client_host = client_host
         self.local_host = local_host

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from broker.broker import RequestContext
 from broker.dispatch import CloseConnectionError, Dispatcher, Parts, Pending
-from broker.sender import SendQueue, SendStatus, SliceCutShortError
+from broker.sender import SendQueue, SendStatus, SliceCutShortError, send_at_once
 from broker.timers import Timer, TimerQueue
 from protocol.errors import InvalidReceiveError, InvalidRequestError
 from protocol.frames import FrameReader
@@ -235,6 +235,9 @@ class Connection:
                 owed += len(answer)
                 if owed >= QUEUE_BYTES:
                     break
+            elif isinstance(answer, list) and position == count:
+                out += answer
+                self._has_parts = True
             elif answer is not None and not self._take_answer(answer):
                 break
         return position
@@ -307,7 +310,8 @@ class Connection:
         if reader is not None and not self._turn_scheduled and self._has_frames and self._may_handle():
             self._turn_scheduled = True
             self._shell.loop.call_soon(self._turn)
-        self._update_reading()
+        if reader is not None or not self._reading or self._finishing:
+            self._update_reading()
         if self._finishing:
             self.finish()
 
@@ -360,6 +364,10 @@ class Connection:
             if sent == len(data):
                 return
             out.append(memoryview(data)[sent:])  # type: ignore[arg-type]
+        elif not queue and len(out) == 3 and isinstance(out[1], TransferableRecords) and out[1].in_memory:
+            if self._send_at_once(out, out[1]):
+                return
+            queue = self._queue
         if queue is None:
             queue = self._queue = SendQueue()
         if not queue:
@@ -369,6 +377,30 @@ class Connection:
         self._has_parts = False
         if not (self._writing or self._in_thread or self._drain_scheduled):
             self._drain()
+
+    def _send_at_once(self, out: Parts, records: TransferableRecords) -> bool:
+        """Send a response whose slice is in memory; False when some of it has to wait in the queue, where it is then.
+
+        True also when the connection closed over it.
+        """
+        try:
+            sent = send_at_once(self.sock, out)
+        except (OSError, SliceCutShortError) as error:
+            refuse(self, error)
+            return True
+        self._has_parts = False
+        if sent == len(out[0]) + len(records) + len(out[2]):
+            records.release()
+            out.clear()
+            return True
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = SendQueue()
+        self._last_sent_ms = self._last_active_ms
+        queue.extend(out)
+        queue.advance(sent)
+        out.clear()
+        return False
 
     def _drain(self) -> None:
         """Send from the queue what one turn may, and arrange for the rest."""
@@ -423,7 +455,7 @@ class Connection:
         else:
             assert self._queue is not None
             sent = future.result()
-            self._queue.advance_cold(sent)
+            self._queue.advance(sent)
             if sent:
                 self._last_sent_ms = self._shell.monotonic_ms()
                 self._drain_turn()

@@ -1,6 +1,7 @@
 """From a frame to an answer: route by (API key, version), decode, handle, encode; exceptions become error codes here.
 
-    frame -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
+    frame -> like the connection's last one? -> answered from that one's pattern (``broker.repeated_fetch``)
+          -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
 
 A :class:`Route` is made on the first request of its API and version: only then are the handler module and its message
 module imported, so a broker that nobody asked for groups never loads them. The registry is the table
@@ -20,7 +21,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeVar, Union
 
-from broker.broker import Broker, RequestContext
+from broker.broker import Broker, Repeat, RequestContext, RequestCount
 from broker.deferred import Deferred
 from broker.handlers.registry import REGISTRY
 from protocol.api_keys import ApiKey, request_header_version, response_header_version
@@ -36,7 +37,7 @@ Parts = list[Part]
 _HEAD = struct.Struct(">Iih")  # api key and version as one number, correlation id, client id length
 _PREFIX = struct.Struct(">ii")
 _FLEXIBLE_PREFIX = struct.Struct(">iix")  # with an empty set of tagged fields
-_API_VERSIONS = int(ApiKey.API_VERSIONS)
+MOST_PATIENCE = 4096
 
 
 Answer = Union[bytes, Parts, "Pending", None]
@@ -46,7 +47,7 @@ class CloseConnectionError(Exception):
     """A handler's way to say that the only honest answer is to close: a failed produce with acks=0."""
 
 
-class Route:
+class Route(RequestCount):
     """How one API in one version is served. ``requests`` counts them."""
 
     __slots__ = (
@@ -58,7 +59,7 @@ class Route:
         "handle",
         "has_slices",
         "prefix",
-        "requests",
+        "repeat_of",
     )
 
     def __init__(self, api_key: int, api_version: int, module: Any) -> None:
@@ -70,7 +71,10 @@ class Route:
         self.flexible_header = request_header_version(ApiKey(api_key), api_version) >= 2
         self.prefix = _FLEXIBLE_PREFIX if response_header_version(ApiKey(api_key), api_version) >= 1 else _PREFIX
         self.has_slices = api_key == ApiKey.FETCH
-        self.requests = 0
+        self.repeat_of: Callable[[Broker, RequestContext, Any, memoryview, int], Repeat | None] | None = getattr(
+            module, "repeat_of", None
+        )
+        super().__init__()
 
     def answer(self, broker: Broker, context: RequestContext, request: Any) -> Answer:
         """Handle a request; what it raises becomes its error response.
@@ -177,6 +181,12 @@ class Dispatcher:
 
         Raises InvalidRequestError or CloseConnectionError when the connection is to be closed.
         """
+        repeat = context.repeat
+        if repeat is not None:
+            again = repeat.answer(frame)
+            if again is not None:
+                context.repeat_route.requests += 1
+                return again
         try:
             word, correlation_id, client_id_length = _HEAD.unpack_from(frame)
         except struct.error:
@@ -199,13 +209,22 @@ class Dispatcher:
             position = (
                 position + 1 if position < len(frame) and frame[position] == 0 else decode_request_header(frame)[1]
             )
+        return self._answer(route, context, frame, position)
+
+    def _answer(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
+        """Decode the message at ``position`` and handle it. Raises InvalidRequestError, CloseConnectionError."""
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
         request, _ = route.decode_from(frame, position, route.api_version)
         if self._broker.quotas is not None:
             from broker.throttling import answer  # only brokers whose clients have quotas need it
 
             return answer(self._broker, route, context, request, len(frame))
-        return route.answer(self._broker, context, request)
+        found = route.answer(self._broker, context, request)
+        if route.repeat_of is not None:
+            context.unlike_requests += 1
+            if context.unlike_requests >= context.repeat_patience:
+                expect_repeats(context, route, route.repeat_of(self._broker, context, request, frame, position))
+        return found
 
     def _make_route(self, word: int) -> Route | None:
         """The route of a pair that was not used before; None for an unknown version of ApiVersions.
@@ -223,6 +242,13 @@ class Dispatcher:
         route = Route(api_key, api_version, importlib.import_module(entry.module))
         self._routes[word] = route
         return route
+
+
+def expect_repeats(context: RequestContext, route: Route, repeat: Repeat | None) -> None:
+    """Compare the connection's next requests with this one, and be slower to do so again should they differ."""
+    context.repeat, context.repeat_route = repeat, route
+    context.unlike_requests = 0
+    context.repeat_patience = min(context.repeat_patience * 2, MOST_PATIENCE)
 
 
 def unsupported_api_versions(correlation_id: int) -> bytes:

@@ -187,10 +187,14 @@ class FetchSessionCache:
         if not session.targets:
             del self.sessions[session.session_id]
             return FetchContext(self, (), uses_topic_ids=uses_topic_ids)
-        session.last_used_ms = self._monotonic_ms()
-        self.sessions[session.session_id] = self.sessions.pop(session.session_id)  # the first one is the longest unused
+        self.used(session)
         session.epoch = next_epoch(session.epoch)
         return FetchContext(self, session.targets.values(), session=session, uses_topic_ids=uses_topic_ids)
+
+    def used(self, session: FetchSession) -> None:
+        """Note that one of the sessions was used: the first one of all is the longest unused."""
+        session.last_used_ms = self._monotonic_ms()
+        self.sessions[session.session_id] = self.sessions.pop(session.session_id)
 
     def create(self, targets: list[FetchTarget], *, uses_topic_ids: bool) -> FetchSession | None:
         """A session over ``targets``, or None when there is no room for one."""

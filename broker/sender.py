@@ -54,6 +54,32 @@ class SliceCutShortError(Exception):
     """A file ended before the bytes that its slice promised: the response can never be completed."""
 
 
+def send_at_once(sock: socket.socket, parts: Sequence[Part]) -> int:
+    """Send bytes, a slice that is known to be in memory, and bytes, without a queue; how many bytes the kernel took.
+
+    The usual fetch, in a third of the steps: 5 µs where the megabytes sent leave nothing in the caches.
+    Raises OSError when the peer is gone, SliceCutShortError.
+    """
+    head, records, tail = parts
+    assert isinstance(records, TransferableRecords)
+    assert not isinstance(head, TransferableRecords)
+    assert not isinstance(tail, TransferableRecords)
+    total = 0
+    try:
+        total = sock.send(head, _MSG_MORE)
+        if total == len(head):
+            size = records.size
+            sent = os.sendfile(sock.fileno(), records.file.fileno(), records.position, min(size, TURN_BYTES))
+            if not sent:
+                raise SliceCutShortError(repr(records))
+            total += sent
+            if sent == size:
+                total += sock.send(tail)
+    except (BlockingIOError, InterruptedError):
+        pass
+    return total
+
+
 class SendQueue:
     """The parts a connection owes its client. Loop thread only, but for ``send_cold``."""
 
@@ -106,7 +132,7 @@ class SendQueue:
                 if data is None:
                     return SendStatus.COLD
                 sent = sock.send(data, _MSG_MORE if self._slice_follows(len(data)) else 0)
-                self._advance(sent)
+                self.advance(sent)
                 if sent < len(data):
                     return SendStatus.BLOCKED
         except BlockingIOError:
@@ -116,7 +142,7 @@ class SendQueue:
     def send_cold(self, sock: socket.socket) -> int:
         """Send a stretch of the slice in front from a worker thread: the wait for the disk happens there.
 
-        Returns the bytes sent, for ``advance_cold`` on the loop. The queue must not be used meanwhile.
+        Returns the bytes sent, for ``advance`` on the loop. The queue must not be used meanwhile.
         Raises OSError, SliceCutShortError.
         """
         part = self._parts[0]
@@ -130,9 +156,17 @@ class SendQueue:
             raise SliceCutShortError(repr(part))
         return sent
 
-    def advance_cold(self, sent: int) -> None:
-        """Take note of what ``send_cold`` sent."""
-        self._advance(sent)
+    def advance(self, sent: int) -> None:
+        """Take note of what was sent from the front."""
+        self.queued_bytes -= sent
+        sent += self._sent_of_first
+        parts = self._parts
+        while parts and sent >= len(parts[0]):
+            part = parts.popleft()
+            sent -= len(part)
+            if isinstance(part, TransferableRecords):
+                part.release()
+        self._sent_of_first = sent
 
     def _gather(self) -> bytes | memoryview | None:
         """Bytes from the front on, with small slices read in; None when a small slice in front is cold."""
@@ -176,19 +210,8 @@ class SendQueue:
         sent = os.sendfile(sock.fileno(), part.file.fileno(), position, count)
         if sent == 0:
             raise SliceCutShortError(repr(part))
-        self._advance(sent)
+        self.advance(sent)
         return sent
-
-    def _advance(self, sent: int) -> None:
-        self.queued_bytes -= sent
-        sent += self._sent_of_first
-        parts = self._parts
-        while parts and sent >= len(parts[0]):
-            part = parts.popleft()
-            sent -= len(part)
-            if isinstance(part, TransferableRecords):
-                part.release()
-        self._sent_of_first = sent
 
 
 def _read_without_waiting(part: TransferableRecords, skip: int) -> bytes | None:

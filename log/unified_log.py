@@ -250,6 +250,11 @@ class UnifiedLog:
                 raise
         self._publish_last_stable_offset()
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether appends and reads are taken: not closed, its directory online."""
+        return not self.is_closed and self._directory_state.failure is None
+
     def _unavailable(self) -> KafkaStorageError:
         if self.is_closed:
             return KafkaStorageError(f"the log of {self.topic_partition} is closed")

@@ -27,14 +27,17 @@ class RetainedFile(Protocol):
 
 
 class TransferableRecords:
-    """``size`` bytes of ``file`` from byte ``position`` on. Owns one retain of the file. Immutable; any thread."""
+    """``size`` bytes of ``file`` from byte ``position`` on. Owns one retain of the file. Not changed once promised;
+    any thread."""
 
-    __slots__ = ("file", "position", "size")
+    __slots__ = ("file", "in_memory", "position", "size")
 
     def __init__(self, file: RetainedFile, position: int, size: int) -> None:
         self.file = file
         self.position = position
         self.size = size
+        self.in_memory = False
+        """Set by who has just seen that both ends of the slice are in the page cache: it may be sent at once."""
 
     def __len__(self) -> int:
         return self.size

@@ -22,6 +22,7 @@ from broker.deferred import Deferred
 from broker.fetch_session import FetchContext, FetchTarget, Result
 from broker.partition import Partition
 from broker.purgatory import Parked
+from broker.repeated_fetch import repeated_fetch
 from broker.threads import in_thread
 from log.fetch import FetchIsolation
 from log.unified_log import UnifiedLog
@@ -50,6 +51,7 @@ from protocol.transferable import TransferableRecords
 API_KEY = ApiKey.FETCH
 MIN_VERSION, MAX_VERSION = 0, 18
 Request = FetchRequest
+repeat_of = repeated_fetch
 
 _READ_COMMITTED = 1
 _LAST_VERSION_WITH_HARD_LIMIT = 2

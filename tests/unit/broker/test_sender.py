@@ -141,7 +141,7 @@ def test_cold_pages_are_left_to_a_thread(
         patched.setattr(os, "preadv", refuse)
         assert queue.send_some(pair[0]) is SendStatus.COLD
     sent = queue.send_cold(pair[0])
-    queue.advance_cold(sent)
+    queue.advance(sent)
     assert receive(pair, queue, 4 + size) == b"head" + CONTENT[:size]
     assert file.retained == 0
 
@@ -160,7 +160,7 @@ def test_pages_that_left_memory_are_cold(pair: tuple[socket.socket, socket.socke
     if status is SendStatus.DONE:
         pytest.skip("this file system keeps pages that it was told to drop")
     assert status is SendStatus.COLD
-    queue.advance_cold(queue.send_cold(pair[0]))
+    queue.advance(queue.send_cold(pair[0]))
     assert receive(pair, queue, size) == CONTENT[1_000_000 : 1_000_000 + size]
     file.close()
 
