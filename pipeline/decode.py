@@ -1,17 +1,37 @@
-"""Slices of segments as Arrow record batches in the schema of Spark's Kafka source."""
+"""Slices of segments as Arrow record batches in the schema of Spark's Kafka source.
+
+    open the file -> still the one that was planned?  yes -> its bytes
+                                                      no  -> the slice's offsets are planned again, in today's files
+
+The cleaner swaps segments and retention deletes them while queries run. A file that is open stays readable whatever
+becomes of its name; one that was renamed or replaced before it was opened is found again by offsets. What is gone is
+gone: DataLossError, or with ``fail_on_data_loss=False`` reading goes on at the first record there is.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from log.checkpoints import read_partition_metadata
+from log.file_system import OsFileSystem
+from log.records.columns import decoder_for
+from pipeline.column_reader import ColumnReader, RowFilter
 from pipeline.columns import Columns
-from pipeline.errors import CorruptBatchError, DataLossError
-from pipeline.plan import SegmentSlice
-from pipeline.segment_files import OpenSegment, ReadCount
-from protocol.errors import KafkaError
-from protocol.record_batch import LOG_APPEND_TIME, MAGIC_V0, iter_batches
+from pipeline.errors import DataLossError, PipelineError
+from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
+from pipeline.segment_files import OpenSegment, ReadCount, list_segments
+from pipeline.selection import PartitionDirectory, recreated
+from protocol.errors import KafkaStorageError
+
+if TYPE_CHECKING:
+    from pipeline.column_reader import Block
+
+#: How often a slice is planned again because its files went between planning and opening them.
+ATTEMPTS = 5
 
 
 class Isolation(Enum):
@@ -21,52 +41,103 @@ class Isolation(Enum):
     READ_COMMITTED = "read_committed"
 
 
+@dataclass(slots=True)
+class ReadOptions:
+    """How slices are read: isolation, what to do about lost records, which rows, and where to count bytes."""
+
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    fail_on_data_loss: bool = True
+    row_filter: RowFilter = field(default_factory=RowFilter)
+    count: ReadCount = field(default_factory=ReadCount)
+
+
 def read_slice(
     piece: SegmentSlice,
     wanted: Columns,
     *,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
-    count: ReadCount | None = None,
+    options: ReadOptions | None = None,
 ) -> Iterator[Any]:
-    """The records of a slice as ``pyarrow.RecordBatch``es. Raises CorruptBatchError, DataLossError, PipelineError."""
-    import pyarrow as pa
+    """The records of a slice as ``pyarrow.RecordBatch``es in offset order; none is empty.
 
-    schema = wanted.arrow_schema()
+    ``options`` says all there is to say, ``isolation`` alone is short for it.
+    Raises CorruptBatchError, DataLossError, TopicRecreatedError, MalformedTimestampError, PipelineError.
+    """
+    from pipeline.arrow_rows import ArrowRows
+
+    options = options or ReadOptions(isolation)
+    rows = ArrowRows(piece, wanted, decoder_for(piece.size_bytes))
+    for block in read_blocks(piece, options):
+        yield from rows.add(block)
+    if rows.rows:
+        yield rows.finish()
+
+
+def read_blocks(piece: SegmentSlice, options: ReadOptions | None = None) -> Iterator[Block]:
+    """The records of a slice as positions in buffers, without Arrow; each block is valid until the next.
+
+    Raises as :func:`read_slice`.
+    """
+    options = options or ReadOptions()
+    for current, file in _open(piece, options):
+        with file:
+            is_committed = options.isolation is Isolation.READ_COMMITTED
+            reader = ColumnReader(current, file, options.row_filter, read_committed=is_committed)
+            yield from reader.blocks()
+
+
+def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSlice, OpenSegment]]:
+    """The file a slice was planned for; or where that is another now, today's slices of its offsets."""
+    file = _planned_file(piece, options.count)
+    if file is not None:
+        yield piece, file
+        return
+    start = piece.start_offset
+    for _ in range(ATTEMPTS):
+        for current in _planned_again(replace(piece, start_offset=start), options):
+            file = _planned_file(current, options.count)
+            if file is None:
+                break
+            yield current, file
+            start = current.end_offset
+        else:
+            return
+    raise PipelineError(f"{piece.path}: its segments went faster than they could be read")
+
+
+def _planned_file(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
     try:
         file = OpenSegment(piece.path, count)
     except FileNotFoundError:
-        raise DataLossError(f"{piece.path} is gone") from None
-    with file:
-        data = file.read_at(piece.start_position, piece.size_bytes)
-    rows: list[dict[str, Any]] = []
-    position = piece.start_position
-    for batch in iter_batches(data):
-        position = piece.start_position + batch.position
-        if batch.last_offset < piece.start_offset or batch.is_control:
-            continue
-        try:
-            batch.ensure_valid()
-            if batch.base_offset >= piece.end_offset:
-                break
-            timestamp_type = -1 if batch.magic == MAGIC_V0 else int(batch.timestamp_type == LOG_APPEND_TIME)
-            for record in batch.records():
-                if piece.start_offset <= record.offset < piece.end_offset:
-                    rows.append(
-                        {
-                            "key": record.key,
-                            "value": record.value,
-                            "topic": piece.topic,
-                            "partition": piece.partition,
-                            "offset": record.offset,
-                            "timestamp": record.timestamp * 1000,
-                            "timestampType": timestamp_type,
-                            "headers": [{"key": k, "value": v} for k, v in record.headers] or None,
-                        }
-                    )
-        except KafkaError as error:
-            raise CorruptBatchError(piece.path, position, batch.last_offset, str(error)) from error
-        if len(rows) >= 10_000:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema)
-            rows = []
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+        return None
+    if piece.inode not in (0, file.inode):
+        file.close()
+        return None
+    return file
+
+
+def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSlice]:
+    """Slices for the offsets of ``piece`` in the files there are now. Raises DataLossError, TopicRecreatedError."""
+    directory = os.path.dirname(piece.path)
+    name = f"{piece.topic}-{piece.partition}"
+    try:
+        topic_id = read_partition_metadata(OsFileSystem(), directory)
+        segments = list_segments(directory)
+    except (FileNotFoundError, KafkaStorageError):
+        topic_id, segments = None, []
+    if piece.topic_id is not None and topic_id is not None and topic_id != piece.topic_id:
+        raise recreated(piece.topic, piece.topic_id, topic_id)
+    first = segments[0].base_offset if segments else piece.end_offset
+    if first > piece.start_offset and options.fail_on_data_loss:
+        what = f"the log begins at {first}" if segments else f"{directory} is gone"
+        raise DataLossError(
+            f"{name}: records from {piece.start_offset} to {min(first, piece.end_offset) - 1} were deleted while the "
+            f"query ran: {what} (failOnDataLoss=false would go on with what is there)"
+        )
+    there = PartitionDirectory(piece.topic, piece.topic_id, piece.partition, directory)
+    wanted = OffsetRange(there, max(first, piece.start_offset), piece.end_offset)
+    request = ReadRequest(ranges=(wanted,), bytes_per_task=1 << 62, count=options.count)
+    try:
+        return [replace(current, aborted=piece.aborted) for current in plan_range(wanted, request)]
+    except FileNotFoundError:
+        return []

@@ -1,12 +1,12 @@
-"""The options of ``format("tidelog")`` for reading: names, defaults and precedence of Spark's Kafka source, and our own.
+"""The options of ``format("tidelog")`` for reading: names, defaults and precedence of Spark's Kafka source, and ours.
 
     which topics      exactly one of subscribe, assign, subscribePattern
     where to begin    startingTimestamp > startingOffsetsByTimestamp > startingOffsets        (likewise the end)
     defaults          batch: earliest to latest; stream: from latest; failOnDataLoss true; read_uncommitted
 
 Our own: ``path`` (data directories, comma separated), ``columns``, ``key``, ``bytesPerTask``, ``pushFilters``,
-``maxBytesPerTrigger``, ``commitGroup``. Names are case-insensitive, as all Spark options are. An unknown one is an error
-that names the nearest. Options that tune a Kafka consumer are known and have no effect: no consumer is there.
+``maxBytesPerTrigger``, ``commitGroup``. Names are case-insensitive, as all Spark options are. An unknown one is an
+error that names the nearest. Options that tune a Kafka consumer are known and have no effect: no consumer is there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMMON = (
 )  # fmt: skip
 _BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters")
 _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "commitGroup")
-#: Known to Spark's Kafka source and meaningless without a consumer: accepted, so that a query moves by its format alone.
+#: Spark's Kafka source knows them, without a consumer they mean nothing: accepted, so that a query moves by its format.
 _WITHOUT_EFFECT = (
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix",
     "kafka.group.id", "kafka.client.id", "kafka.max.poll.records", "kafka.fetch.min.bytes", "kafka.fetch.max.bytes",

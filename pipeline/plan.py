@@ -55,7 +55,7 @@ class SegmentSlice:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Records of one partition from ``start`` (inclusive) to ``end`` (exclusive); both exist or are the log's bounds."""
+    """Records of one partition from ``start`` (inclusive) to ``end`` (exclusive), within the log's bounds."""
 
     directory: PartitionDirectory
     start: int

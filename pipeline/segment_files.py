@@ -102,9 +102,9 @@ class OpenSegment:
 
 
 def list_segments(directory: str) -> list[SegmentFile]:
-    """The segments of a partition directory, by base offset, at one moment. Raises FileNotFoundError, KafkaStorageError.
+    """The segments of a partition directory, by base offset, at one moment.
 
-    Waits up to ``SWAP_PATIENCE_S`` for a swap of the cleaner to end.
+    Waits up to ``SWAP_PATIENCE_S`` for a swap of the cleaner to end. Raises FileNotFoundError, KafkaStorageError.
     """
     deadline = time.monotonic() + SWAP_PATIENCE_S
     names = _names(directory)
