@@ -119,8 +119,9 @@ class _SegmentPlan:
             cut = self._next_cut(file, index, position, last)
             following = end if cut is None else cut.base_offset
             upper = last if cut is None else cut.position
-            yield self._slice(file, (position, upper), (start, following))
-            position, start = upper, following
+            if following > start:  # else the cut lies in front of the first record that is wanted
+                yield self._slice(file, (position, upper), (start, following))
+            position, start = upper, max(start, following)
 
     def _slice(self, file: OpenSegment, positions: Sequence[int], offsets: Sequence[int]) -> SegmentSlice:
         directory = self._wanted.directory
