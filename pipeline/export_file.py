@@ -1,0 +1,343 @@
+"""What a worker of an export does: the slices of one file become one Parquet file, and damaged bytes a second one.
+
+    slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME         zstd
+    a batch that cannot be read -> one row of staging/<run>/dead-letter/NAME               its bytes and the reason
+
+Reading goes on behind a damaged batch: with the next one when the damaged one's size can be believed, else where the
+offset index names one. A file is synced before its name is told, and a range without rows has no file.
+
+Columns are those of ``format("tidelog")``. Offsets and times are delta-coded, the constant columns dictionaries; keys
+and values go as they are: dictionaries and statistics of them cost more time than everything else together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pipeline.batch_walk import header_at
+from pipeline.columns import Columns
+from pipeline.decode import Isolation, read_slice
+from pipeline.errors import CorruptBatchError
+from pipeline.export_manifest import DATA, DEAD_LETTER, TableFile, id_text
+from pipeline.jobs.errors import JobError
+from pipeline.plan import SegmentSlice
+from pipeline.segment_files import OpenSegment, SegmentFile
+from pipeline.sparse_index import offset_index
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Rows are collected to row groups of about this many bytes in memory.
+ROW_GROUP_BYTES = 32 * 1024 * 1024
+#: Of a damaged batch so many bytes are kept.
+DEAD_LETTER_BYTES = 16 * 1024 * 1024
+ZSTD_LEVEL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """One file to write: slices of one partition, one behind the other, and where to stage it.
+
+    ``begins_with`` is an earlier, small file at that path whose rows come first.
+    """
+
+    slices: tuple[SegmentSlice, ...]
+    staging: str
+    start: int
+    end: int
+    begins_with: tuple[str, TableFile] | None = None
+    headers: bool = True
+    read_committed: bool = True
+    keep_damaged: bool = True
+
+    @property
+    def name(self) -> str:
+        """The file's name: a function of topic id, partition and offset range."""
+        first = self.slices[0]
+        return file_name(first.topic, first.topic_id, first.partition, (self.start, self.end))
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log it is made of."""
+        earlier = 0 if self.begins_with is None else self.begins_with[1].log_bytes
+        return earlier + sum(piece.size_bytes for piece in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    """What came of a plan: the file and the dead letters, None without rows; the largest record time in ms or -1."""
+
+    file: TableFile | None
+    dead_letters: TableFile | None
+    largest_timestamp: int
+
+
+@dataclass(slots=True)
+class DeadLetters:
+    """Damaged batches of one file's range."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, int]) -> str:
+    """``<topic>-<topic id>-<partition>-<start>-<end>.parquet``, offsets in 20 digits."""
+    return f"{topic}-{id_text(topic_id)}-{partition}-{offsets[0]:020d}-{offsets[1]:020d}.parquet"
+
+
+def write_file(plan: FilePlan) -> FileResult:
+    """Write the plan's file into its staging directory. Raises PipelineError, OSError."""
+    letters = DeadLetters()
+    path = os.path.join(plan.staging, DATA, plan.name)
+    rows, largest = _write_rows(path, _batches(plan, letters), plan)
+    file = table_file(plan, path, rows) if rows else None
+    dead = None
+    if letters.rows:
+        path = os.path.join(plan.staging, DEAD_LETTER, plan.name)
+        _write_dead_letters(path, letters)
+        dead = table_file(plan, path, len(letters.rows))
+    return FileResult(file, dead, largest)
+
+
+def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
+    """The finished file at ``path`` as a manifest names it."""
+    first = plan.slices[0]
+    return TableFile(
+        name=plan.name,
+        topic=first.topic,
+        topic_id=id_text(first.topic_id),
+        partition=first.partition,
+        start=plan.start,
+        end=plan.end,
+        rows=rows,
+        size=os.path.getsize(path),
+        log_bytes=plan.log_bytes,
+    )
+
+
+# ---- writing
+
+
+def _write_rows(path: str, batches: Iterator[pa.RecordBatch], plan: FilePlan) -> tuple[int, int]:
+    """(rows written, largest time in ms or -1); without rows there is no file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    group: list[pa.RecordBatch] = []
+    group_bytes = rows = 0
+    largest = -1
+    writer = None
+    try:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            group.append(batch)
+            group_bytes += batch.nbytes
+            rows += batch.num_rows
+            largest = max(largest, pc.max(batch.column("timestamp").cast(pa.int64())).as_py() // 1000)
+            if group_bytes >= ROW_GROUP_BYTES:
+                writer = writer or _open_writer(path, batch.schema, plan)
+                writer.write_table(pa.Table.from_batches(group))
+                group, group_bytes = [], 0
+        if group:
+            writer = writer or _open_writer(path, group[0].schema, plan)
+            writer.write_table(pa.Table.from_batches(group))
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is not None:
+        _sync(path)
+    return rows, largest
+
+
+def _open_writer(path: str, schema: pa.Schema, plan: FilePlan) -> Any:
+    import pyarrow.parquet as pq
+
+    first = plan.slices[0]
+    origin = {
+        "tidelog.topic": first.topic,
+        "tidelog.topic-id": id_text(first.topic_id),
+        "tidelog.partition": str(first.partition),
+        "tidelog.offsets": f"{plan.start} {plan.end}",
+    }
+    return pq.ParquetWriter(
+        path,
+        schema.with_metadata(origin),
+        compression="zstd",
+        compression_level=ZSTD_LEVEL,
+        use_dictionary=["topic", "partition", "timestampType"],
+        write_statistics=["partition", "offset", "timestamp"],
+        column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
+    )
+
+
+def _write_dead_letters(path: str, letters: DeadLetters) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(letters.rows, dead_letter_schema()), path, compression="zstd")
+    _sync(path)
+
+
+def dead_letter_schema() -> pa.Schema:
+    """The columns of the dead-letter table: where the bytes lie, why they are no records, and the bytes."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("topic", pa.string()),
+            pa.field("partition", pa.int32()),
+            pa.field("offset", pa.int64()),  # of the damaged batch as far as it can be known, -1 otherwise
+            pa.field("file", pa.string()),
+            pa.field("position", pa.int64()),
+            pa.field("size", pa.int64()),
+            pa.field("reason", pa.string()),
+            pa.field("bytes", pa.binary()),
+        ]
+    )
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- reading on behind damage
+
+
+def _batches(plan: FilePlan, letters: DeadLetters) -> Iterator[pa.RecordBatch]:
+    isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
+    wanted = Columns.all(headers=plan.headers)
+    if plan.begins_with is not None:
+        yield from _earlier(plan.begins_with[0], wanted)
+    for piece in plan.slices:
+        rest: SegmentSlice | None = piece
+        while rest is not None:
+            reading = _Reading(rest, wanted, isolation)
+            yield from reading.batches()
+            rest = None
+            if reading.damage is not None:
+                if not plan.keep_damaged:
+                    raise reading.damage
+                rest = _behind(reading, letters)
+
+
+def _earlier(path: str, wanted: Columns) -> Iterator[pa.RecordBatch]:
+    """The rows of an earlier file. Raises JobError when it has other columns."""
+    import pyarrow.parquet as pq
+
+    schema = wanted.arrow_schema()
+    with pq.ParquetFile(path) as file:
+        if file.schema_arrow.names != schema.names:
+            found = ", ".join(file.schema_arrow.names)
+            raise JobError(f"{path} has the columns {found}: expected {', '.join(schema.names)} (the headers option)")
+        for batch in file.iter_batches():
+            yield batch.cast(schema)
+
+
+class _Reading:
+    """The rows of a slice up to the first damaged batch, which is then in ``damage``."""
+
+    def __init__(self, piece: SegmentSlice, wanted: Columns, isolation: Isolation) -> None:
+        self.piece = piece
+        self.next_offset = piece.start_offset
+        self.damage: CorruptBatchError | None = None
+        self._wanted = wanted
+        self._isolation = isolation
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Raises PipelineError for everything but damage."""
+        try:
+            yield from self._read(self.piece)
+        except CorruptBatchError as error:
+            self.damage = error
+            before = replace(_relocated(self.piece, error), start_offset=self.next_offset, end_position=error.position)
+            if before.size_bytes > 0:  # rows in front of the damage that were not given out yet
+                yield from self._read(before)
+
+    def _read(self, piece: SegmentSlice) -> Iterator[pa.RecordBatch]:
+        for batch in read_slice(piece, self._wanted, isolation=self._isolation):
+            if batch.num_rows:
+                self.next_offset = batch.column("offset")[-1].as_py() + 1
+            yield batch
+
+
+def _relocated(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
+    """The slice in the file that the error's position is of: the reader may have met another one than was planned."""
+    try:
+        inode = os.stat(error.file).st_ino
+    except FileNotFoundError:
+        raise error from None
+    if inode == piece.inode or not piece.inode:
+        return piece
+    return replace(piece, path=error.file, inode=inode, start_position=0, end_position=os.path.getsize(error.file))
+
+
+def _behind(reading: _Reading, letters: DeadLetters) -> SegmentSlice | None:
+    """Keep the damaged bytes and say where to go on; None at the slice's end."""
+    damage = reading.damage
+    assert damage is not None
+    piece = _relocated(reading.piece, damage)
+    with OpenSegment(piece.path) as file:
+        end = min(piece.end_position, file.size)
+        target = _next_batch(file, piece, damage.position, end)
+        data = file.read_at(damage.position, min(target - damage.position, DEAD_LETTER_BYTES))
+    letters.rows.append(
+        {
+            "topic": piece.topic,
+            "partition": piece.partition,
+            "offset": damage.offset,
+            "file": damage.file,
+            "position": damage.position,
+            "size": target - damage.position,
+            "reason": damage.why,
+            "bytes": data,
+        }
+    )
+    if target >= end:
+        return None
+    return replace(piece, start_position=target, start_offset=max(reading.next_offset, piece.start_offset))
+
+
+def _next_batch(file: OpenSegment, piece: SegmentSlice, position: int, end: int) -> int:
+    """Where reading may go on behind the damage at ``position``: never at it, at ``end`` when nothing is known."""
+    try:
+        header = header_at(file, position)
+        if header is not None and position + header.size <= end:
+            following = header_at(file, position + header.size) if position + header.size < end else None
+            if position + header.size == end or (following is not None and following.base_offset > header.base_offset):
+                return position + header.size
+    except CorruptBatchError:
+        pass  # its own size is not to be believed, or leads to no batch
+    index = offset_index(SegmentFile(piece.base_offset, piece.path))
+    try:
+        for slot in range(max(index.floor(position, by_value=True), 0), index.entries):
+            if position < index.entry(slot).value < end:
+                return index.entry(slot).value
+    finally:
+        index.close()
+    return end
+
+
+def group_slices(slices: Sequence[SegmentSlice], file_bytes: int) -> list[tuple[SegmentSlice, ...]]:
+    """Slices of one partition put together to files of about ``file_bytes`` of the log."""
+    groups: list[tuple[SegmentSlice, ...]] = []
+    group: list[SegmentSlice] = []
+    size = 0
+    for piece in slices:
+        if group and size + piece.size_bytes > file_bytes * 1.25:
+            groups.append(tuple(group))
+            group, size = [], 0
+        group.append(piece)
+        size += piece.size_bytes
+        if size >= file_bytes:
+            groups.append(tuple(group))
+            group, size = [], 0
+    if group:
+        groups.append(tuple(group))
+    return groups

@@ -1,0 +1,30 @@
+"""What a job raises beyond the reading side's errors: one line each, for the person who ran it."""
+
+from __future__ import annotations
+
+from pipeline.errors import PipelineError
+
+
+class JobError(PipelineError):
+    """The job could not do what it was asked for; the message says what stands, and what to do."""
+
+
+class ConflictError(JobError):
+    """Another run of the job was faster; nothing of this one was kept."""
+
+
+class BadRequestError(JobError):
+    """What was asked for makes no sense: an option's value, or options that contradict each other."""
+
+
+class MissingPackageError(JobError):
+    """A package that the job needs is not installed."""
+
+
+SPARK_INSTALL = "pip install 'tidelog[spark]'"
+ICEBERG_INSTALL = "pip install 'tidelog[iceberg]'"
+
+
+def missing(package: str, install: str) -> MissingPackageError:
+    """The error for a package that is not there."""
+    return MissingPackageError(f"{package} is not installed: {install}")

@@ -1,0 +1,251 @@
+"""Export: committed records of topics to a table of Parquet files, run after run, each record exactly once.
+
+    manifest (offset vector, topic ids) -> what is new in the log -> files of about ``file_bytes`` of the log each
+    -> workers write them into staging -> one commit: the next version of the manifest, or nothing
+
+The first run begins at the log start. A later one goes on where the newest version ends; a small last file is taken
+into the one that follows it, so that small files do not add up. Gaps of compaction and aborted transactions are
+normal: a range of offsets may have fewer rows, or none. What is refused, until the request says otherwise:
+
+- a topic that was deleted and made anew (its id is another one): ``restart_recreated`` begins with the new one, the
+  rows of the old one stay;
+- records that retention took before they were exported: ``fail_on_data_loss=False`` goes on and notes the gap;
+- a log that ends before what was exported.
+
+Two exports into one table may run at the same time: one commits, the other one is told so (ConflictError). Killed at
+any point and run again, the table has the same rows as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pipeline.errors import DataLossError, TopicRecreatedError
+from pipeline.export_file import FilePlan, FileResult, group_slices, write_file
+from pipeline.export_manifest import (
+    DATA,
+    ExportTable,
+    Manifest,
+    PartitionState,
+    StagingRun,
+    TableFile,
+    TopicState,
+    id_text,
+)
+from pipeline.jobs.errors import JobError
+from pipeline.jobs.progress import Progress
+from pipeline.jobs.runner import Task, run_tasks
+from pipeline.jobs.source import LogSource
+from pipeline.plan import OffsetRange, ReadRequest, plan_range
+from pipeline.request import Partition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_FILE_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """What to export, and where to: ``table`` is a directory.
+
+    ``file_bytes``: bytes of the log per file. ``headers``: whether the table has the column. ``keep_damaged``: damaged
+    batches go to the dead-letter table; without it they end the job.
+    """
+
+    source: LogSource
+    table: str
+    file_bytes: int = DEFAULT_FILE_BYTES
+    headers: bool = True
+    restart_recreated: bool = False
+    fail_on_data_loss: bool = True
+    keep_damaged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """What an export did. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version."""
+
+    manifest: Manifest
+    committed: bool
+    files: int = 0
+    rows: int = 0
+    size: int = 0
+    dead_letters: int = 0
+
+    def complete_through(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """Topic -> partition -> (largest record time in ms, offset): every committed record below is in the table."""
+        return {
+            name: {p: (s.complete_timestamp, s.end) for p, s in topic.partitions.items()}
+            for name, topic in self.manifest.topics.items()
+        }
+
+
+@dataclass(slots=True)
+class PartitionPlan:
+    """What a run adds to one partition: offsets ``start`` to ``end``; ``replaces`` is a small file taken into the first
+    new one."""
+
+    partition: Partition
+    before: PartitionState | None
+    start: int
+    end: int
+    lost: tuple[tuple[int, int], ...] = ()
+    replaces: TableFile | None = None
+    results: list[FileResult] = field(default_factory=list)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the state changes."""
+        return self.before is None or self.end > self.before.end or self.lost != self.before.lost
+
+    def state(self) -> PartitionState:
+        """The partition's state when the results are in the table."""
+        known = -1 if self.before is None else self.before.complete_timestamp
+        largest = max((result.largest_timestamp for result in self.results), default=-1)
+        begin = self.start if self.before is None else self.before.start
+        return PartitionState(begin, self.end, max(known, largest), self.lost)
+
+
+def export(spark: SparkSession | None, request: ExportRequest, progress: Progress | None = None) -> ExportResult:
+    """Export what is new. Raises ConflictError, TopicRecreatedError, DataLossError, other PipelineErrors."""
+    table = ExportTable(request.table)
+    before = table.open()
+    partitions = request.source.partitions()
+    plans = [plan_partition(partition, before, request) for partition in partitions]
+    plans = [plan for plan in plans if plan.is_new]
+    if not plans:
+        return ExportResult(before, committed=False)
+    staged = table.begin_run(uuid.uuid4().hex)
+    try:
+        _write(spark, request, plans, staged, progress or Progress("export", quiet=True))
+        after = next_version(before, plans, staged.run)
+        table.commit(after, staged)
+    finally:
+        staged.close()
+    return summary(after, plans)
+
+
+def summary(after: Manifest, plans: list[PartitionPlan]) -> ExportResult:
+    """The result of a run that committed ``after``."""
+    results = [result for plan in plans for result in plan.results]
+    files = [result.file for result in results if result.file is not None]
+    letters = sum(result.dead_letters.rows for result in results if result.dead_letters is not None)
+    size = sum(file.size for file in files)
+    return ExportResult(after, True, len(files), sum(file.rows for file in files), size, letters)
+
+
+def _write(
+    spark: SparkSession | None,
+    request: ExportRequest,
+    plans: list[PartitionPlan],
+    staged: StagingRun,
+    progress: Progress,
+) -> None:
+    tasks, owners = [], []
+    for plan in plans:
+        for file_plan in plan_files(plan, request, staged.path):
+            tasks.append(Task(file_plan.name, file_plan.log_bytes, file_plan))
+            owners.append(plan)
+    for plan, result in zip(owners, run_tasks(spark, tasks, write_file, progress), strict=True):
+        plan.results.append(result)
+
+
+# ---- what is new
+
+
+def plan_partition(
+    partition: Partition, before: Manifest, request: ExportRequest, *, absorb: bool = True
+) -> PartitionPlan:
+    """What a run adds to one partition. Raises TopicRecreatedError, DataLossError, JobError."""
+    directory, bounds = partition.directory, partition.bounds
+    name, number = directory.topic, directory.partition
+    topic = before.topics.get(name)
+    if topic is not None and topic.topic_id != id_text(directory.topic_id):
+        if not request.restart_recreated:
+            raise TopicRecreatedError(
+                f"topic {name} was deleted and made anew: the table holds id {topic.topic_id}, the log has "
+                f"{id_text(directory.topic_id)}; ask for a restart to export the new one beside the old rows"
+            )
+        topic = None
+    state = None if topic is None else topic.partitions.get(number)
+    if state is None:
+        return PartitionPlan(partition, None, bounds.start, partition.end)
+    if state.end > bounds.end:
+        raise JobError(
+            f"{name}-{number} ends at offset {bounds.end}, the table has it up to {state.end}: the log was cut; "
+            "expected the log that was exported before"
+        )
+    lost = state.lost
+    if state.end < bounds.start:
+        if request.fail_on_data_loss:
+            raise DataLossError(
+                f"{name}-{number} begins at offset {bounds.start}, the table ends at {state.end}: the records between "
+                "are gone; ask for the export to go on to accept the gap"
+            )
+        lost = (*lost, (state.end, bounds.start))
+    start, end = max(state.end, bounds.start), max(partition.end, state.end, bounds.start)
+    last = _last_file(before, name, id_text(directory.topic_id), number) if absorb and end > start else None
+    if last is not None and (last.end != start or last.log_bytes * 2 > request.file_bytes):
+        last = None
+    return PartitionPlan(partition, state, start, end, lost, last)
+
+
+def _last_file(before: Manifest, topic: str, topic_id: str, number: int) -> TableFile | None:
+    mine = (f for f in before.files if (f.topic, f.topic_id, f.partition) == (topic, topic_id, number))
+    return max(mine, key=lambda file: file.end, default=None)
+
+
+def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> list[FilePlan]:
+    """The files of a partition's new range: they cover it without a gap."""
+    read = ReadRequest((), request.file_bytes, read_committed=request.source.read_committed)
+    wanted = OffsetRange(plan.partition.directory, plan.start, plan.end)
+    groups = group_slices(plan_range(wanted, read), request.file_bytes)
+    starts = [plan.start, *(group[0].start_offset for group in groups[1:]), plan.end]
+    files = [
+        FilePlan(
+            group,
+            staging,
+            starts[number],
+            starts[number + 1],
+            headers=request.headers,
+            read_committed=request.source.read_committed,
+            keep_damaged=request.keep_damaged,
+        )
+        for number, group in enumerate(groups)
+    ]
+    earlier = plan.replaces
+    if earlier is not None and files:
+        path = ExportTable(request.table).directory(DATA, earlier.name)
+        files[0] = replace(files[0], start=earlier.start, begins_with=(path, earlier))
+    return files
+
+
+def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Manifest:
+    """The version in which the plans' results are in the table."""
+    topics: dict[str, TopicState] = dict(before.topics)
+    for plan in plans:
+        directory = plan.partition.directory
+        topic_id = id_text(directory.topic_id)
+        known: Mapping[int, PartitionState] = {}
+        if directory.topic in topics and topics[directory.topic].topic_id == topic_id:
+            known = topics[directory.topic].partitions
+        topics[directory.topic] = TopicState(topic_id, {**known, directory.partition: plan.state()})
+    gone = {plan.replaces.name for plan in plans if plan.replaces is not None}
+    results = [result for plan in plans for result in plan.results]
+    files = [file for file in before.files if file.name not in gone]
+    letters = [result.dead_letters for result in results if result.dead_letters is not None]
+    return replace(
+        before,
+        version=before.version + 1,
+        run=run,
+        created_ms=time.time_ns() // 1_000_000,
+        topics=topics,
+        files=(*files, *(result.file for result in results if result.file is not None)),
+        dead_letters=(*before.dead_letters, *letters),
+        removed=tuple(sorted(gone)),
+    )

@@ -1,0 +1,33 @@
+"""What an export tells people when it is done."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from pipeline.jobs.export import ExportResult
+
+
+def report(result: ExportResult, table: str) -> list[str]:
+    """Lines: what was added, then per partition how far the table is complete, and what was lost before."""
+    if result.committed:
+        first = (
+            f"{table} version {result.manifest.version}: {result.rows:,} rows in {result.files} files, "
+            f"{result.size:,} bytes"
+        )
+        lines = [first]
+    else:
+        lines = [f"{table} version {result.manifest.version}: nothing new"]
+    if result.dead_letters:
+        lines.append(f"dead letters: {result.dead_letters} damaged batches; see the dead-letter table")
+    for topic, partitions in sorted(result.complete_through().items()):
+        for partition, (timestamp, offset) in sorted(partitions.items()):
+            lines.append(f"{topic}-{partition} complete through offset {offset - 1}{_at(timestamp)}")
+            for start, end in result.manifest.topics[topic].partitions[partition].lost:
+                lines.append(f"{topic}-{partition} lost before export: offsets {start} to {end - 1}")
+    return lines
+
+
+def _at(timestamp: int) -> str:
+    if timestamp < 0:
+        return ""
+    return f", {datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec='milliseconds')}"

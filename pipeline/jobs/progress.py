@@ -1,0 +1,72 @@
+"""A job's progress as people see it: one line on a terminal that changes, a line every few seconds elsewhere.
+
+export: 12 of 40 tasks, 1.5 of 5.0 GB, 0.8 GB/s
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+LINE_EVERY_S = 5.0
+REDRAW_EVERY_S = 0.2
+
+Clock = Callable[[], float]
+
+
+class Progress:
+    """Progress of one job. One thread at a time. ``quiet`` shows nothing."""
+
+    def __init__(
+        self, job: str, stream: TextIO | None = None, clock: Clock = time.monotonic, *, quiet: bool = False
+    ) -> None:
+        self._job = job
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._quiet = quiet
+        self._is_terminal = self._stream.isatty()
+        self._began = self._shown = clock()
+        self._tasks = self._bytes = 0
+        self._width = 0
+
+    def begin(self, tasks: int, size: int) -> None:
+        """So many tasks and bytes lie ahead."""
+        self._tasks, self._bytes = tasks, size
+        self._began = self._shown = self._clock()
+
+    def update(self, tasks_done: int, bytes_done: int) -> None:
+        """So many are done; draws when it is time to."""
+        if tasks_done >= self._tasks:
+            return  # the last line comes with the end
+        now = self._clock()
+        if now - self._shown >= (REDRAW_EVERY_S if self._is_terminal else LINE_EVERY_S):
+            self._shown = now
+            self._write(self.line(tasks_done, bytes_done))
+
+    def end(self) -> None:
+        """All is done: the last line."""
+        self._write(self.line(self._tasks, self._bytes))
+        if self._is_terminal and not self._quiet:
+            self._stream.write("\n")
+            self._stream.flush()
+
+    def line(self, tasks_done: int, bytes_done: int) -> str:
+        """What is shown when so much is done."""
+        seconds = max(self._clock() - self._began, 1e-6)
+        rate = bytes_done / seconds / 1e9
+        return (
+            f"{self._job}: {tasks_done} of {self._tasks} tasks, "
+            f"{bytes_done / 1e9:.2f} of {self._bytes / 1e9:.2f} GB, {rate:.2f} GB/s"
+        )
+
+    def _write(self, line: str) -> None:
+        if self._quiet:
+            return
+        if self._is_terminal:
+            self._stream.write("\r" + line.ljust(self._width))
+            self._width = len(line)
+        else:
+            self._stream.write(line + "\n")
+        self._stream.flush()

@@ -1,0 +1,161 @@
+"""Runs a job's tasks: on Spark as a DataFrame of plan rows through ``mapInArrow``, or in this process.
+
+    plan row      task number, name, size in bytes, the task itself (pickled)
+    commit row    task number, whether it went well, result (pickled) or the error's one line
+
+One partition per task, so that Spark spreads and repeats them one by one. An error the user can do something about
+(PipelineError, KafkaError, OSError) comes back as a commit row and is raised in the driver with its own words; anything
+else is our mistake and fails the Spark job with its stack trace. A worker's function must be a module's: it is pickled
+by name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pipeline.errors import PipelineError
+from pipeline.jobs.errors import SPARK_INSTALL, JobError, missing
+from pipeline.jobs.progress import Progress
+from protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COMMIT_SCHEMA = "task int, ok boolean, result binary"
+PLAN_SCHEMA = "task int, name string, size bigint, plan binary"
+_POLL_S = 0.5
+
+Result = TypeVar("Result")
+Plan = TypeVar("Plan")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One plan row: its name for people, the bytes it will read, and what the worker's function gets."""
+
+    name: str
+    size: int
+    plan: Any
+
+
+def run_tasks(
+    spark: SparkSession | None, tasks: Sequence[Task], work: Callable[[Plan], Result], progress: Progress
+) -> list[Result]:
+    """The results of ``work(task.plan)``, in the order of ``tasks``. Raises JobError naming a task that failed."""
+    progress.begin(len(tasks), sum(task.size for task in tasks))
+    if not tasks:
+        return []
+    rows = _on_spark(spark, tasks, work, progress) if spark is not None else _here(tasks, work, progress)
+    progress.end()
+    results: list[Result] = []
+    for number, ok, result in sorted(rows, key=lambda row: row[0]):
+        if not ok:
+            raise JobError(f"{tasks[number].name}: {pickle.loads(result)}")
+        results.append(pickle.loads(result))
+    return results
+
+
+def do_task(number: int, plan: bytes, work: Callable[[Any], Any]) -> tuple[int, bool, bytes]:
+    """One commit row: the work's result, or its error's line."""
+    try:
+        return number, True, pickle.dumps(work(pickle.loads(plan)))
+    except (PipelineError, KafkaError, OSError) as error:
+        return number, False, pickle.dumps(str(error))
+
+
+def _here(tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress) -> list[tuple[int, bool, bytes]]:
+    rows, done = [], 0
+    for number, task in enumerate(tasks):
+        rows.append(do_task(number, pickle.dumps(task.plan), work))
+        done += task.size
+        progress.update(number + 1, done)
+        if not rows[-1][1]:
+            break
+    return rows
+
+
+def _on_spark(
+    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress
+) -> list[tuple[int, bool, bytes]]:
+    frame = commit_rows(spark, tasks, work)
+    group = f"tidelog-{uuid.uuid4()}"
+    context = spark.sparkContext
+    done = threading.Event()
+    watcher = threading.Thread(
+        target=_watch, args=(context, group, tasks, progress, done), name="job progress", daemon=True
+    )
+    context.setJobGroup(group, f"{len(tasks)} tasks", interruptOnCancel=True)
+    watcher.start()
+    try:
+        return [(row.task, row.ok, bytes(row.result)) for row in frame.collect()]
+    finally:
+        done.set()
+        watcher.join()
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def commit_rows(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any]) -> DataFrame:
+    """The DataFrame whose rows are commit rows; each task runs when its partition is computed."""
+    rows = [(number, task.name, task.size, pickle.dumps(task.plan)) for number, task in enumerate(tasks)]
+    plan = spark.createDataFrame(spark.sparkContext.parallelize(rows, len(rows)), PLAN_SCHEMA)
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for row in batch.to_pylist():
+                number, ok, result = do_task(row["task"], row["plan"], work)
+                yield pa.RecordBatch.from_pydict(
+                    {"task": pa.array([number], pa.int32()), "ok": [ok], "result": pa.array([result], pa.binary())}
+                )
+
+    return plan.mapInArrow(run, COMMIT_SCHEMA)
+
+
+def _watch(context: Any, group: str, tasks: Sequence[Task], progress: Progress, done: threading.Event) -> None:
+    """Show how many tasks Spark says are done, and as many of the bytes."""
+    tracker = context.statusTracker()
+    total = sum(task.size for task in tasks)
+    while not done.wait(_POLL_S):
+        stages = [stage for job in tracker.getJobIdsForGroup(group) for stage in _stages(tracker, job)]
+        completed = max((info.numCompletedTasks for info in stages), default=0)
+        progress.update(completed, total * completed // len(tasks))
+
+
+def _stages(tracker: Any, job: int) -> Iterator[Any]:
+    info = tracker.getJobInfo(job)
+    for stage in info.stageIds if info is not None else ():
+        found = tracker.getStageInfo(stage)
+        if found is not None:
+            yield found
+
+
+def require_arrow() -> None:
+    """Raises MissingPackageError without pyarrow, which every job needs."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise missing("pyarrow", SPARK_INSTALL)
+
+
+def start_spark(job: str, master: str) -> SparkSession:
+    """A session for a job. Raises MissingPackageError without PySpark, JobError when Spark does not start."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise missing("pyspark", SPARK_INSTALL)
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers take python3 from PATH otherwise
+    builder = SparkSession.builder.master(master).appName(f"tidelog pipeline {job}")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise JobError(f"Spark does not start on {master} (it needs Java 17 or newer): {first}") from error

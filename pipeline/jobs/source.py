@@ -1,0 +1,52 @@
+"""Which logs a job works on: data directories, topics, and whether records of open and aborted transactions count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.offset_json import EARLIEST, LATEST
+from pipeline.options import OffsetSpec, SourceOptions, TopicChoice, parse_options
+from pipeline.request import Partition, find_bounds
+from pipeline.selection import PartitionDirectory, find_partitions
+
+ALL_TOPICS = TopicChoice(pattern="(?!__).*")
+"""Every topic but the broker's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """Topics of data directories. ``bootstrap`` asks a broker for the ends instead of the files."""
+
+    paths: tuple[str, ...]
+    choice: TopicChoice = ALL_TOPICS
+    bootstrap: str | None = None
+    read_committed: bool = True
+
+    def directories(self) -> list[PartitionDirectory]:
+        """The partitions' directories, by topic and partition. Raises SelectionError."""
+        return find_partitions(self.paths, self.choice)
+
+    def partitions(self) -> list[Partition]:
+        """The same with their bounds. Raises PipelineError."""
+        return find_bounds(
+            SourceOptions(
+                paths=self.paths,
+                choice=self.choice,
+                starting=OffsetSpec("startingOffsets", EARLIEST),
+                ending=OffsetSpec("endingOffsets", LATEST),
+                bootstrap=self.bootstrap,
+                read_committed=self.read_committed,
+            )
+        )
+
+
+def choose(topics: str | None, pattern: str | None, assign: str | None) -> TopicChoice:
+    """The choice of a command line: comma separated names, a pattern, or partitions in JSON; all topics without.
+
+    Raises OptionError.
+    """
+    given = {"subscribe": topics, "subscribePattern": pattern, "assign": assign}
+    options = {name: text for name, text in given.items() if text is not None}
+    if not options:
+        return ALL_TOPICS
+    return parse_options({"path": ".", **options}).choice

@@ -1,0 +1,88 @@
+"""Data directories for the tests of the pipeline's jobs: logs written as a broker writes them, small segments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from log.checkpoints import MetaProperties, write_meta_properties
+from log.config import LogConfig
+from log.environment import DirectoryState, LogEnvironment
+from log.file_system import OsFileSystem
+from log.loader import LoadRequest, load_log
+from log.time import ManualTime
+from log.topic_partition import TopicPartition
+from log.unified_log import UnifiedLog
+from log.validator import AppendOrigin
+from pipeline.jobs.source import LogSource
+from protocol.record_batch import BatchOptions, EndTransactionMarker, Record, build_batch, end_transaction_marker
+
+NOW_MS = 1_700_000_000_000
+TOPIC_ID = bytes(range(16))
+
+
+class DataDirectory:
+    """A broker's data directory. Logs stay open until ``close``."""
+
+    def __init__(self, path: Path, **config: Any) -> None:
+        self.path = path
+        values = {name.replace("_", "."): value for name, value in config.items()}
+        self.config = LogConfig({"segment.bytes": 4096, "index.interval.bytes": 200, **values})
+        self.logs: dict[TopicPartition, UnifiedLog] = {}
+        path.mkdir(exist_ok=True)
+        write_meta_properties(OsFileSystem(), str(path), MetaProperties("cluster", 1, None))
+
+    def source(self, **fields: Any) -> LogSource:
+        """Everything in it, as a job's source."""
+        return LogSource((str(self.path),), **fields)
+
+    def log(self, topic: str, partition: int = 0, topic_id: bytes = TOPIC_ID) -> UnifiedLog:
+        """The partition's log, made when it is not there."""
+        place = TopicPartition(topic, partition)
+        if place not in self.logs:
+            directory = os.path.join(self.path, place.directory_name)
+            os.makedirs(directory, exist_ok=True)
+            environment = LogEnvironment(OsFileSystem(), ManualTime(NOW_MS + 86_400_000))
+            request = LoadRequest(
+                place, directory, self.config, environment, DirectoryState(str(self.path)), topic_id=topic_id
+            )
+            self.logs[place] = load_log(request)
+        return self.logs[place]
+
+    def close(self) -> None:
+        """Close the logs, as a broker that stops."""
+        for log in self.logs.values():
+            log.flush()
+            log.close()
+        self.logs.clear()
+
+
+def write(log: UnifiedLog, records: Iterable[Record], **options: Any) -> int:
+    """Append one batch; the offset of its first record."""
+    batch = build_batch(list(records), BatchOptions(**options))
+    info = log.append_as_leader(memoryview(batch), leader_epoch=0)
+    log.update_high_watermark(log.log_end_offset)
+    return info.first_offset
+
+
+def fill(log: UnifiedLog, batches: int, records: int = 5, **options: Any) -> list[Record]:
+    """Append batches of keyed records a minute apart per batch; the records with their offsets."""
+    written = []
+    for number in range(batches):
+        batch = [
+            Record(i, NOW_MS + 60_000 * number + i, b"key-%d" % ((number + i) % 7), b"value %d/%d" % (number, i) * 3)
+            for i in range(records)
+        ]
+        first = write(log, batch, **options)
+        written += [record._replace(offset=first + record.offset) for record in batch]
+    return written
+
+
+def end_transaction(log: UnifiedLog, producer_id: int, epoch: int = 0, *, commit: bool) -> None:
+    """Append a marker."""
+    content = EndTransactionMarker(commit, 0)
+    marker = end_transaction_marker(content, timestamp=NOW_MS, producer_id=producer_id, producer_epoch=epoch)
+    log.append_as_leader(memoryview(marker), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    log.update_high_watermark(log.log_end_offset)
