@@ -4,7 +4,7 @@
     latestOffset          the logs' ends, cut to the trigger's limits                   every trigger
     partitions(start, end)  slices of segments, as the batch source plans them          every batch
     read(slice)           Arrow batches                                                 in executors
-    commit(end), stop     progress to ``commitGroup``, if that is asked for
+    commit(end), stop     progress to ``commitGroup``, if that is asked for and not there yet
 
 Positions are those of ``pipeline.stream_offsets``; ends come from the files, or from the broker's ListOffsets when
 ``kafka.bootstrap.servers`` is given. What differs between two triggers:
@@ -17,8 +17,8 @@ Positions are those of ``pipeline.stream_offsets``; ends come from the files, or
 
 Data loss raises DataLossError under ``failOnDataLoss=true``; with false it is logged and reading goes on as said.
 
-What counts as processed is ``latestOffset``'s start: Spark calls it with the end of the batch it has finished, also
-after the last one of AvailableNow, whose ``commit`` never comes.
+Progress goes to ``commitGroup`` with each ``latestOffset``: its start is the end of the batch that is done. Spark calls
+``commit`` one trigger later, so never for the last batch of AvailableNow, and ends the process without ``stop``.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
         position = StreamOffset.from_json(start)
         self._progress.reached(position.offsets)
+        self._progress.commit()
         partitions = self._checked(position, find_bounds(self.options))
         self._latest = StreamOffset.of(_directories(partitions), _offsets({p.directory: p.end for p in partitions}))
         ranges = {p.directory: (_begin(position, p), self._visible_end(p)) for p in partitions}
