@@ -33,6 +33,7 @@ class GroupConfig:
     group_consumer_max_size: int = MAX_INT32
     group_consumer_regex_refresh_interval_ms: int = 600_000
     group_consumer_migration_policy: str = "bidirectional"
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from broker.coordinator.assignors import EMPTY_ASSIGNMENT, Assignment
-from protocol.errors import NonEmptyGroupError, StaleMemberEpochError, UnknownMemberIdError
+from protocol.errors import IllegalGenerationError, NonEmptyGroupError, StaleMemberEpochError, UnknownMemberIdError
 
 
 class ConsumerGroupState(Enum):
@@ -38,8 +38,16 @@ class MemberState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClassicSpec:
+    """What a member of the classic protocol has besides: its session timeout, and its protocols in order."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member said of itself (record 5)."""
+    """What a member said of itself (record 5). ``classic`` is None for a member of the consumer protocol."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -49,6 +57,7 @@ class Subscription:
     topic_regex: str | None = None
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
+    classic: ClassicSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,11 @@ class ConsumerMember:
         self.member_id = member_id
         self.subscription = subscription
         self.current = current
+
+    def check_epoch(self, epoch: int) -> None:
+        """Raises StaleMemberEpochError, to a classic member IllegalGenerationError."""
+        if epoch != self.current.epoch:
+            raise StaleMemberEpochError if self.subscription.classic is None else IllegalGenerationError
 
 
 class ConsumerGroup:
@@ -142,6 +156,15 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribed_topics()
 
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Whether others still hold something that the member is to have."""
+        assigned = member.current.assigned
+        return any(
+            self.owners.get((topic_id, index), member.member_id) != member.member_id
+            for topic_id, indexes in self.target_of(member.member_id).items()
+            for index in indexes - assigned.get(topic_id, frozenset())
+        )
+
     # -- what replay changes ------------------------------------------------------------------------------------
 
     def put_member(self, member_id: str, subscription: Subscription) -> None:
@@ -190,15 +213,14 @@ class ConsumerGroup:
     ) -> None:
         """Only members commit, with their epoch; while there are none, admin clients may.
 
-        Raises UnknownMemberIdError, StaleMemberEpochError.
+        Raises UnknownMemberIdError, StaleMemberEpochError, IllegalGenerationError.
         """
         if generation_id < 0 and not self.members:
             return
         member = self.members.get(member_id)
         if member is None:
             raise UnknownMemberIdError
-        if generation_id != member.current.epoch:
-            raise StaleMemberEpochError
+        member.check_epoch(generation_id)
 
     def validate_delete(self) -> None:
         """Raises NonEmptyGroupError unless the group has no members."""

@@ -1,50 +1,42 @@
 """ConsumerGroupHeartbeat: how members of a consumer group join, live, change, and leave (KIP-848).
 
-    1. the member is found or made, its epoch checked
-    2. what it says of itself is compared with what is known; a changed subscription, or topics that changed below it,
-       raise the group epoch
-    3. a group epoch ahead of the target makes the assignor work out a new target, for all members
-    4. the member goes one step towards its target (``consumer_reconciliation``)
-
-Each step adds records; none changes the group, ``replay`` does when they are in the log. A heartbeat that says
-nothing new adds none. Clocks: ("session", group, member), ("revoke", group, member) while it has yet to give partitions
-back.
+The member is found or made and its epoch checked; then its request goes through the steps of ``consumer_draft``. Each
+adds records; none changes the group, ``replay`` does when they are in the log. A heartbeat that says nothing new adds
+none. The clocks are in ``consumer_clocks``; classic groups that become consumer groups, and back, in ``migration``.
 
 Source: ConsumerGroupHeartbeat v0-1.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, MutableMapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.coordinator.assignors import ASSIGNORS, Assignment, MemberSpec
+from broker.coordinator.assignors import Assignment
 from broker.coordinator.classic_group import ClassicGroup
+from broker.coordinator.consumer_clocks import ConsumerClocks
+from broker.coordinator.consumer_draft import Draft, DraftSteps, draft_of, take_a_step
 from broker.coordinator.consumer_group import (
     NEW_MEMBER,
     ConsumerGroup,
     ConsumerMember,
     CurrentAssignment,
     MemberState,
-    ResolvedRegex,
     Subscription,
 )
-from broker.coordinator.consumer_reconciliation import is_subset, reconcile
+from broker.coordinator.consumer_reconciliation import is_subset
 from broker.coordinator.consumer_records import (
     current_record,
     epoch_record,
     member_record,
     member_tombstones,
-    regex_record,
-    target_epoch_record,
     target_record,
 )
 from broker.coordinator.group_records import group_tombstone
+from broker.coordinator.migration import Migration
 from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from broker.coordinator.topic_patterns import matching_topics
 from protocol.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
@@ -67,45 +59,14 @@ if TYPE_CHECKING:
     from broker.broker import RequestContext
     from broker.coordinator.config import GroupConfig
     from broker.coordinator.timer import CoordinatorTimer
-    from broker.metadata import MetadataCache
-    from log.time import Time
 
 logger = logging.getLogger(__name__)
 
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
-DEFAULT_ASSIGNOR = "uniform"
+
+T = TypeVar("T")
 
 HeartbeatResult = CoordinatorResult[ConsumerGroupHeartbeatResponse]
-
-
-@dataclass(slots=True)
-class Draft:
-    """One heartbeat in the works: the group as it is, the member as it will be, the records so far."""
-
-    group: ConsumerGroup
-    member_id: str
-    subscription: Subscription
-    current: CurrentAssignment
-    records: list[CoordinatorRecord]
-    target: Assignment
-    replaced: str | None = None
-    epoch: int = 0
-    assignment_epoch: int = 0
-    regexes: dict[str, ResolvedRegex] | None = None
-
-    def subscriptions(self) -> dict[str, Subscription]:
-        """All members as they will be."""
-        found = {member_id: member.subscription for member_id, member in self.group.members.items()}
-        if self.replaced is not None:
-            found.pop(self.replaced, None)
-        found[self.member_id] = self.subscription
-        return found
-
-    def topics_of(self, subscription: Subscription) -> tuple[str, ...]:
-        """Names that a member will read, patterns resolved."""
-        regexes = self.group.regexes if self.regexes is None else self.regexes
-        resolved = regexes.get(subscription.topic_regex) if subscription.topic_regex else None
-        return subscription.topic_names + (resolved.topics if resolved is not None else ())
 
 
 class ConsumerHeartbeats:
@@ -116,35 +77,34 @@ class ConsumerHeartbeats:
         groups: MutableMapping[str, Any],
         *,
         timer: CoordinatorTimer,
-        time: Time,
+        steps: DraftSteps,
         config: GroupConfig,
-        metadata: MetadataCache,
+        migration: Migration,
         new_uuid: Callable[[], str],
     ) -> None:
         self._groups = groups
-        self._timer = timer
-        self._time = time
         self._config = config
-        self._metadata = metadata
-        self._new_uuid = new_uuid
+        self.steps = steps
+        self.migration = migration
+        self.new_uuid = new_uuid
+        self.clocks = ConsumerClocks(timer, self._session_timeout_ms, self._expire)
+
+    def _session_timeout_ms(self, group_id: str) -> int:
+        return self._config.group_consumer_session_timeout_ms
 
     def heartbeat(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> HeartbeatResult:
         """Raises InvalidRequestError, UnsupportedAssignorError, GroupIdNotFoundError, GroupMaxSizeReachedError,
         UnknownMemberIdError, FencedMemberEpochError, UnreleasedInstanceIdError, FencedInstanceIdError,
         InvalidRegularExpressionError.
         """
-        check_request(request, context.api_version)
+        check_request(request, context.api_version, self.steps.assignors)
         if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(request)
-        records: list[CoordinatorRecord] = []
-        group = self._find_group(request, records)
-        draft = self._find_member(group, request, records)
+        draft = self._find(request)
         before = draft.current
-        self._update_subscription(draft, context, request)
-        if draft.epoch > group.assignment_epoch:
-            self._update_target(draft)
-        owned = owned_of(request)
-        take_a_step(draft, owned)
+        self.steps.apply_subscription(draft, updated_subscription(draft.subscription, context, request))
+        self.steps.update_target(draft)
+        take_a_step(draft, owned_of(request))
         response = ConsumerGroupHeartbeatResponse(
             member_id=draft.member_id,
             member_epoch=draft.current.epoch,
@@ -152,67 +112,101 @@ class ConsumerHeartbeats:
         )
         if is_full(request) or before.assigned != draft.current.assigned:
             response.assignment = assignment_response(draft.current.assigned)
-        self._schedule_clocks(draft)
-        return CoordinatorResult(response, records, self._settle(draft))
+        self.clocks.heard_of(draft.group.group_id, draft.member_id, draft.subscription)
+        self.clocks.watch_revocation(draft.group.group_id, draft.member_id, draft.subscription, draft.current)
+        return CoordinatorResult(response, draft.records, self.settle(draft))
 
-    def _settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
-        version = self._metadata.changes
+    def settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
+        """What is left to do once the records are stored."""
+        version = self.steps.metadata.changes
 
         def on_append(error: KafkaError | None) -> None:
             if error is not None:
                 raise error
-            self._groups[draft.group.group_id].metadata_version = version
+            group = self._groups[draft.group.group_id]
+            group.metadata_version = version
+            if draft.replaced is not None:
+                self.clocks.cancel(group.group_id, draft.replaced)
+            if draft.upgraded is not None:
+                self.migration.finish_upgrade(draft.upgraded)
+                for member in group.members.values():
+                    if member.member_id != draft.member_id:
+                        self.clocks.heard_of(group.group_id, member.member_id, member.subscription)
 
         return on_append
 
-    # -- 1. the member ------------------------------------------------------------------------------------------
+    # -- the member ---------------------------------------------------------------------------------------------
 
-    def _find_group(self, request: ConsumerGroupHeartbeatRequest, records: list[CoordinatorRecord]) -> ConsumerGroup:
+    def _find(self, request: ConsumerGroupHeartbeatRequest) -> Draft:
+        """The group and the member, made if need be."""
         group = self._groups.get(request.group_id)
+        records: list[CoordinatorRecord] = []
         if isinstance(group, ConsumerGroup):
-            self._check_size(group, request)
-            return group
+            self.check_size(group, request.member_id, request.instance_id)
+            return self._find_member(group, request, records)
         if request.member_epoch != JOIN_EPOCH:
             raise GroupIdNotFoundError(f"Consumer group {request.group_id} not found.")
-        if isinstance(group, ClassicGroup):
-            if not group.is_empty:
-                raise GroupIdNotFoundError(f"Group {request.group_id} is not a consumer group.")
-            records.append(group_tombstone(request.group_id))  # an empty group changes its protocol, its offsets stay
-        return ConsumerGroup(request.group_id)
+        if group is None:
+            return self._find_member(ConsumerGroup(request.group_id), request, records)
+        if not isinstance(group, ClassicGroup):
+            raise GroupIdNotFoundError(f"Group {request.group_id} is not a consumer group.")
+        if group.is_empty:  # it changes its protocol, its offsets stay
+            records.append(group_tombstone(request.group_id))
+            return self._find_member(ConsumerGroup(request.group_id), request, records)
+        upgraded = self.migration.upgrade(group, records)
+        self.check_size(upgraded, request.member_id, request.instance_id)
+        draft = self._find_member(upgraded, request, records)
+        draft.upgraded = group
+        return draft
 
-    def _check_size(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
-        is_known = request.member_id in group.members or request.instance_id in group.static_members
+    def check_size(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
+        """Raises GroupMaxSizeReachedError where there is no room for one more."""
+        is_known = member_id in group.members or instance_id in group.static_members
         if len(group.members) >= self._config.group_consumer_max_size and not is_known:
             raise GroupMaxSizeReachedError
 
     def _find_member(
         self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, records: list[CoordinatorRecord]
     ) -> Draft:
-        member_id = request.member_id or self._new_uuid()
+        member_id = request.member_id or self.new_uuid()
         if request.member_epoch == JOIN_EPOCH and request.instance_id in group.static_members:
-            return self._replace_static(group, request.instance_id or "", member_id, records)
+            old = group.members[group.static_members[request.instance_id or ""]]
+            if old.subscription.classic is None and old.current.epoch != LEAVE_STATIC_EPOCH:
+                raise UnreleasedInstanceIdError
+            return self.replace_static(group, request.instance_id or "", member_id, records)
         if request.instance_id is not None and group.static_members.get(request.instance_id, member_id) != member_id:
             raise FencedInstanceIdError
         member = group.members.get(member_id)
         if member is None:
             if request.member_epoch != JOIN_EPOCH:
                 raise UnknownMemberIdError
-            return draft_of(group, member_id, Subscription(), NEW_MEMBER, records)
-        current = member.current
-        if request.member_epoch == JOIN_EPOCH and current.epoch != JOIN_EPOCH:
-            current = NEW_MEMBER  # it lost its epoch, and with it whatever it held
-        elif request.member_epoch != current.epoch:
-            check_epoch(current, request)
-        return draft_of(group, member_id, member.subscription, current, records)
+            return self.known_or_new(group, member_id, records)
+        draft = self.known(group, member, records)
+        if request.member_epoch == JOIN_EPOCH and draft.current.epoch != JOIN_EPOCH:
+            draft.current = NEW_MEMBER  # it lost its epoch, and with it whatever it held
+        elif request.member_epoch != draft.current.epoch:
+            check_epoch(draft.current, request)
+        return draft
 
-    def _replace_static(
-        self, group: ConsumerGroup, instance_id: str, member_id: str, records: list[CoordinatorRecord]
+    @staticmethod
+    def known(group: ConsumerGroup, member: ConsumerMember, records: list[CoordinatorRecord]) -> Draft:
+        """A member that is there."""
+        return draft_of(group, member.member_id, member.subscription, member.current, records)
+
+    def known_or_new(self, group: ConsumerGroup, member_id: str, records: list[CoordinatorRecord]) -> Draft:
+        """A member that may be there."""
+        member = group.members.get(member_id)
+        if member is not None:
+            return self.known(group, member, records)
+        return draft_of(group, member_id, Subscription(), NEW_MEMBER, records)
+
+    @staticmethod
+    def replace_static(
+        group: ConsumerGroup, instance_id: str, member_id: str, records: list[CoordinatorRecord]
     ) -> Draft:
-        """The instance is back: once its last incarnation has left it takes over what that one had."""
+        """The instance is back under a new id and takes over what its last incarnation had."""
         old_id = group.static_members[instance_id]
         old = group.members[old_id]
-        if old.current.epoch != LEAVE_STATIC_EPOCH:
-            raise UnreleasedInstanceIdError
         draft = draft_of(group, member_id, old.subscription, replace(old.current, epoch=0, previous_epoch=0), records)
         draft.target = group.target_of(old_id)
         draft.replaced = old_id
@@ -222,74 +216,7 @@ class ConsumerHeartbeats:
             target_record(group.group_id, member_id, draft.target),
             current_record(group.group_id, member_id, draft.current),
         ]
-        self._cancel_clocks(group.group_id, old_id)
         return draft
-
-    # -- 2. what it says ----------------------------------------------------------------------------------------
-
-    def _update_subscription(
-        self, draft: Draft, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-    ) -> None:
-        group, before = draft.group, draft.subscription
-        draft.subscription = updated_subscription(before, context, request)
-        is_new = draft.member_id not in group.members
-        if is_new or draft.subscription != before:
-            draft.records.append(member_record(group.group_id, draft.member_id, draft.subscription))
-        changed = (is_new and draft.replaced is None) or (
-            (draft.subscription.topic_names, draft.subscription.topic_regex) != (before.topic_names, before.topic_regex)
-        )
-        if not changed and group.metadata_version == self._metadata.changes:
-            return
-        self._resolve_regexes(draft)
-        metadata_hash = self._metadata_hash(draft)
-        if changed or metadata_hash != group.metadata_hash:
-            draft.epoch += 1
-            draft.records.append(epoch_record(group.group_id, draft.epoch, metadata_hash))
-            logger.info("group %s raises its epoch to %d", group.group_id, draft.epoch)
-
-    def _resolve_regexes(self, draft: Draft) -> None:
-        group = draft.group
-        wanted = {s.topic_regex for s in draft.subscriptions().values() if s.topic_regex}
-        resolved = dict(group.regexes)
-        for regex in wanted:
-            topics = matching_topics(regex, (n for n, image in self._metadata.topics.items() if not image.is_internal))
-            known = resolved.get(regex)
-            if known is None or known.topics != topics:
-                version = self._metadata.changes
-                resolved[regex] = ResolvedRegex(topics, version, self._time.milliseconds())
-                draft.records.append(regex_record(group.group_id, regex, resolved[regex]))
-        for regex in set(resolved) - wanted:
-            del resolved[regex]
-            draft.records.append(regex_record(group.group_id, regex, None))
-        draft.regexes = resolved
-
-    def _metadata_hash(self, draft: Draft) -> int:
-        """A number that changes when subscribed topics come, go, or grow."""
-        names = {n for s in draft.subscriptions().values() for n in draft.topics_of(s)}
-        images = (image for name in sorted(names) if (image := self._metadata.find(name)) is not None)
-        text = "\n".join(f"{image.name} {image.topic_id.hex()} {image.partition_count}" for image in images)
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
-
-    # -- 3. the target ------------------------------------------------------------------------------------------
-
-    def _update_target(self, draft: Draft) -> None:
-        group = draft.group
-        subscriptions = draft.subscriptions()
-        members: dict[str, MemberSpec] = {}
-        counts: dict[bytes, int] = {}
-        for member_id, subscription in subscriptions.items():
-            names = draft.topics_of(subscription)
-            images = [image for name in names if (image := self._metadata.find(name)) is not None]
-            counts.update((image.topic_id, image.partition_count) for image in images)
-            assigned = draft.target if member_id == draft.member_id else group.target_of(member_id)
-            members[member_id] = MemberSpec(frozenset(i.topic_id for i in images), subscription.instance_id, assigned)
-        target = ASSIGNORS[preferred_assignor(subscriptions)](members, counts)
-        for member_id, assignment in target.items():
-            if member_id not in group.target or group.target[member_id] != assignment:
-                draft.records.append(target_record(group.group_id, member_id, assignment))
-        draft.records.append(target_epoch_record(group.group_id, draft.epoch, self._time.milliseconds()))
-        draft.target = target[draft.member_id]
-        draft.assignment_epoch = draft.epoch
 
     # -- leaving ------------------------------------------------------------------------------------------------
 
@@ -303,102 +230,31 @@ class ConsumerHeartbeats:
             # It will be back: its partitions wait for it as long as its session lasts.
             current = replace(member.current, epoch=LEAVE_STATIC_EPOCH, pending_revocation={}, state=MemberState.STABLE)
             return CoordinatorResult(response, [current_record(group.group_id, member.member_id, current)])
-        return CoordinatorResult(response, self._remove(group, member))
+        return self._remove(group, member, response)
 
-    def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> list[CoordinatorRecord]:
-        """The member is out; the next heartbeat of another hands its partitions on."""
-        self._cancel_clocks(group.group_id, member.member_id)
-        records = member_tombstones(group.group_id, member.member_id)
-        records.append(epoch_record(group.group_id, group.epoch + 1, group.metadata_hash))
-        logger.info("group %s loses %s", group.group_id, member.member_id)
-        return records
-
-    # -- clocks -------------------------------------------------------------------------------------------------
-
-    def _schedule_clocks(self, draft: Draft) -> None:
-        group_id, member_id = draft.group.group_id, draft.member_id
-        self._schedule_session(group_id, member_id)
-        self._schedule_revocation(group_id, member_id, draft.current, draft.subscription)
-
-    def _schedule_session(self, group_id: str, member_id: str) -> None:
-        self._timer.schedule(
-            ("session", group_id, member_id),
-            self._config.group_consumer_session_timeout_ms,
-            lambda: self._expire(group_id, member_id, None),
-        )
-
-    def _schedule_revocation(
-        self, group_id: str, member_id: str, current: CurrentAssignment, subscription: Subscription
-    ) -> None:
-        key = ("revoke", group_id, member_id)
-        if current.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._timer.cancel(key)
-        elif not self._timer.is_scheduled(key):
-            epoch = current.epoch
-            self._timer.schedule(
-                key, subscription.rebalance_timeout_ms, lambda: self._expire(group_id, member_id, epoch)
-            )
-
-    def _cancel_clocks(self, group_id: str, member_id: str) -> None:
-        self._timer.cancel(("session", group_id, member_id))
-        self._timer.cancel(("revoke", group_id, member_id))
+    def _remove(self, group: ConsumerGroup, member: ConsumerMember, response: T) -> CoordinatorResult[T]:
+        """The member is out; the next heartbeat of another hands its partitions on, or the group is a classic one."""
+        group_id, member_id = group.group_id, member.member_id
+        self.clocks.cancel(group_id, member_id)
+        logger.info("group %s loses %s", group_id, member_id)
+        if self.migration.may_downgrade(group, member_id, replaced=False):
+            records, on_append = self.migration.downgrade(group, member_id, None)
+            return CoordinatorResult(response, records, on_append, replay=False)
+        records = member_tombstones(group_id, member_id)
+        records.append(epoch_record(group_id, group.epoch + 1, group.metadata_hash))
+        return CoordinatorResult(response, records)
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
-        """The session is over, or the member still has not given back what it lost in this epoch."""
+        """One of its clocks has run out: it is not heard of, or has not given back what it lost in this epoch."""
         group = self._groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return None
         member = group.members.get(member_id)
         if member is None or (epoch is not None and member.current.epoch != epoch):
             return None
-        records = self._remove(group, member)
-        self._schedule_session(group_id, member_id)  # should the append fail, it is tried again
-        return CoordinatorResult(None, records)
-
-    def start_clocks(self, group: ConsumerGroup) -> None:
-        """After loading every member has a whole session to show up."""
-        for member in group.members.values():
-            self._schedule_session(group.group_id, member.member_id)
-            self._schedule_revocation(group.group_id, member.member_id, member.current, member.subscription)
-
-
-def draft_of(
-    group: ConsumerGroup,
-    member_id: str,
-    subscription: Subscription,
-    current: CurrentAssignment,
-    records: list[CoordinatorRecord],
-) -> Draft:
-    """A draft that changes nothing yet."""
-    return Draft(
-        group,
-        member_id,
-        subscription,
-        current,
-        records,
-        target=group.target_of(member_id),
-        epoch=group.epoch,
-        assignment_epoch=group.assignment_epoch,
-    )
-
-
-def take_a_step(draft: Draft, owned: dict[bytes, frozenset[int]] | None) -> None:
-    """The member goes one step towards its target."""
-    group = draft.group
-    owners = group.owners
-    if draft.replaced is not None:
-        owners = {p: draft.member_id if o == draft.replaced else o for p, o in owners.items()}
-    known = group.members.get(draft.member_id)
-    draft.current = reconcile(
-        owners,
-        draft.member_id,
-        draft.current,
-        target=draft.target,
-        target_epoch=draft.assignment_epoch,
-        owned=owned,
-    )
-    if known is None or known.current != draft.current:
-        draft.records.append(current_record(group.group_id, draft.member_id, draft.current))
+        result = self._remove(group, member, None)
+        self.clocks.heard_of(group_id, member_id, member.subscription)  # should the append fail, it is tried again
+        return result
 
 
 def leaving_member(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
@@ -413,7 +269,7 @@ def leaving_member(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest)
     return member
 
 
-def check_request(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
+def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Collection[str]) -> None:
     """What can be said without the group. Raises InvalidRequestError, UnsupportedAssignorError."""
     for name, value in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
         if value == "":
@@ -426,9 +282,9 @@ def check_request(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
         raise InvalidRequestError("InstanceId can't be null.")
     elif request.member_epoch < LEAVE_STATIC_EPOCH:
         raise InvalidRequestError("MemberEpoch is invalid.")
-    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
+    if request.server_assignor is not None and request.server_assignor not in assignors:
         raise UnsupportedAssignorError(
-            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(ASSIGNORS)}."
+            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}."
         )
 
 
@@ -483,15 +339,6 @@ def updated_subscription(
         ),
         server_assignor=request.server_assignor or before.server_assignor,
     )
-
-
-def preferred_assignor(subscriptions: dict[str, Subscription]) -> str:
-    """The one most members ask for."""
-    votes: dict[str, int] = {}
-    for subscription in subscriptions.values():
-        if subscription.server_assignor is not None:
-            votes[subscription.server_assignor] = votes.get(subscription.server_assignor, 0) + 1
-    return max(votes, key=lambda name: votes[name]) if votes else DEFAULT_ASSIGNOR
 
 
 def assignment_response(assigned: Assignment) -> AssignmentResponse:

@@ -8,6 +8,7 @@ from typing import Any
 from broker.coordinator.assignors import Assignment
 from broker.coordinator.consumer_group import (
     NEW_MEMBER,
+    ClassicSpec,
     ConsumerGroup,
     CurrentAssignment,
     MemberState,
@@ -15,6 +16,8 @@ from broker.coordinator.consumer_group import (
     Subscription,
 )
 from broker.coordinator.group_records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -54,8 +57,22 @@ def member_record(group_id: str, member_id: str, subscription: Subscription | No
             subscribed_topic_regex=subscription.topic_regex,
             rebalance_timeout_ms=subscription.rebalance_timeout_ms,
             server_assignor=subscription.server_assignor,
+            classic_member_metadata=_written_spec(subscription.classic),
         )
     return Record(ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), value)
+
+
+def _written_spec(spec: ClassicSpec | None) -> ClassicMemberMetadata | None:
+    if spec is None:
+        return None
+    protocols = [ClassicProtocol(name=name, metadata=metadata) for name, metadata in spec.protocols]
+    return ClassicMemberMetadata(session_timeout_ms=spec.session_timeout_ms, supported_protocols=protocols)
+
+
+def _read_spec(value: ClassicMemberMetadata | None) -> ClassicSpec | None:
+    if value is None:
+        return None
+    return ClassicSpec(value.session_timeout_ms, tuple((p.name, bytes(p.metadata)) for p in value.supported_protocols))
 
 
 def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
@@ -156,6 +173,7 @@ def subscription_of(value: ConsumerGroupMemberMetadataValue) -> Subscription:
         value.subscribed_topic_regex,
         value.rebalance_timeout_ms,
         value.server_assignor,
+        _read_spec(value.classic_member_metadata),
     )
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from broker.coordinator.assignors import Assignment
 from broker.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember
+from broker.coordinator.consumer_draft import preferred_assignor
 from broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
-from broker.coordinator.consumer_heartbeat import preferred_assignor
 from protocol.messages.consumer_group_describe import Assignment as DescribedAssignment
 from protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from protocol.messages.consumer_group_describe import Member, TopicPartitions
@@ -52,18 +52,20 @@ def _describe_member(member: ClassicMember, protocol: str | None) -> DescribedGr
     return described
 
 
-_CONSUMER_MEMBER = 1
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
-def describe_consumer_group(group: ConsumerGroup, topic_names: Mapping[bytes, str]) -> DescribedConsumerGroup:
+def describe_consumer_group(
+    group: ConsumerGroup, topic_names: Mapping[bytes, str], default_assignor: str
+) -> DescribedConsumerGroup:
     """ConsumerGroupDescribe v0-1."""
-    subscriptions = {member_id: member.subscription for member_id, member in group.members.items()}
+    subscriptions = [member.subscription for member in group.members.values()]
     return DescribedConsumerGroup(
         group_id=group.group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor_name=preferred_assignor(subscriptions),
+        assignor_name=preferred_assignor(subscriptions, default_assignor),
         members=[_describe_consumer(group, member, topic_names) for member in group.members.values()],
     )
 
@@ -81,7 +83,7 @@ def _describe_consumer(group: ConsumerGroup, member: ConsumerMember, topic_names
         subscribed_topic_regex=subscription.topic_regex or "",
         assignment=_describe_assignment(member.current.assigned, topic_names),
         target_assignment=_describe_assignment(group.target_of(member.member_id), topic_names),
-        member_type=_CONSUMER_MEMBER,
+        member_type=_CONSUMER_MEMBER if subscription.classic is None else _CLASSIC_MEMBER,
     )
 
 

@@ -167,10 +167,11 @@ class GroupCoordinator:
         """ConsumerGroupDescribe v0-1, one group."""
         try:
             check_group_id(group_id)
-            group = self.runtime.shard_for(group_id).group(group_id)
+            shard = self.runtime.shard_for(group_id)
+            group = shard.group(group_id)
             if not isinstance(group, ConsumerGroup):
                 raise GroupIdNotFoundError(f"Group {group_id} is not a consumer group.")
-            described = describe_consumer_group(group, topic_names)
+            described = describe_consumer_group(group, topic_names, shard.consumers.steps.assignors[0])
         except KafkaError as error:
             described = Described(group_id=group_id, error_code=error.code, error_message=error.message)
         described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED

@@ -4,10 +4,11 @@ Requests come in through the methods, each returning a CoordinatorResult; ``repl
 
     groups          group id -> ClassicGroup or ConsumerGroup
     joins, syncs    requests of classic groups, over the moves of ``rebalance``
-    consumers       heartbeats of consumer groups (KIP-848)
+    consumers       heartbeats of consumer groups (KIP-848), and requests of their classic members
     commits         requests about offsets, over ``offsets``
 
-An empty group changes its protocol with the first member that comes with the other one; its offsets stay.
+An empty group changes its protocol with the first member that comes with the other one; its offsets stay. One with
+members does so as ``migration`` says.
 
 Loop thread only. Source: KIP-848 (coordinator), KIP-211 (expiry).
 """
@@ -20,8 +21,10 @@ from typing import TYPE_CHECKING
 
 from broker.coordinator.classic_group import EMPTY, ClassicGroup
 from broker.coordinator.classic_join import ClassicJoin, JoinResult, refused
+from broker.coordinator.classic_members import ClassicMembers
 from broker.coordinator.classic_rebalance import ClassicRebalance
 from broker.coordinator.classic_sync import ClassicSync, SyncResult
+from broker.coordinator.consumer_draft import DraftSteps
 from broker.coordinator.consumer_group import ConsumerGroup
 from broker.coordinator.consumer_heartbeat import ConsumerHeartbeats
 from broker.coordinator.consumer_records import consumer_group_tombstones, replay_into
@@ -39,6 +42,7 @@ from broker.coordinator.group_replay import (
     replay_classic_group,
     replay_consumer_group,
 )
+from broker.coordinator.migration import Migration
 from broker.coordinator.offset_commits import OffsetCommits
 from broker.coordinator.offsets import OffsetStore
 from broker.coordinator.replay import ReplayContext
@@ -46,7 +50,6 @@ from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, Time
 from protocol.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
-    InconsistentGroupProtocolError,
     NotCoordinatorError,
     StaleMemberEpochError,
     UnknownMemberIdError,
@@ -95,8 +98,14 @@ class GroupShard:
         self._joins = ClassicJoin(self._rebalance, new_uuid)
         self._syncs = ClassicSync(self._rebalance)
         self.consumers = ConsumerHeartbeats(
-            self.groups, timer=timer, time=time, config=config, metadata=metadata, new_uuid=new_uuid
+            self.groups,
+            timer=timer,
+            steps=DraftSteps(metadata, time, config.group_consumer_assignors),
+            config=config,
+            migration=Migration(self.groups, rebalance=self._rebalance, config=config, metadata=metadata),
+            new_uuid=new_uuid,
         )
+        self._classic_members = ClassicMembers(self.consumers)
 
     def group(self, group_id: str) -> Group:
         """Raises GroupIdNotFoundError."""
@@ -105,10 +114,10 @@ class GroupShard:
             raise GroupIdNotFoundError(f"Group {group_id} not found.")
         return group
 
-    def _member_group(self, group_id: str) -> ClassicGroup:
-        """The group of one who says to be a member. Raises UnknownMemberIdError."""
+    def _member_group(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+        """The group of one who says to be a classic member. Raises UnknownMemberIdError."""
         group = self.groups.get(group_id)
-        if not isinstance(group, ClassicGroup):
+        if group is None:
             raise UnknownMemberIdError
         return group
 
@@ -121,7 +130,7 @@ class GroupShard:
         if isinstance(existing, ClassicGroup):
             return self._joins.join(context, request, existing)
         if existing is not None and not existing.is_empty:
-            return refused(InconsistentGroupProtocolError, request.member_id)
+            return self._classic_members.join(context, request, existing)
         if request.member_id:
             return refused(UnknownMemberIdError, request.member_id)
         group = self.groups[request.group_id] = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
@@ -133,15 +142,24 @@ class GroupShard:
 
     def sync(self, request: SyncGroupRequest) -> SyncResult:
         """SyncGroup v0-5."""
-        return self._syncs.sync(self._member_group(request.group_id), request)
+        group = self._member_group(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.sync(group, request)
+        return self._syncs.sync(group, request)
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Heartbeat v0-4."""
-        return self._syncs.heartbeat(self._member_group(request.group_id), request)
+        group = self._member_group(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.heartbeat(group, request)
+        return self._syncs.heartbeat(group, request)
 
     def leave(self, group_id: str, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
         """LeaveGroup v0-5."""
-        return self._syncs.leave(self._member_group(group_id), members)
+        group = self._member_group(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.leave(group, members)
+        return self._syncs.leave(group, members)
 
     # -- offsets ------------------------------------------------------------------------------------------------
 
@@ -182,14 +200,13 @@ class GroupShard:
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> OffsetFetchResponseGroup:
-        """OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, StaleMemberEpochError (KIP-848)."""
+        """OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and of ``check_epoch``."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and (request.member_id is not None or request.member_epoch >= 0):
             member = group.members.get(request.member_id or "")
             if member is None:
                 raise UnknownMemberIdError
-            if member.current.epoch != request.member_epoch:
-                raise StaleMemberEpochError
+            member.check_epoch(request.member_epoch)
         return self.commits.fetch(request, require_stable=require_stable, by_id=by_id)
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> CoordinatorResult[OffsetDeleteResponse]:
@@ -257,7 +274,7 @@ class GroupShard:
         results = []
         for group in list(self.groups.values()):
             if isinstance(group, ConsumerGroup):
-                self.consumers.start_clocks(group)
+                self.consumers.clocks.start(group)
                 continue
             for member in group.members.values():
                 self._rebalance.schedule_session(group, member)
