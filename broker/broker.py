@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -102,6 +103,7 @@ class RequestContext:
         "listener_name",
         "local_host",
         "local_port",
+        "on_close",
         "principal",
         "raw_client_id",
         "repeat",
@@ -125,6 +127,8 @@ class RequestContext:
         self.client_id: str | None = None
         self.raw_client_id = b""
         self.throttle_ms = 0
+        self.on_close: Callable[[], object] | None = None
+        """What is to be done when the connection closes: share sessions end with it."""
         self.repeat: Repeat | None = None
         self.repeat_route = NO_REQUESTS
         self.repeat_patience = FIRST_PATIENCE

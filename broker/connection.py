@@ -490,6 +490,8 @@ class Connection:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.abandon()
+        if self.context.on_close is not None:
+            self.context.on_close()
         release_slices(self._out)
         self._out = []
         self._reader = None

@@ -70,7 +70,7 @@ class Route(RequestCount):
         self.error_response: Callable[[Any, KafkaError], Any] = module.error_response
         self.flexible_header = request_header_version(ApiKey(api_key), api_version) >= 2
         self.prefix = _FLEXIBLE_PREFIX if response_header_version(ApiKey(api_key), api_version) >= 1 else _PREFIX
-        self.has_slices = api_key == ApiKey.FETCH
+        self.has_slices = api_key in (ApiKey.FETCH, ApiKey.SHARE_FETCH)
         self.repeat_of: Callable[[Broker, RequestContext, Any, memoryview, int], Repeat | None] | None = getattr(
             module, "repeat_of", None
         )

@@ -13,7 +13,8 @@ from typing import Any
 from broker.config import BROKER_CONFIG_DEF, BrokerConfig
 from broker.config_description import ResourceType
 from broker.config_manager import check_known
-from protocol.config_def import ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
+from broker.share.config import is_offset_reset
+from protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
 from protocol.errors import InvalidConfigError, InvalidRequestError
 
 DEFAULT_PUSH_INTERVAL_MS = 300_000
@@ -44,10 +45,29 @@ GROUP_CONFIG_DEF = ConfigDef(
             "How long acquired records are held.",
         ),
         ConfigKey(
+            "share.delivery.count.limit", _INT, 5, between(2), _MEDIUM, "How often a record is delivered at most."
+        ),
+        ConfigKey(
+            "share.partition.max.record.locks",
+            _INT,
+            2_000,
+            between(100),
+            _MEDIUM,
+            "The most records of one partition acquired at one time.",
+        ),
+        ConfigKey(
+            "share.renew.acknowledge.enable",
+            ConfigType.BOOLEAN,
+            True,
+            None,
+            _MEDIUM,
+            "Whether members may renew their locks.",
+        ),
+        ConfigKey(
             "share.auto.offset.reset",
             _STRING,
             "latest",
-            one_of("latest", "earliest"),
+            Check(is_offset_reset, "latest or earliest or by_duration:<ISO 8601 duration>"),
             _MEDIUM,
             "Where a share group starts in a partition it has no position in.",
         ),

@@ -23,6 +23,7 @@ from broker.config import BrokerConfig
 from broker.metadata import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     MetadataCache,
     TopicImage,
@@ -332,6 +333,16 @@ def internal_topic_settings(config: BrokerConfig, name: str) -> tuple[int, int, 
             "min.insync.replicas": str(config.get_int("transaction.state.log.min.isr")),
             "unclean.leader.election.enable": "false",
         }
+    elif name == SHARE_GROUP_STATE_TOPIC:
+        prefix = "share.coordinator.state.topic"
+        configs = {
+            "segment.bytes": str(config.get_int(f"{prefix}.segment.bytes")),
+            "min.insync.replicas": str(config.get_int(f"{prefix}.min.isr")),
+            "cleanup.policy": "delete",  # the coordinator cuts off what no state needs any more
+            "retention.ms": "-1",
+            "compression.type": "producer",
+        }
+        return config.get_int(f"{prefix}.num.partitions"), config.get_int(f"{prefix}.replication.factor"), configs
     else:
         raise InvalidRequestError(f"{name} is not an internal topic of this broker")
     configs |= {"cleanup.policy": "compact", "compression.type": "producer"}

@@ -22,10 +22,14 @@ from broker.coordinator.topic_log import InternalTopicLog
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_records import TransactionRecordSerde
 from broker.coordinator.transaction_shard import TransactionShard
-from broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.metadata import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.share.sessions import SessionKey
 
 if TYPE_CHECKING:
     from broker.broker import Broker
+    from broker.coordinator.share_coordinator import ShareCoordinator
+    from broker.coordinator.share_members import ShareMembers
+    from broker.share.share_groups import ShareGroups
 
 
 class Coordinators:
@@ -41,7 +45,15 @@ class Coordinators:
         config = group_config(broker.config.values)
 
         def new_shard(partition: int, timer: CoordinatorTimer) -> GroupShard:
-            return GroupShard(timer, metadata=broker.metadata, time=broker.time, config=config, new_uuid=new_uuid)
+            return GroupShard(
+                timer,
+                metadata=broker.metadata,
+                time=broker.time,
+                config=config,
+                new_uuid=new_uuid,
+                share_config=lambda group_id: self.share_groups.config(group_id),
+                on_share_member_gone=lambda group_id, member_id: self._share_member_gone(group_id, member_id),
+            )
 
         runtime = CoordinatorRuntime(
             GROUP_METADATA_TOPIC,
@@ -52,7 +64,61 @@ class Coordinators:
             call_soon=broker.loop.call_soon,
             call_later=broker.timers.schedule,
         )
-        return GroupCoordinator(runtime)
+        return GroupCoordinator(runtime, lambda group: self.share_members.delete_states(group))
+
+    @cached_property
+    def share(self) -> ShareCoordinator:
+        """Made with the first share group."""
+        from broker.coordinator.share_coordinator import ShareCoordinator, ShareStateLog
+        from broker.coordinator.share_records import ShareStateSerde
+        from broker.coordinator.share_state import ShareStateShard
+
+        broker = self._broker
+        log = ShareStateLog(
+            broker, SHARE_GROUP_STATE_TOPIC, broker.config.get_int("share.coordinator.state.topic.num.partitions")
+        )
+
+        def new_shard(partition: int, timer: CoordinatorTimer) -> ShareStateShard:
+            return ShareStateShard(
+                timer,
+                time=broker.time,
+                updates_per_snapshot=broker.config.get_int("share.coordinator.snapshot.update.records.per.snapshot"),
+                delete_before=lambda offset: log.delete_before(partition, offset),
+            )
+
+        runtime = CoordinatorRuntime(
+            SHARE_GROUP_STATE_TOPIC,
+            log=log,
+            serde=ShareStateSerde(),
+            new_shard=new_shard,
+            time=broker.time,
+            call_soon=broker.loop.call_soon,
+            call_later=broker.timers.schedule,
+        )
+        return ShareCoordinator(runtime)
+
+    @cached_property
+    def share_members(self) -> ShareMembers:
+        """Made with the first member of a share group."""
+        from broker.coordinator.share_members import ShareMembers
+
+        return ShareMembers(self.groups.runtime, self.share, self._broker.metadata, self._latest_offset)
+
+    def _latest_offset(self, topic: str, partition: int) -> int:
+        return self._broker.replica_manager.partition(topic, partition).high_watermark
+
+    @cached_property
+    def share_groups(self) -> ShareGroups:
+        """Made with the first share fetch, or the first member of a share group."""
+        from broker.share.share_groups import ShareGroups
+
+        return ShareGroups(self._broker, lambda: self.share)
+
+    def _share_member_gone(self, group_id: str, member_id: str) -> None:
+        """What the member held is released; without members the group's places are in the store alone."""
+        self.share_groups.release_session(SessionKey(group_id, member_id))
+        if self.share_members.is_empty(group_id):
+            self.share_groups.forget_group(group_id)
 
     @cached_property
     def transactions(self) -> TransactionCoordinator:
@@ -86,6 +152,8 @@ class Coordinators:
             self.transactions.runtime.load_all()
         if GROUP_METADATA_TOPIC in self._broker.metadata.topics:
             self.groups.runtime.load_all()
+        if SHARE_GROUP_STATE_TOPIC in self._broker.metadata.topics:
+            self.share.runtime.load_all()
 
     def topic_deleted(self, topic: str) -> None:
         """Committed offsets of the topic go with it; an internal topic takes its coordinator's state along."""
@@ -93,7 +161,13 @@ class Coordinators:
             self.groups.runtime.unload()
         elif topic == TRANSACTION_STATE_TOPIC:
             self.transactions.runtime.unload()
+        elif topic == SHARE_GROUP_STATE_TOPIC:
+            self.share.runtime.unload()
         elif GROUP_METADATA_TOPIC in self._broker.metadata.topics:
+            if SHARE_GROUP_STATE_TOPIC in self._broker.metadata.topics:
+                for topic_id in self.share_members.topic_ids(topic):
+                    self.share.topic_deleted(topic_id)
+                    self.share_groups.forget_topic(topic_id)
             self.groups.topic_deleted(topic)
 
     def close(self) -> None:
@@ -104,6 +178,8 @@ class Coordinators:
             self.groups.runtime.unload()
         if "transactions" in self.__dict__:
             self.transactions.runtime.unload()
+        if "share" in self.__dict__:
+            self.share.runtime.unload()
 
 
 def new_uuid() -> str:

@@ -1,4 +1,4 @@
-"""What the admin client sees of groups: DescribeGroups, ConsumerGroupDescribe and ListGroups.
+"""What the admin client sees of groups: DescribeGroups, ConsumerGroupDescribe, ShareGroupDescribe and ListGroups.
 
 A classic group shows its members' subscriptions and assignments only while it is stable, as Kafka's does.
 """
@@ -12,11 +12,16 @@ from broker.coordinator.assignors import Assignment
 from broker.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember
 from broker.coordinator.consumer_draft import preferred_assignor
 from broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
+from broker.coordinator.share_group import ShareGroup, ShareMember
 from protocol.messages.consumer_group_describe import Assignment as DescribedAssignment
 from protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from protocol.messages.consumer_group_describe import Member, TopicPartitions
 from protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from protocol.messages.list_groups import ListedGroup
+from protocol.messages.share_group_describe import Assignment as DescribedShareAssignment
+from protocol.messages.share_group_describe import DescribedGroup as DescribedShareGroup
+from protocol.messages.share_group_describe import Member as DescribedShareMember
+from protocol.messages.share_group_describe import TopicPartitions as ShareTopicPartitions
 
 if TYPE_CHECKING:
     from broker.coordinator.group_replay import Group
@@ -94,6 +99,40 @@ def _describe_assignment(assignment: Assignment, topic_names: Mapping[bytes, str
             for topic_id, indexes in assignment.items()
             if topic_id in topic_names
         ]
+    )
+
+
+SIMPLE_ASSIGNOR = "simple"
+
+
+def describe_share_group(group: ShareGroup, topic_names: Mapping[bytes, str]) -> DescribedShareGroup:
+    """ShareGroupDescribe v1."""
+    return DescribedShareGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=SIMPLE_ASSIGNOR,
+        members=[_describe_share_member(member, topic_names) for member in group.members.values()],
+    )
+
+
+def _describe_share_member(member: ShareMember, topic_names: Mapping[bytes, str]) -> DescribedShareMember:
+    subscription = member.subscription
+    return DescribedShareMember(
+        member_id=member.member_id,
+        rack_id=subscription.rack_id,
+        member_epoch=member.current.epoch,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=list(subscription.topic_names),
+        assignment=DescribedShareAssignment(
+            topic_partitions=[
+                ShareTopicPartitions(topic_id=topic_id, topic_name=topic_names[topic_id], partitions=sorted(indexes))
+                for topic_id, indexes in member.current.assigned.items()
+                if topic_id in topic_names
+            ]
+        ),
     )
 
 

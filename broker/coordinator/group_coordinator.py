@@ -6,7 +6,7 @@ is told to group clients in the codes they know (``append_error_for_client``). L
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
@@ -22,6 +22,7 @@ from broker.coordinator.group_admin import (
 from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.result import CoordinatorResult
 from broker.coordinator.runtime import CoordinatorRuntime
+from broker.coordinator.share_group import ShareGroup
 from broker.deferred import Deferred
 from protocol.errors import (
     GroupIdNotFoundError,
@@ -56,8 +57,14 @@ _FIRST_GROUP_ID_NOT_FOUND_VERSION = 6
 class GroupCoordinator:
     """Groups and their offsets over all partitions of ``__consumer_offsets``."""
 
-    def __init__(self, runtime: CoordinatorRuntime[GroupShard]) -> None:
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[GroupShard],
+        delete_share_states: Callable[[ShareGroup], object] = lambda _group: None,
+    ) -> None:
+        """``delete_share_states`` removes what another coordinator keeps of a share group."""
         self.runtime = runtime
+        self._delete_share_states = delete_share_states
 
     def _execute(self, group_id: str, result: CoordinatorResult[T]) -> T:
         try:
@@ -140,7 +147,12 @@ class GroupCoordinator:
     def delete_group(self, group_id: str) -> DeletableGroupResult:
         """DeleteGroups v0-2, one group."""
         try:
-            self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))
+            shard = self.runtime.shard_for(group_id)
+            result = shard.delete_group(group_id)
+            group = shard.groups[group_id]
+            if isinstance(group, ShareGroup):
+                self._delete_share_states(group)
+            self._execute(group_id, result)
         except KafkaError as error:
             return DeletableGroupResult(group_id=group_id, error_code=error.code)
         return DeletableGroupResult(group_id=group_id)

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.coordinator.result import CoordinatorRecord
+from broker.coordinator.share_records import SHARE_RECORD_TYPES
 from protocol.schema import (
     Message,
     Struct,
@@ -198,6 +199,7 @@ WRITTEN_VERSIONS: dict[type[Message], int] = {
     ConsumerGroupTargetAssignmentMemberKey: 0,
     ConsumerGroupCurrentMemberAssignmentKey: 0,
     ConsumerGroupRegularExpressionKey: 0,
+    **{key: 0 for key, _ in SHARE_RECORD_TYPES.values()},
 }
 
 #: Record type -> key class, value class.
@@ -212,6 +214,7 @@ RECORD_TYPES: dict[int, tuple[type[Message], type[Message]]] = {
     7: (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
     8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
     16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+    **SHARE_RECORD_TYPES,
 }
 
 

@@ -13,8 +13,9 @@ from broker.coordinator.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
 )
+from broker.coordinator.share_group import ShareGroup
 
-Group = ClassicGroup | ConsumerGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup
 
 
 def replay_classic_group(groups: dict[str, Group], key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:

@@ -5,6 +5,7 @@ Requests come in through the methods, each returning a CoordinatorResult; ``repl
     groups          group id -> ClassicGroup or ConsumerGroup
     joins, syncs    requests of classic groups, over the moves of ``rebalance``
     consumers       heartbeats of consumer groups (KIP-848), and requests of their classic members
+    shares          heartbeats of share groups (KIP-932)
     commits         requests about offsets, over ``offsets``
 
 An empty group changes its protocol with the first member that comes with the other one; its offsets stay. One with
@@ -47,9 +48,15 @@ from broker.coordinator.offset_commits import OffsetCommits
 from broker.coordinator.offsets import OffsetStore
 from broker.coordinator.replay import ReplayContext
 from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from broker.coordinator.share_group import ShareGroup
+from broker.coordinator.share_group_records import initialized_record, replay_share, share_group_tombstones
+from broker.coordinator.share_heartbeat import ShareHeartbeats
+from broker.coordinator.share_records import SHARE_RECORD_TYPES
+from broker.share.config import ShareConfig
 from protocol.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
+    InconsistentGroupProtocolError,
     NotCoordinatorError,
     StaleMemberEpochError,
     UnknownMemberIdError,
@@ -87,6 +94,8 @@ class GroupShard:
         time: Time,
         config: GroupConfig,
         new_uuid: Callable[[], str],
+        share_config: Callable[[str], ShareConfig] = lambda _group_id: ShareConfig(),
+        on_share_member_gone: Callable[[str, str], object] = lambda _group_id, _member_id: None,
     ) -> None:
         self.timer = timer
         self.groups: dict[str, Group] = {}
@@ -106,6 +115,14 @@ class GroupShard:
             new_uuid=new_uuid,
         )
         self._classic_members = ClassicMembers(self.consumers)
+        self.shares = ShareHeartbeats(
+            self.groups,
+            timer=timer,
+            time=time,
+            config=share_config,
+            metadata=metadata,
+            on_member_gone=on_share_member_gone,
+        )
 
     def group(self, group_id: str) -> Group:
         """Raises GroupIdNotFoundError."""
@@ -117,7 +134,7 @@ class GroupShard:
     def _member_group(self, group_id: str) -> ClassicGroup | ConsumerGroup:
         """The group of one who says to be a classic member. Raises UnknownMemberIdError."""
         group = self.groups.get(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup | ConsumerGroup):
             raise UnknownMemberIdError
         return group
 
@@ -129,8 +146,10 @@ class GroupShard:
         existing = self.groups.get(request.group_id)
         if isinstance(existing, ClassicGroup):
             return self._joins.join(context, request, existing)
-        if existing is not None and not existing.is_empty:
+        if isinstance(existing, ConsumerGroup) and not existing.is_empty:
             return self._classic_members.join(context, request, existing)
+        if isinstance(existing, ShareGroup) or (existing is not None and not existing.is_empty):
+            return refused(InconsistentGroupProtocolError, request.member_id)
         if request.member_id:
             return refused(UnknownMemberIdError, request.member_id)
         group = self.groups[request.group_id] = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
@@ -202,6 +221,8 @@ class GroupShard:
     ) -> OffsetFetchResponseGroup:
         """OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and of ``check_epoch``."""
         group = self.groups.get(request.group_id)
+        if isinstance(group, ShareGroup):
+            raise GroupIdNotFoundError
         if isinstance(group, ConsumerGroup) and (request.member_id is not None or request.member_epoch >= 0):
             member = group.members.get(request.member_id or "")
             if member is None:
@@ -224,8 +245,14 @@ class GroupShard:
         return CoordinatorResult(None, [*self.offsets.tombstones(group_id), *tombstones_of(group)])
 
     def topic_deleted(self, topic: str) -> CoordinatorResult[None]:
-        """A topic is gone: its offsets go too."""
-        return CoordinatorResult(None, self.commits.of_deleted_topic(topic))
+        """A topic is gone: its offsets go too, and share groups have no state for it any more."""
+        records = self.commits.of_deleted_topic(topic)
+        for group in self.groups.values():
+            if isinstance(group, ShareGroup):
+                left = {topic_id: known for topic_id, known in group.initialized.items() if known.name != topic}
+                if len(left) < len(group.initialized):
+                    records.append(initialized_record(group.group_id, left))
+        return CoordinatorResult(None, records)
 
     def expire_offsets(self) -> TimerResult:
         """Drop what is too old, and groups that hold nothing any more. Runs again after the check interval."""
@@ -234,6 +261,8 @@ class GroupShard:
         for group in self.groups.values():
             tombstones, all_gone = self.commits.expired(group)
             records += tombstones
+            if isinstance(group, ShareGroup):
+                continue  # a share group stays until it is deleted
             if all_gone and group.is_empty and not group.pending_join_members:
                 records += tombstones_of(group)
         if records:
@@ -254,6 +283,8 @@ class GroupShard:
             replay_classic_group(self.groups, key, value)
         elif key.__class__ is ConsumerGroupMetadataKey:
             replay_consumer_group(self.groups, key, value)
+        elif key.__class__.API_KEY in SHARE_RECORD_TYPES:
+            replay_share(self.groups, key, value)
         else:
             group = find_consumer_group(self.groups, key.group_id, create=value is not None)
             if group is not None:
@@ -276,6 +307,9 @@ class GroupShard:
             if isinstance(group, ConsumerGroup):
                 self.consumers.clocks.start(group)
                 continue
+            if isinstance(group, ShareGroup):
+                self.shares.start_clocks(group)
+                continue
             for member in group.members.values():
                 self._rebalance.schedule_session(group, member)
             if len(group.members) > self._config.group_max_size:
@@ -295,4 +329,6 @@ def tombstones_of(group: Group) -> list[CoordinatorRecord]:
     """What removes a group, without its offsets."""
     if isinstance(group, ClassicGroup):
         return [group_tombstone(group.group_id)]
+    if isinstance(group, ShareGroup):
+        return share_group_tombstones(group)
     return consumer_group_tombstones(group)

@@ -78,4 +78,11 @@ REGISTRY: dict[int, HandlerEntry] = {
     72: HandlerEntry("broker.handlers.push_telemetry", 0, 0),
     74: HandlerEntry("broker.handlers.list_config_resources", 0, 1),
     75: HandlerEntry("broker.handlers.describe_topic_partitions", 0, 0),
+    76: HandlerEntry("broker.handlers.share_group_heartbeat", 1, 1),
+    77: HandlerEntry("broker.handlers.share_group_describe", 1, 1),
+    78: HandlerEntry("broker.handlers.share_fetch", 1, 2),
+    79: HandlerEntry("broker.handlers.share_acknowledge", 1, 2),
+    90: HandlerEntry("broker.handlers.describe_share_group_offsets", 0, 1),
+    91: HandlerEntry("broker.handlers.alter_share_group_offsets", 0, 0),
+    92: HandlerEntry("broker.handlers.delete_share_group_offsets", 0, 0),
 }

@@ -1,0 +1,25 @@
+"""AlterShareGroupOffsets v0: put a share group without members somewhere else (KIP-932)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse
+
+API_KEY = ApiKey.ALTER_SHARE_GROUP_OFFSETS
+MIN_VERSION, MAX_VERSION = 0, 0
+Request = AlterShareGroupOffsetsRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: AlterShareGroupOffsetsRequest
+) -> AlterShareGroupOffsetsResponse:
+    """Set each partition's start offset. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
+    return coordinators_of(broker).share_members.alter_offsets(request)
+
+
+def error_response(request: AlterShareGroupOffsetsRequest, error: KafkaError) -> AlterShareGroupOffsetsResponse:
+    """The error for the whole request."""
+    return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)

@@ -1,0 +1,25 @@
+"""DeleteShareGroupOffsets v0: forget where a share group without members is in some topics (KIP-932)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse
+
+API_KEY = ApiKey.DELETE_SHARE_GROUP_OFFSETS
+MIN_VERSION, MAX_VERSION = 0, 0
+Request = DeleteShareGroupOffsetsRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DeleteShareGroupOffsetsRequest
+) -> DeleteShareGroupOffsetsResponse:
+    """Forget each topic. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
+    return coordinators_of(broker).share_members.delete_offsets(request)
+
+
+def error_response(request: DeleteShareGroupOffsetsRequest, error: KafkaError) -> DeleteShareGroupOffsetsResponse:
+    """The error for the whole request."""
+    return DeleteShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)

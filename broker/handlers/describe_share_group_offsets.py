@@ -1,0 +1,37 @@
+"""DescribeShareGroupOffsets v0-1: where share groups are in their partitions (KIP-932). v1 tells the lag (KIP-1226)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
+)
+
+API_KEY = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
+MIN_VERSION, MAX_VERSION = 0, 1
+Request = DescribeShareGroupOffsetsRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeShareGroupOffsetsRequest
+) -> DescribeShareGroupOffsetsResponse:
+    """Describe each; each group has its own error."""
+    members = coordinators_of(broker).share_members
+    return DescribeShareGroupOffsetsResponse(groups=[members.describe_offsets(group) for group in request.groups])
+
+
+def error_response(request: DescribeShareGroupOffsetsRequest, error: KafkaError) -> DescribeShareGroupOffsetsResponse:
+    """The same error for every group."""
+    return DescribeShareGroupOffsetsResponse(
+        groups=[
+            DescribeShareGroupOffsetsResponseGroup(
+                group_id=group.group_id, error_code=error.code, error_message=error.message
+            )
+            for group in request.groups
+        ]
+    )

@@ -1,0 +1,62 @@
+"""ShareAcknowledge v1-2: say what became of acquired records, without fetching more (KIP-932).
+
+v2 renews locks (KIP-1222). The final epoch ends the session; what the member still holds is available again.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
+from broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidShareSessionEpochError, KafkaError
+from protocol.messages.share_acknowledge import (
+    PartitionData,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
+
+API_KEY = ApiKey.SHARE_ACKNOWLEDGE
+MIN_VERSION, MAX_VERSION = 1, 2
+Request = ShareAcknowledgeRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
+    """Each partition has its own error.
+
+    Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
+    """
+    group_id, member_id = check_member(request.group_id, request.member_id)
+    groups = coordinators_of(broker).share_groups
+    key = SessionKey(group_id, member_id)
+    if request.share_session_epoch == INITIAL_EPOCH:
+        raise InvalidShareSessionEpochError
+    session = groups.sessions.find(key, request.share_session_epoch)
+    if request.share_session_epoch != FINAL_EPOCH:
+        session.advance()
+    who = Acknowledger(group_id, member_id, context.api_version, request.is_renew_ack)
+    outcomes = acknowledge_all(groups, broker.metadata, who, request.topics)
+    if request.share_session_epoch == FINAL_EPOCH:
+        groups.release_session(key)
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=groups.config(group_id).limits.lock_duration_ms, responses=responses(outcomes)
+    )
+
+
+def responses(outcomes: Outcomes) -> list[ShareAcknowledgeTopicResponse]:
+    """What became of each partition, by topic."""
+    topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
+    for (topic_id, index), error in outcomes.items():
+        topic = topics.setdefault(topic_id, ShareAcknowledgeTopicResponse(topic_id=topic_id))
+        data = PartitionData(partition_index=index)
+        if error is not None:
+            data.error_code, data.error_message = error.code, error.message
+        topic.partitions.append(data)
+    return list(topics.values())
+
+
+def error_response(request: ShareAcknowledgeRequest, error: KafkaError) -> ShareAcknowledgeResponse:
+    """The error for the whole request."""
+    return ShareAcknowledgeResponse(error_code=error.code, error_message=error.message)

@@ -1,0 +1,197 @@
+"""ShareFetch v1-2: acknowledge what was acquired, and acquire more, or wait until there is something (KIP-932).
+
+v2 acquire mode (KIP-1206) and renewal of locks (KIP-1222): a request that renews fetches nothing, so that its answer
+comes before the locks run out again.
+
+Acknowledgements are taken over first; they may make room for what is fetched. Then comes the read
+(``broker.share.reading``); its response tells of partitions with records or errors, of those that are new in the
+session, and of what became of the acknowledgements.
+"""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from broker.deferred import Deferred
+from broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
+from broker.share.reading import RECORD_LIMIT, ReadParams, Results, ShareRead, failed
+from broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, SessionKey, ShareSession
+from broker.share.share_groups import ShareGroups
+from protocol.api_keys import ApiKey
+from protocol.errors import (
+    InvalidRequestError,
+    KafkaError,
+    ShareSessionLimitReachedError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from protocol.messages.share_fetch import (
+    PartitionData,
+    ShareFetchableTopicResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+
+API_KEY = ApiKey.SHARE_FETCH
+MIN_VERSION, MAX_VERSION = 1, 2
+Request = ShareFetchRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ShareFetchRequest
+) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
+    """Acknowledge, then fetch, and wait if there is not enough.
+
+    Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
+    """
+    group_id, member_id = check_member(request.group_id, request.member_id)
+    check_renewal(request)
+    groups = coordinators_of(broker).share_groups
+    key = SessionKey(group_id, member_id)
+    try:
+        session = find_session(groups, context, request, key)
+    except ShareSessionLimitReachedError as error:
+        return refused_later(broker, error, request.max_wait_ms)
+    who = Acknowledger(group_id, member_id, context.api_version, request.is_renew_ack)
+    outcomes: Outcomes = {}
+    if has_acknowledgements(request):
+        outcomes = acknowledge_all(groups, broker.metadata, who, request.topics)
+    answer = _Answer(groups, group_id, outcomes, session)
+    if request.share_session_epoch == FINAL_EPOCH:
+        groups.release_session(key)
+        return answer.response({})
+    if request.is_renew_ack:
+        return answer.response({})
+    return fetch(broker, groups, request, answer)
+
+
+def error_response(request: ShareFetchRequest, error: KafkaError) -> ShareFetchResponse:
+    """The error for the whole request."""
+    return ShareFetchResponse(error_code=error.code, error_message=error.message)
+
+
+def check_renewal(request: ShareFetchRequest) -> None:
+    """Raises InvalidRequestError for a request that renews and fetches."""
+    if not request.is_renew_ack:
+        return
+    for name in ("max_bytes", "min_bytes", "max_records", "max_wait_ms"):
+        if getattr(request, name):
+            raise InvalidRequestError(f"{name} must be set to 0 if isRenewAck is true.")
+
+
+def has_acknowledgements(request: ShareFetchRequest) -> bool:
+    """Whether any partition is acknowledged."""
+    return any(asked.acknowledgement_batches for topic in request.topics for asked in topic.partitions)
+
+
+def find_session(
+    groups: ShareGroups, context: RequestContext, request: ShareFetchRequest, key: SessionKey
+) -> ShareSession:
+    """The session that this request begins, goes on with or ends.
+
+    Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError, ShareSessionLimitReachedError.
+    """
+    asked = [(bytes(topic.topic_id), each.partition_index) for topic in request.topics for each in topic.partitions]
+    if request.share_session_epoch == INITIAL_EPOCH:
+        if has_acknowledgements(request):
+            raise InvalidRequestError("a new share session has nothing to acknowledge")
+        session = groups.sessions.open(key, asked, context)
+        groups.bind(context)
+        return session
+    session = groups.sessions.find(key, request.share_session_epoch)
+    if request.share_session_epoch != FINAL_EPOCH:
+        forgotten = [
+            (bytes(topic.topic_id), index) for topic in request.forgotten_topics_data for index in topic.partitions
+        ]
+        session.update(asked, forgotten)
+    return session
+
+
+def refused_later(broker: Broker, error: KafkaError, max_wait_ms: int) -> Deferred[ShareFetchResponse]:
+    """Too many sessions: the answer waits, so that the client does not ask again at once."""
+    deferred: Deferred[ShareFetchResponse] = Deferred()
+    timer = broker.timers.schedule(max(0, max_wait_ms), lambda: deferred.fail(error))
+    deferred.on_abandon(timer.cancel)
+    return deferred
+
+
+def fetch(
+    broker: Broker, groups: ShareGroups, request: ShareFetchRequest, answer: _Answer
+) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
+    """Read the session's partitions."""
+    wanted, errors = known_partitions(broker, answer.session)
+    max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
+    params = ReadParams(
+        answer.group_id,
+        request.member_id or "",
+        max_bytes,
+        min(request.min_bytes, max_bytes),
+        request.max_records,
+        request.batch_size,
+        request.share_acquire_mode == RECORD_LIMIT,
+        request.share_session_epoch,
+    )
+    max_wait_ms = 0 if errors and not wanted else request.max_wait_ms
+    read = ShareRead(broker, groups, wanted, params).begin(max_wait_ms)
+    if isinstance(read, dict):
+        return answer.response({**read, **errors})
+    deferred: Deferred[ShareFetchResponse] = Deferred()
+    read.on_done(lambda done: deferred.complete(answer.response({**done.result(), **errors})))
+    deferred.on_abandon(read.abandon)
+    return deferred
+
+
+def known_partitions(broker: Broker, session: ShareSession) -> tuple[list[PartitionKey], Results]:
+    """The session's partitions that exist, and errors for the others."""
+    wanted: list[PartitionKey] = []
+    errors: Results = {}
+    for partition in session.partitions:
+        image = broker.metadata.topic_by_id(partition[0])
+        if image is None:
+            errors[partition] = failed(partition, UnknownTopicIdError())
+        elif not 0 <= partition[1] < image.partition_count:
+            errors[partition] = failed(partition, UnknownTopicOrPartitionError())
+        else:
+            wanted.append(partition)
+    return wanted, errors
+
+
+class _Answer:
+    """Puts a response together."""
+
+    __slots__ = ("_groups", "_outcomes", "group_id", "session")
+
+    def __init__(self, groups: ShareGroups, group_id: str, outcomes: Outcomes, session: ShareSession) -> None:
+        self._groups = groups
+        self._outcomes = outcomes
+        self.group_id = group_id
+        self.session = session
+
+    def response(self, results: Results) -> ShareFetchResponse:
+        """What was fetched, and what became of acknowledgements."""
+        told = self._told(results)
+        for partition, error in self._outcomes.items():
+            data = told.get(partition)
+            if data is None:
+                data = told[partition] = PartitionData(partition_index=partition[1], records=b"")
+            if error is not None:
+                data.acknowledge_error_code, data.acknowledge_error_message = error.code, error.message
+        topics: dict[bytes, ShareFetchableTopicResponse] = {}
+        for (topic_id, _), data in told.items():
+            topic = topics.setdefault(topic_id, ShareFetchableTopicResponse(topic_id=topic_id))
+            topic.partitions.append(data)
+        return ShareFetchResponse(
+            acquisition_lock_timeout_ms=self._groups.config(self.group_id).limits.lock_duration_ms,
+            responses=list(topics.values()),
+        )
+
+    def _told(self, results: Results) -> Results:
+        """Results with news in them; and who has an error now must be told when it is over."""
+        told: Results = {}
+        partitions = self.session.partitions
+        for partition, data in results.items():
+            if data.records or data.error_code or partitions.get(partition):
+                told[partition] = data
+            if partition in partitions:
+                partitions[partition] = bool(data.error_code)
+        return told

@@ -1,0 +1,23 @@
+"""ShareGroupHeartbeat v1: members of share groups join, live and leave by this alone (KIP-932)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+
+API_KEY = ApiKey.SHARE_GROUP_HEARTBEAT
+MIN_VERSION, MAX_VERSION = 1, 1
+Request = ShareGroupHeartbeatRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
+    """One heartbeat; the answer holds the assignment when it has changed or the member asks."""
+    return coordinators_of(broker).share_members.heartbeat(context, request)
+
+
+def error_response(request: ShareGroupHeartbeatRequest, error: KafkaError) -> ShareGroupHeartbeatResponse:
+    """The error and what it says."""
+    return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)

@@ -1,0 +1,85 @@
+"""The acknowledgements in a ShareFetch or ShareAcknowledge request: checked, taken over, answered per partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.coordinator.share_state import StateKey
+from broker.share.sessions import PartitionKey
+from broker.share.share_partition import REJECT, RENEW, AcknowledgementBatch
+from protocol.errors import InvalidRequestError, KafkaError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from protocol.messages.share_acknowledge import AcknowledgeTopic
+from protocol.messages.share_fetch import FetchTopic
+
+if TYPE_CHECKING:
+    from broker.metadata import MetadataCache
+    from broker.share.share_groups import ShareGroups
+
+_FIRST_VERSION_WITH_RENEWAL = 2
+MAX_MEMBER_ID_LENGTH = 36
+"""Of a UUID as text: what members choose as their id."""
+
+#: Partition -> what became of its acknowledgements.
+Outcomes = dict[PartitionKey, KafkaError | None]
+
+
+class Acknowledger(NamedTuple):
+    """Who acknowledges, and what the request allows."""
+
+    group_id: str
+    member_id: str
+    version: int
+    is_renewal: bool
+
+
+def acknowledge_all(
+    groups: ShareGroups, metadata: MetadataCache, who: Acknowledger, topics: Iterable[FetchTopic | AcknowledgeTopic]
+) -> Outcomes:
+    """Take over what the partitions of a request acknowledge; a partition without batches has no error."""
+    outcomes: Outcomes = {}
+    for topic in topics:
+        topic_id = bytes(topic.topic_id)
+        image = metadata.topic_by_id(topic_id)
+        for asked in topic.partitions:
+            index = asked.partition_index
+            batches = [
+                AcknowledgementBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types)
+                for batch in asked.acknowledgement_batches
+            ]
+            try:
+                if image is None:
+                    raise UnknownTopicIdError
+                check_batches(batches, who)
+                if not 0 <= index < image.partition_count:
+                    raise UnknownTopicOrPartitionError
+                if batches:
+                    groups.acknowledge(StateKey(who.group_id, topic_id, index), who.member_id, batches)
+                outcomes[topic_id, index] = None
+            except KafkaError as error:
+                outcomes[topic_id, index] = error
+    return outcomes
+
+
+def check_batches(batches: Iterable[AcknowledgementBatch], who: Acknowledger) -> None:
+    """Raises InvalidRequestError for batches out of order, or with types that do not exist or do not fit."""
+    last_type = RENEW if who.version >= _FIRST_VERSION_WITH_RENEWAL else REJECT
+    previous_last = -1
+    for batch in batches:
+        types = batch.types
+        if batch.first > batch.last or batch.first < previous_last or not types:
+            raise InvalidRequestError
+        if len(types) > 1 and batch.last - batch.first + 1 != len(types):
+            raise InvalidRequestError
+        if any(not 0 <= kind <= last_type or (kind == RENEW and not who.is_renewal) for kind in types):
+            raise InvalidRequestError
+        previous_last = batch.last
+
+
+def check_member(group_id: str | None, member_id: str | None) -> tuple[str, str]:
+    """Both as texts. Raises InvalidRequestError."""
+    if group_id is None:
+        raise InvalidRequestError("Invalid group id in the request.")
+    if not member_id or len(member_id) > MAX_MEMBER_ID_LENGTH:
+        raise InvalidRequestError("Invalid member id in the request.")
+    return group_id, member_id

@@ -1,0 +1,99 @@
+"""What a share group is told by the configuration: the broker's ``group.share.*`` keys, overridden by the group's own.
+
+A group's keys go without ``group.`` in front; they are set through the admin API while the broker runs. Values are read
+when they are needed, and parsed once per change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broker.config_description import ResourceType
+from broker.share.share_partition import Limits
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+EARLIEST, LATEST = "earliest", "latest"
+BY_DURATION = "by_duration:"
+READ_COMMITTED = "read_committed"
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,9})?)S)?)?",
+    re.IGNORECASE,
+)
+_UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
+
+
+@dataclass(frozen=True, slots=True)
+class ShareConfig:
+    """One group's values; times in milliseconds."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_size: int = 200
+    auto_offset_reset: str = LATEST
+    read_committed: bool = False
+    limits: Limits = Limits()  # noqa: RUF009 - an immutable tuple
+
+
+class ShareConfigs:
+    """The configurations of all groups. Loop thread only."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._parsed: dict[str, tuple[Mapping[str, str], ShareConfig]] = {}
+
+    def of(self, group_id: str) -> ShareConfig:
+        """A group's values as they are now."""
+        texts = self._broker.configs.resource_texts(ResourceType.GROUP, group_id)
+        known = self._parsed.get(group_id)
+        if known is None or known[0] != texts:
+            if len(self._parsed) >= MAX_REMEMBERED_GROUPS:
+                self._parsed.clear()
+            known = self._parsed[group_id] = (dict(texts), self._parse(texts))
+        return known[1]
+
+    def _parse(self, texts: Mapping[str, str]) -> ShareConfig:
+        from broker.resource_configs import GROUP_CONFIG_DEF
+
+        own = GROUP_CONFIG_DEF.parse_given(texts)
+        config = self._broker.config
+
+        def value(key: str) -> Any:
+            return own[key] if key in own else config.get(f"group.{key}")
+
+        return ShareConfig(
+            session_timeout_ms=value("share.session.timeout.ms"),
+            heartbeat_interval_ms=value("share.heartbeat.interval.ms"),
+            max_size=config.get_int("group.share.max.size"),
+            auto_offset_reset=own.get("share.auto.offset.reset", LATEST),
+            read_committed=own.get("share.isolation.level") == READ_COMMITTED,
+            limits=Limits(
+                value("share.record.lock.duration.ms"),
+                value("share.delivery.count.limit"),
+                value("share.partition.max.record.locks"),
+                own.get("share.renew.acknowledge.enable", True),
+            ),
+        )
+
+
+MAX_REMEMBERED_GROUPS = 10_000
+
+
+def duration_ms(text: str) -> int | None:
+    """Milliseconds of an ISO 8601 duration of days and smaller units (``P3DT4H5M6.7S``); None when it is none."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        return None
+    return int(sum(float(amount) * _UNIT_MS[unit] for unit, amount in match.groupdict().items() if amount))
+
+
+def is_offset_reset(text: str) -> bool:
+    """Whether ``share.auto.offset.reset`` may be this."""
+    if text.startswith(BY_DURATION):
+        return duration_ms(text.removeprefix(BY_DURATION)) is not None
+    return text in (EARLIEST, LATEST)

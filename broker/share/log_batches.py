@@ -1,0 +1,112 @@
+"""The batches of a slice of a log by their headers alone: offsets, place, and whose transaction they belong to.
+
+A share fetch has to know which offsets it hands out, and where in the slice they lie. Only headers are read, through a
+window of ``WINDOW_BYTES``, and only as far as there is something to acquire. Old message sets (magic 0 and 1) count
+from where the batch before them ends: a compressed one says only its last offset.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from log.transaction_index import AbortedTxn
+from protocol.errors import KafkaStorageError
+from protocol.transferable import TransferableRecords
+
+WINDOW_BYTES = 16 * 1024
+
+_OLD_HEADER = struct.Struct(">qiIb")  # offset, length, CRC or leader epoch, magic
+_HEADER = struct.Struct(">qiibIhiqqq")  # up to the producer id of magic 2
+_LOG_OVERHEAD = 12
+_MAGIC_V2 = 2
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+
+
+class LogBatch(NamedTuple):
+    """One batch; ``position`` counts in the slice. ``producer_id`` is -1 outside transactions."""
+
+    base_offset: int
+    last_offset: int
+    position: int
+    size: int
+    producer_id: int = -1
+    is_control: bool = False
+
+
+def read_batches(records: TransferableRecords | bytes, from_offset: int, max_records: int) -> list[LogBatch]:
+    """The whole batches at the beginning of a slice, up to the one with the last of ``max_records`` offsets.
+
+    Raises KafkaStorageError.
+    """
+    found: list[LogBatch] = []
+    for batch in _walk(records, from_offset):
+        if batch.last_offset >= from_offset:
+            found.append(batch)
+        if batch.last_offset - from_offset + 1 >= max_records:
+            break
+    return found
+
+
+def _walk(records: TransferableRecords | bytes, next_offset: int) -> Iterator[LogBatch]:
+    position, end = 0, len(records)
+    window, begin = b"", 0
+    while position + _HEADER.size <= end or position + _OLD_HEADER.size <= end:
+        if position + _HEADER.size > begin + len(window):
+            window, begin = _read(records, position), position
+        batch = _parse(window, position - begin, position, next_offset)
+        if batch is None or position + batch.size > end:
+            return
+        yield batch
+        position, next_offset = position + batch.size, batch.last_offset + 1
+
+
+def _read(records: TransferableRecords | bytes, position: int) -> bytes:
+    if not isinstance(records, TransferableRecords):
+        return bytes(records[position:])
+    size = min(WINDOW_BYTES, records.size - position)
+    try:
+        return os.pread(records.file.fileno(), size, records.position + position)
+    except OSError as error:
+        raise KafkaStorageError(str(error)) from error
+
+
+def _parse(window: bytes, at: int, position: int, next_offset: int) -> LogBatch | None:
+    if len(window) - at < _OLD_HEADER.size:
+        return None
+    offset, length, _, magic = _OLD_HEADER.unpack_from(window, at)
+    size = _LOG_OVERHEAD + length
+    if magic < _MAGIC_V2:
+        return LogBatch(min(next_offset, offset), offset, position, size)
+    if len(window) - at < _HEADER.size:
+        return None
+    _, _, _, _, _, attributes, last_delta, _, _, producer_id = _HEADER.unpack_from(window, at)
+    if not attributes & _TRANSACTIONAL:
+        producer_id = -1
+    return LogBatch(offset, offset + last_delta, position, size, producer_id, bool(attributes & _CONTROL))
+
+
+def aborted_batches(batches: Iterable[LogBatch], transactions: Iterable[AbortedTxn]) -> Iterator[LogBatch]:
+    """Those batches that belong to aborted transactions, their markers left out."""
+    waiting = sorted(transactions, key=lambda transaction: transaction.first_offset, reverse=True)
+    aborted: set[int] = set()
+    for batch in batches:
+        while waiting and waiting[-1].first_offset <= batch.last_offset:
+            aborted.add(waiting.pop().producer_id)
+        if batch.is_control:
+            aborted.discard(batch.producer_id)
+        elif batch.producer_id in aborted:
+            yield batch
+
+
+def cut(
+    records: TransferableRecords | bytes, batches: Iterable[LogBatch], first: int, last: int
+) -> TransferableRecords | bytes:
+    """The part of a slice with the batches that touch these offsets. Takes the slice over: release what it returns."""
+    touched = [batch for batch in batches if batch.last_offset >= first and batch.base_offset <= last]
+    begin, end = touched[0].position, touched[-1].position + touched[-1].size
+    if not isinstance(records, TransferableRecords):
+        return records[begin:end]
+    return TransferableRecords(records.file, records.position + begin, end - begin)

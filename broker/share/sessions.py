@@ -1,0 +1,101 @@
+"""Share sessions: the broker remembers which share partitions a member reads, so requests name only what changed.
+
+    epoch of the request    ShareFetch                                       ShareAcknowledge
+    0 (INITIAL_EPOCH)       a new session, in place of the member's old one  INVALID_SHARE_SESSION_EPOCH
+    -1 (FINAL_EPOCH)        acknowledges and closes the session              the same
+    n > 0                   the session's next request                       the same
+    no such session         SHARE_SESSION_NOT_FOUND
+    another epoch           INVALID_SHARE_SESSION_EPOCH
+
+A session belongs to a member of a group and lives as long as its connection. When it ends, what the member holds is
+released. The number of sessions is limited; a member too many waits and is refused. Loop thread only. Source: KIP-932.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from protocol.errors import (
+    InvalidShareSessionEpochError,
+    ShareSessionLimitReachedError,
+    ShareSessionNotFoundError,
+)
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+_MAX_EPOCH = 2**31 - 1
+
+
+class SessionKey(NamedTuple):
+    """Whose session."""
+
+    group_id: str
+    member_id: str
+
+
+#: Topic id and index.
+PartitionKey = tuple[bytes, int]
+
+
+class ShareSession:
+    """What one member reads. ``epoch`` is the one its next request must carry."""
+
+    __slots__ = ("connection", "epoch", "partitions")
+
+    def __init__(self, partitions: Iterable[PartitionKey], connection: object) -> None:
+        self.epoch = 1
+        self.connection = connection
+        #: Partition -> whether the next response must name it, because it is new or had an error.
+        self.partitions: dict[PartitionKey, bool] = dict.fromkeys(partitions, True)
+
+    def update(self, added: Iterable[PartitionKey], forgotten: Iterable[PartitionKey]) -> None:
+        """Add and forget partitions, and go on to the next epoch."""
+        for partition in added:
+            self.partitions.setdefault(partition, True)
+        for partition in forgotten:
+            self.partitions.pop(partition, None)
+        self.advance()
+
+    def advance(self) -> None:
+        """Expect the next request: 1 follows the largest epoch, as 0 asks for a new session."""
+        self.epoch = 1 if self.epoch == _MAX_EPOCH else self.epoch + 1
+
+
+class ShareSessions:
+    """All sessions of a broker."""
+
+    def __init__(self, max_sessions: int) -> None:
+        self._max_sessions = max_sessions
+        self._sessions: dict[SessionKey, ShareSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, key: SessionKey, partitions: Iterable[PartitionKey], connection: object) -> ShareSession:
+        """A new session in place of the member's old one. Raises ShareSessionLimitReachedError."""
+        self._sessions.pop(key, None)
+        if len(self._sessions) >= self._max_sessions:
+            raise ShareSessionLimitReachedError
+        session = self._sessions[key] = ShareSession(partitions, connection)
+        return session
+
+    def find(self, key: SessionKey, epoch: int) -> ShareSession:
+        """The session that a request of this epoch goes on with, or ends.
+
+        Raises ShareSessionNotFoundError, InvalidShareSessionEpochError.
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            raise ShareSessionNotFoundError
+        if epoch not in (session.epoch, FINAL_EPOCH):
+            raise InvalidShareSessionEpochError
+        return session
+
+    def close(self, key: SessionKey) -> ShareSession | None:
+        """End a session; None when there is none."""
+        return self._sessions.pop(key, None)
+
+    def of_connection(self, connection: object) -> list[SessionKey]:
+        """The sessions that end with a connection."""
+        return [key for key, session in self._sessions.items() if session.connection is connection]

@@ -1,0 +1,203 @@
+"""Share groups as the leader of their partitions serves them: states in memory, sessions, locks that run out.
+
+    share partitions   (group, topic id, index) -> SharePartition, loaded from the share coordinator when first read
+    sessions           who reads what on which connection (``sessions``)
+    locks              one timer per share partition, for its earliest lock
+
+Every change of a share partition goes one way: work it out, write it to ``__share_group_state``, take it over, wake
+the fetches that wait. Fetches wait under ``wake_key`` and under the partition they read. When a group has no members
+any more its share partitions are forgotten: what counts is in the store, and offsets may then be reset. Loop thread
+only. Source: KIP-932.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from broker.coordinator.share_state import ShareState, StateKey, Written
+from broker.share.config import BY_DURATION, EARLIEST, ShareConfig, ShareConfigs, duration_ms
+from broker.share.sessions import PartitionKey, SessionKey, ShareSessions
+from broker.share.share_partition import UNINITIALIZED_OFFSET, AcknowledgementBatch, Change, SharePartition
+from protocol.errors import CoordinatorNotAvailableError, InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from broker.broker import Broker, RequestContext
+    from broker.coordinator.share_coordinator import ShareStateStore
+    from broker.timers import Timer
+    from log.unified_log import UnifiedLog
+
+logger = logging.getLogger(__name__)
+
+
+class ServedPartition:
+    """A share partition that is in use, and the timer of its locks."""
+
+    __slots__ = ("key", "leader_epoch", "partition", "timer")
+
+    def __init__(self, key: StateKey, partition: SharePartition, leader_epoch: int) -> None:
+        self.key = key
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.timer: Timer | None = None
+
+
+class ShareGroups:
+    """All share partitions of a broker."""
+
+    def __init__(self, broker: Broker, store: Callable[[], ShareStateStore]) -> None:
+        self._broker = broker
+        self._store = store
+        self.configs = ShareConfigs(broker)
+        self.sessions = ShareSessions(broker.config.get_int("group.share.max.share.sessions"))
+        self._served: dict[StateKey, ServedPartition] = {}
+
+    def config(self, group_id: str) -> ShareConfig:
+        """A group's values as they are now."""
+        return self.configs.of(group_id)
+
+    # -- share partitions ---------------------------------------------------------------------------------------
+
+    def served(self, key: StateKey) -> ServedPartition:
+        """The share partition, loaded now if it was not yet.
+
+        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, CoordinatorNotAvailableError while its state loads.
+        """
+        found = self._served.get(key)
+        if found is not None:
+            return found
+        partition = self._broker.replica_manager.partition_by_id(key.topic_id, key.partition)
+        log = partition.log
+        try:
+            state = self._store().read(key)
+        except KafkaError as error:
+            raise CoordinatorNotAvailableError(f"the state of the share partition: {error}") from error
+        if state is None:
+            raise InvalidRequestError("Read operation on uninitialized share partition not allowed.")
+        start_offset = self._start_offset(key.group_id, state, log)
+        found = ServedPartition(key, SharePartition(start_offset, state.batches), partition.leader_epoch)
+        found.partition.log_start_moved(log.log_start_offset)
+        self._served[key] = found
+        return found
+
+    def _start_offset(self, group_id: str, state: ShareState, log: UnifiedLog) -> int:
+        """Where the group begins; a group without a place begins where it is configured to."""
+        if state.start_offset != UNINITIALIZED_OFFSET:
+            return state.start_offset
+        reset = self.config(group_id).auto_offset_reset
+        if reset == EARLIEST:
+            return log.log_start_offset
+        if reset.startswith(BY_DURATION):
+            back_ms = duration_ms(reset.removeprefix(BY_DURATION)) or 0
+            found = log.fetch_offset_by_timestamp(self._broker.time.milliseconds() - back_ms)
+            if found is not None:
+                return min(found.offset, log.high_watermark)
+        return log.high_watermark
+
+    def forget_group(self, group_id: str) -> None:
+        """The group has no members: its places are in the store alone from now on."""
+        self._forget(key for key in list(self._served) if key.group_id == group_id)
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        """The topic is gone."""
+        self._forget(key for key in list(self._served) if key.topic_id == topic_id)
+
+    def _forget(self, keys: Iterable[StateKey]) -> None:
+        for key in keys:
+            served = self._served.pop(key)
+            if served.timer is not None:
+                served.timer.cancel()
+            self.wake(key)
+
+    def wake(self, key: StateKey) -> None:
+        """Look again at the fetches that wait for this share partition."""
+        self._broker.purgatory.touch(wake_key(key))
+
+    # -- giving back --------------------------------------------------------------------------------------------
+
+    def acknowledge(self, key: StateKey, member_id: str, batches: Sequence[AcknowledgementBatch]) -> None:
+        """Take a member's acknowledgements over, all or none.
+
+        Raises UnknownTopicOrPartitionError for a share partition nobody reads, and as ``SharePartition.acknowledge``.
+        """
+        served = self._served.get(key)
+        if served is None:
+            raise UnknownTopicOrPartitionError
+        now_ms = self._broker.time.monotonic_ms()
+        limits = self.config(key.group_id).limits
+        self._make(served, served.partition.acknowledge(member_id, batches, limits, now_ms))
+
+    def release_session(self, session_key: SessionKey) -> None:
+        """End a session, if there is one: what its member holds is available again."""
+        session = self.sessions.close(session_key)
+        if session is not None:
+            self._release(session_key, session.partitions)
+
+    def _release(self, session_key: SessionKey, partitions: Iterable[PartitionKey]) -> None:
+        limits = self.config(session_key.group_id).limits
+        for topic_id, index in partitions:
+            served = self._served.get(StateKey(session_key.group_id, topic_id, index))
+            if served is not None:
+                self._make_anyhow(served, served.partition.release(session_key.member_id, limits))
+
+    def bind(self, context: RequestContext) -> None:
+        """End the connection's sessions when it closes."""
+        context.on_close = lambda: self._connection_closed(context)
+
+    def _connection_closed(self, context: RequestContext) -> None:
+        for session_key in self.sessions.of_connection(context):
+            self.release_session(session_key)
+
+    def _make(self, served: ServedPartition, change: Change) -> None:
+        """Write a change, then take it over. Raises KafkaError."""
+        if change.is_news:
+            self._write(served, change)
+        served.partition.commit(change)
+        self.watch(served)
+        self.wake(served.key)
+
+    def _make_anyhow(self, served: ServedPartition, change: Change) -> None:
+        """Take a change over though it may not have been written: nobody holds these records any more in any case."""
+        if not change.is_news:
+            return
+        try:
+            self._write(served, change)
+        except KafkaError as error:
+            logger.warning("share group %s: records given back were not stored: %s", served.key.group_id, error)
+        served.partition.commit(change)
+        self.watch(served)
+        self.wake(served.key)
+
+    def _write(self, served: ServedPartition, change: Change) -> None:
+        written = Written(change.start_offset, change.delivery_complete_count, served.leader_epoch, change.batches)
+        self._store().write(served.key, written)
+
+    # -- locks --------------------------------------------------------------------------------------------------
+
+    def watch(self, served: ServedPartition) -> None:
+        """Have the clock look at the locks when the first of them runs out."""
+        now_ms = self._broker.time.monotonic_ms()
+        timer = served.timer
+        if timer is not None:
+            if timer.deadline_ms <= now_ms + self.config(served.key.group_id).limits.lock_duration_ms:
+                return  # it comes before any lock that was granted just now runs out
+            timer.cancel()
+            served.timer = None
+        deadline_ms = served.partition.next_deadline_ms
+        if deadline_ms is not None:
+            delay_ms = max(0.0, deadline_ms - now_ms)
+            served.timer = self._broker.timers.schedule(delay_ms, lambda: self._expire(served))
+
+    def _expire(self, served: ServedPartition) -> None:
+        served.timer = None
+        if self._served.get(served.key) is not served:
+            return
+        limits = self.config(served.key.group_id).limits
+        self._make_anyhow(served, served.partition.expire(limits, self._broker.time.monotonic_ms()))
+        self.watch(served)
+
+
+def wake_key(key: StateKey) -> tuple[str, StateKey]:
+    """What fetches of a share partition wait under."""
+    return ("share", key)

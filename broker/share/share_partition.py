@@ -1,0 +1,416 @@
+"""One partition as one share group reads it: which records are whose, and where the group is (KIP-932).
+
+    start_offset   everything below is dealt with for good
+    end_offset     the last offset that was handed out; the next one while nothing is in flight
+    spans          what is known in between (``spans``)
+
+A member acquires records for the lock duration, and acknowledges each: accept, release, reject, or renew. What it
+releases, and what it did not get to in time, is available again until the delivery count limit is reached. Fresh
+records are acquired in whole batches of the log, so a member may be given offsets that have no record; it says so
+(gap).
+
+Acquisition is soft: a restart forgets it, and the records are available again. Every other step is made durable first:
+``acknowledge``, ``release`` and ``expire`` return a :class:`Change` and alter nothing; the caller writes it to
+``__share_group_state`` and then gives it to ``commit``. What a restart finds between the start offset and the end of
+the stored state without a state of its own was in flight, and is available.
+
+Loop thread only; deadlines on the monotonic clock. Source: KIP-932, KIP-1206 (acquire mode), KIP-1222 (renewal).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from broker.share.spans import (
+    ACQUIRED,
+    ARCHIVED,
+    AVAILABLE,
+    RecordState,
+    Span,
+    joined,
+    parts_between,
+    replaced,
+)
+from protocol.errors import InvalidRecordStateError, InvalidRequestError
+
+UNINITIALIZED_OFFSET = -1
+GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
+
+_STATES = {
+    GAP: RecordState.ARCHIVED,
+    ACCEPT: RecordState.ACKNOWLEDGED,
+    RELEASE: RecordState.AVAILABLE,
+    REJECT: RecordState.ARCHIVED,
+}
+
+
+class Limits(NamedTuple):
+    """What the group's configuration says; read anew for each request."""
+
+    lock_duration_ms: int = 30_000
+    delivery_count: int = 5
+    record_locks: int = 2_000
+    renewal: bool = True
+
+    @property
+    def throttled_from(self) -> int:
+        """The delivery count from which records come in ever smaller parts, so that a bad one ends up alone."""
+        return max(2, -(-self.delivery_count // 2))
+
+
+class BatchRange(NamedTuple):
+    """The offsets of one batch of the log."""
+
+    base_offset: int
+    last_offset: int
+
+
+class Acquired(NamedTuple):
+    """A run of offsets that a member was given, all delivered equally often."""
+
+    first: int
+    last: int
+    delivery_count: int
+
+
+class AcquireRequest(NamedTuple):
+    """What a member asks for, and the batches that were read for it from ``fetch_offset`` on."""
+
+    member_id: str
+    fetch_offset: int
+    batches: Sequence[BatchRange]
+    max_records: int
+    batch_size: int
+    strict: bool
+    """Never more than ``max_records`` (acquire mode RECORD_LIMIT); else whole batches."""
+
+
+class AcknowledgementBatch(NamedTuple):
+    """One type for all offsets, or one for each."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+
+class Change(NamedTuple):
+    """A step that is to be made durable before it is taken.
+
+    ``batches`` are the spans at or after the start offset that the store has to be told of; ``is_news`` says whether
+    there is anything to tell: renewed locks are not.
+    """
+
+    spans: list[Span]
+    start_offset: int
+    end_offset: int
+    delivery_complete_count: int
+    batches: list[Span]
+    is_news: bool
+
+
+class SharePartition:
+    """The state of one share partition."""
+
+    __slots__ = ("_may_have_available", "end_offset", "spans", "start_offset")
+
+    def __init__(self, start_offset: int, stored: Iterable[Span] = ()) -> None:
+        """Where the group is, and the states that were stored for offsets from there on."""
+        self.start_offset = start_offset
+        self.spans = filled(start_offset, stored)
+        self.end_offset = self.spans[-1].last if self.spans else start_offset
+        self._may_have_available = bool(self.spans)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @property
+    def next_fetch_offset(self) -> int:
+        """Where the log is to be read for the next member."""
+        if self._may_have_available:
+            for span in self.spans:
+                if span.state is AVAILABLE:
+                    return span.first
+            self._may_have_available = False
+        return self.end_offset + 1 if self.spans else self.end_offset
+
+    @property
+    def in_flight(self) -> int:
+        """Offsets between start and end, whatever their state."""
+        return self.end_offset - self.start_offset + 1 if self.spans else 0
+
+    def can_acquire(self, limits: Limits) -> bool:
+        """Whether there may be something for a member."""
+        return self.next_fetch_offset != self.end_offset + 1 or self.in_flight < limits.record_locks
+
+    @property
+    def next_deadline_ms(self) -> float | None:
+        """When the first lock runs out."""
+        return min((span.deadline_ms for span in self.spans if span.state is ACQUIRED), default=None)
+
+    # -- acquiring ----------------------------------------------------------------------------------------------
+
+    def acquire(self, request: AcquireRequest, limits: Limits, now_ms: float) -> list[Acquired]:
+        """Give the member what is available among the batches. Only soft state changes."""
+        batches = request.batches
+        if not batches or batches[-1].last_offset < self.start_offset:
+            return []
+        room, last = self._room(request, limits)
+        if room <= 0:
+            return []
+        self._archive_vanished(request.fetch_offset, batches[0].base_offset)
+        deadline_ms = now_ms + limits.lock_duration_ms
+        first = max(batches[0].base_offset, self.start_offset)
+        taken, isolated = again(parts_between(self.spans, first, last), request, room, limits)
+        spans = [span._replace(member_id=request.member_id, deadline_ms=deadline_ms) for span in taken]
+        room -= sum(span.size for span in spans)
+        first = max(first, self.end_offset + 1 if self.spans else self.end_offset)
+        if room > 0 and first <= last and not isolated:
+            spans += [
+                Span(begin, end, ACQUIRED, 1, request.member_id, deadline_ms)
+                for begin, end in fresh(request, first, last, room)
+            ]
+        if spans:
+            if not self.spans:
+                self.start_offset = spans[0].first
+            self.spans = replaced(self.spans, spans)
+            self.end_offset = max(self.end_offset, spans[-1].last)
+        return runs(spans)
+
+    def _room(self, request: AcquireRequest, limits: Limits) -> tuple[int, int]:
+        """How many records may be acquired, and up to which offset."""
+        last = request.batches[-1].last_offset
+        room = min(request.max_records, limits.record_locks - self.in_flight)
+        if room <= 0 and request.fetch_offset <= self.end_offset:  # full, but some of it came back
+            return min(request.max_records, self.end_offset - request.fetch_offset + 1), min(last, self.end_offset)
+        return room, last
+
+    def _archive_vanished(self, fetch_offset: int, base_offset: int) -> None:
+        """What is available but was not read has been compacted away since."""
+        gone = [
+            span.settled(ARCHIVED)
+            for span in parts_between(self.spans, fetch_offset, base_offset - 1)
+            if span.state is AVAILABLE
+        ]
+        if gone:
+            self._set(self._after(gone))
+
+    def drop_aborted(self, aborted: Iterable[BatchRange], acquired: list[Acquired]) -> list[Acquired]:
+        """Take records of aborted transactions back from what was acquired: nobody may see them."""
+        for first, last in aborted:
+            hidden = [(max(run.first, first), min(run.last, last)) for run in acquired]
+            gone = [span.settled(ARCHIVED) for bounds in hidden for span in parts_between(self.spans, *bounds)]
+            self.spans = replaced(self.spans, gone)
+            acquired = [left for run in acquired for left in without(run, first, last)]
+        self._set(self._after([]))
+        return acquired
+
+    # -- giving back --------------------------------------------------------------------------------------------
+
+    def acknowledge(
+        self, member_id: str, batches: Iterable[AcknowledgementBatch], limits: Limits, now_ms: float
+    ) -> Change:
+        """What the member's acknowledgements make of the state, all or none.
+
+        Raises InvalidRecordStateError for records that the member does not hold, InvalidRequestError for offsets that
+        were never handed out or types that do not exist.
+        """
+        spans: list[Span] = []
+        for batch in batches:
+            if batch.last < self.start_offset:
+                continue
+            if spans and batch.first <= spans[-1].last:
+                raise InvalidRecordStateError("The record state is invalid. A record is acknowledged twice.")
+            self._check_known(batch)
+            spans += self._acknowledged(member_id, batch, limits, now_ms)
+        return self._after(spans)
+
+    def _check_known(self, batch: AcknowledgementBatch) -> None:
+        if not self.spans or batch.last < self.spans[0].first:
+            raise InvalidRecordStateError(
+                "Batch record not found. The request batch offsets are not found in the cache."
+            )
+        if batch.last > self.spans[-1].last:
+            raise InvalidRequestError("Batch record not found. The last offset in request is past acquired records.")
+
+    def _acknowledged(
+        self, member_id: str, batch: AcknowledgementBatch, limits: Limits, now_ms: float
+    ) -> Iterable[Span]:
+        for span in parts_between(self.spans, max(batch.first, self.start_offset), batch.last):
+            if span.state is not ACQUIRED:
+                raise InvalidRecordStateError(
+                    "The batch cannot be acknowledged. The batch is not in the acquired state."
+                )
+            if span.member_id != member_id:
+                raise InvalidRecordStateError("Member is not the owner of batch record")
+            for first, last, kind in typed_runs(batch, span):
+                part = span.within(first, last)
+                if kind == RENEW:
+                    if not limits.renewal:
+                        raise InvalidRecordStateError("Renewing acquisition locks is not enabled for the group.")
+                    yield part._replace(deadline_ms=now_ms + limits.lock_duration_ms)
+                else:
+                    yield part.settled(self._returned(part, _STATES[kind], limits))
+
+    @staticmethod
+    def _returned(span: Span, state: RecordState, limits: Limits) -> RecordState:
+        if state is AVAILABLE and span.delivery_count >= limits.delivery_count:
+            return ARCHIVED
+        return state
+
+    def release(self, member_id: str, limits: Limits) -> Change:
+        """The member is gone: what it held is available again."""
+        return self._given_back((span for span in self.spans if span.member_id == member_id), limits)
+
+    def expire(self, limits: Limits, now_ms: float) -> Change:
+        """What has been held for too long is available again."""
+        due = (span for span in self.spans if span.state is ACQUIRED and span.deadline_ms <= now_ms)
+        return self._given_back(due, limits)
+
+    def _given_back(self, held: Iterable[Span], limits: Limits) -> Change:
+        spans = [span.settled(self._returned(span, AVAILABLE, limits)) for span in held if span.state is ACQUIRED]
+        return self._after(spans)
+
+    def _after(self, changed: list[Span]) -> Change:
+        """The state once these spans are changed: what is dealt with at the beginning is left behind."""
+        spans = replaced(self.spans, changed) if changed else self.spans
+        begin = 0
+        while begin < len(spans) and spans[begin].is_terminal:
+            begin += 1
+        start_offset, end_offset = self.start_offset, self.end_offset
+        if begin:
+            start_offset = spans[begin].first if begin < len(spans) else spans[-1].last + 1
+            spans = spans[begin:]
+        if not spans:
+            end_offset = start_offset
+        told = [span for span in changed if span.state is not ACQUIRED]
+        batches = [span.within(start_offset, span.last) for span in told if span.last >= start_offset]
+        spans = joined(spans)
+        complete = sum(span.size for span in spans if span.is_terminal)
+        return Change(spans, start_offset, end_offset, complete, batches, bool(told))
+
+    def commit(self, change: Change) -> None:
+        """The change is durable. Nothing may have happened to the partition since it was worked out."""
+        self._set(change)
+
+    def _set(self, change: Change) -> None:
+        self.spans = change.spans
+        self.start_offset = change.start_offset
+        self.end_offset = change.end_offset
+        self._may_have_available = True
+
+    def log_start_moved(self, log_start_offset: int) -> None:
+        """Records below are gone: nobody gets them any more, and acknowledgements of them change nothing."""
+        if log_start_offset <= self.start_offset:
+            return
+        kept = [span.within(log_start_offset, span.last) for span in self.spans if span.last >= log_start_offset]
+        self.spans = kept
+        self.start_offset = log_start_offset
+        self.end_offset = max(self.end_offset, log_start_offset)
+        self._set(self._after([]))
+
+
+def filled(start_offset: int, stored: Iterable[Span]) -> list[Span]:
+    """Stored spans from the start offset on, with what was in flight between them as available."""
+    spans: list[Span] = []
+    offset = start_offset
+    for span in stored:
+        if span.last < offset:
+            continue
+        if span.first > offset:
+            spans.append(Span(offset, span.first - 1, AVAILABLE, 0))
+        spans.append(span.within(offset, span.last))
+        offset = span.last + 1
+    return spans
+
+
+def again(parts: Iterable[Span], request: AcquireRequest, room: int, limits: Limits) -> tuple[list[Span], bool]:
+    """What of these parts is acquired once more, and whether the member gets nothing beyond it.
+
+    Records that came back often are delivered in halves, and the last time alone: if one of them breaks its consumer,
+    the others do not reach the limit with it.
+    """
+    taken: list[Span] = []
+    for part in parts:
+        if part.state is not AVAILABLE:
+            continue
+        if room <= 0:
+            break
+        size = min(part.size, cut_at(request, part.first, room) - part.first + 1)
+        isolated = part.delivery_count >= limits.throttled_from
+        if isolated and taken:
+            return taken, True
+        if isolated:
+            size = min(size, isolated_size(part, limits))
+        taken.append(Span(part.first, part.first + size - 1, ACQUIRED, part.delivery_count + 1))
+        room -= size
+        if isolated:
+            return taken, True
+    return taken, False
+
+
+def isolated_size(part: Span, limits: Limits) -> int:
+    """How much of a part that came back often is delivered at once."""
+    if limits.delivery_count > 2 and part.delivery_count >= limits.delivery_count - 1:
+        return 1
+    return max(1, part.size >> (part.delivery_count - limits.throttled_from + 1))
+
+
+def cut_at(request: AcquireRequest, first: int, room: int) -> int:
+    """The last of ``room`` offsets from ``first`` on, or where its batch ends unless the request is strict."""
+    last = first + room - 1
+    if request.strict:
+        return last
+    return next((batch.last_offset for batch in request.batches if batch.last_offset >= last), last)
+
+
+def fresh(request: AcquireRequest, first: int, last: int, room: int) -> list[tuple[int, int]]:
+    """Runs of offsets from ``first`` on that nobody had yet: whole batches, cut where one is large enough."""
+    last = min(last, cut_at(request, first, room))
+    if request.strict or last - first + 1 <= request.batch_size:
+        return [(first, last)]
+    found = []
+    for batch in request.batches:
+        if batch.base_offset > last:
+            break
+        if batch.base_offset - first >= request.batch_size:
+            found.append((first, batch.base_offset - 1))
+            first = batch.base_offset
+    found.append((first, last))
+    return found
+
+
+def runs(spans: Iterable[Span]) -> list[Acquired]:
+    """What the answer says: pieces of a batch that were acquired again are put together."""
+    found: list[Acquired] = []
+    for span in spans:
+        before = found[-1] if found else None
+        if before is not None and before.last + 1 == span.first and before.delivery_count == span.delivery_count > 1:
+            found[-1] = before._replace(last=span.last)
+        else:
+            found.append(Acquired(span.first, span.last, span.delivery_count))
+    return found
+
+
+def typed_runs(batch: AcknowledgementBatch, span: Span) -> Iterable[tuple[int, int, int]]:
+    """First offset, last offset and type of each run of one type in the span. Raises InvalidRequestError."""
+    types = batch.types
+    if len(types) == 1:
+        yield span.first, span.last, types[0]
+        return
+    first = span.first
+    for offset in range(span.first, span.last + 1):
+        kind = types[offset - batch.first]
+        if offset == span.last or types[offset + 1 - batch.first] != kind:
+            yield first, offset, kind
+            first = offset + 1
+
+
+def without(run: Acquired, first: int, last: int) -> Iterable[Acquired]:
+    """What is left of a run when these offsets are taken out of it."""
+    if last < run.first or first > run.last:
+        yield run
+        return
+    if run.first < first:
+        yield run._replace(last=first - 1)
+    if run.last > last:
+        yield run._replace(first=last + 1)

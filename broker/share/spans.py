@@ -1,0 +1,112 @@
+"""What is known of the records of a share partition, as spans of offsets that are alike.
+
+    AVAILABLE      to be delivered; with a delivery count above 0 it was delivered and came back
+    ACQUIRED       a member has it, until it acknowledges or its lock runs out
+    ACKNOWLEDGED   processed: terminal
+    ARCHIVED       rejected, delivered too often, or not there at all: terminal
+
+        AVAILABLE --acquire, count + 1--> ACQUIRED --accept--> ACKNOWLEDGED
+            ^                               |  |
+            +--release, lock timed out------+  +--reject, gap, or released at the delivery count limit--> ARCHIVED
+
+Spans are immutable, in order, and do not overlap; between them may be holes, where the log has no records. Functions
+here are pure: they return new lists. A list is as long as the changes in state below the record lock limit, so walking
+it is cheap. Source: KIP-932.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class RecordState(IntEnum):
+    """The numbers of the log."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
+ACKNOWLEDGED, ARCHIVED = RecordState.ACKNOWLEDGED, RecordState.ARCHIVED
+
+NOBODY = ""
+NO_DEADLINE = 0.0
+
+
+class Span(NamedTuple):
+    """Offsets ``first`` to ``last``, both included, in one state. ``deadline_ms`` is monotonic, of acquired ones."""
+
+    first: int
+    last: int
+    state: RecordState
+    delivery_count: int
+    member_id: str = NOBODY
+    deadline_ms: float = NO_DEADLINE
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state >= ACKNOWLEDGED
+
+    def settled(self, state: RecordState) -> Span:
+        """The span in this state, in nobody's hands."""
+        return Span(self.first, self.last, state, self.delivery_count)
+
+    def within(self, first: int, last: int) -> Span:
+        """The part between these offsets, which it must touch."""
+        if first <= self.first and self.last <= last:
+            return self
+        return self._replace(first=max(self.first, first), last=min(self.last, last))
+
+    @property
+    def size(self) -> int:
+        """Offsets in it, with or without a record."""
+        return self.last - self.first + 1
+
+
+def first_touching(spans: list[Span], offset: int) -> int:
+    """The index of the first span that ends at or after ``offset``."""
+    return bisect_left(spans, offset, key=lambda span: span.last)
+
+
+def parts_between(spans: list[Span], first: int, last: int) -> Iterator[Span]:
+    """The parts of spans between two offsets, both included; holes are left out."""
+    if first > last:
+        return
+    for index in range(first_touching(spans, first), len(spans)):
+        span = spans[index]
+        if span.first > last:
+            return
+        yield span.within(first, last)
+
+
+def replaced(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
+    """The spans with these, in order and without overlap, laid over them."""
+    result: list[Span] = []
+    pending = spans[::-1]
+    for change in changes:
+        while pending and pending[-1].first <= change.last:
+            span = pending.pop()
+            if span.first < change.first:
+                result.append(span.within(span.first, change.first - 1))
+            if span.last > change.last:
+                pending.append(span.within(change.last + 1, span.last))
+        result.append(change)
+    result += reversed(pending)
+    return result
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Neighbours in the same terminal state as one span: so a list cannot grow by acknowledgements alone."""
+    result: list[Span] = []
+    for span in spans:
+        before = result[-1] if result else None
+        if before is not None and span.is_terminal and before.last + 1 == span.first and before[2:4] == span[2:4]:
+            result[-1] = before._replace(last=span.last)
+        else:
+            result.append(span)
+    return result
