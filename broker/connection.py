@@ -7,7 +7,7 @@ arriving bytes. So an idle connection owns no buffer.
 
     state            reads                        leaves it when
     open             yes                          a request must wait; too much is queued; FRAMES_PER_TURN handled
-    waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, fsync, rebalance)
+    waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, fsync, rebalance); see ``hurry``
     queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
     finishing        no                           the last answer is sent: then closed
 
@@ -30,6 +30,7 @@ from broker.broker import RequestContext
 from broker.dispatch import CloseConnectionError, Dispatcher, Parts, Pending
 from broker.sender import SendQueue, SendStatus, SliceCutShortError, send_at_once
 from broker.timers import Timer, TimerQueue
+from protocol.api_keys import ApiKey
 from protocol.errors import InvalidReceiveError, InvalidRequestError
 from protocol.frames import FrameReader
 from protocol.transferable import TransferableRecords
@@ -314,6 +315,8 @@ class Connection:
             self._update_reading()
         if self._finishing:
             self.finish()
+        elif self._pending is not None and reader is not None:
+            hurry(self._pending, reader)
 
     def _update_reading(self) -> None:
         reader = self._reader
@@ -542,6 +545,21 @@ class Muted(Pending):
 
     def abandon(self) -> None:
         self._timer.cancel()
+
+    def hurry(self) -> None:
+        """Who is over its quota waits."""
+
+
+def hurry(pending: Pending, reader: FrameReader) -> None:
+    """Have a waiting fetch answered now when another request came behind it.
+
+    Spark's Kafka source and every Java consumer that asks a position send ListOffsets on the connection of a fetch that
+    waits at the end of the log: in order, it would be answered ``fetch.max.wait.ms`` later (500 ms: a query of three
+    small partitions took 1.17 s, and takes 0.18). A fetch behind a fetch hurries nothing: its sender would spin.
+    """
+    key = reader.next_api_key()
+    if key is not None and key != ApiKey.FETCH:
+        pending.hurry()
 
 
 def refuse(connection: Connection, error: BaseException) -> None:

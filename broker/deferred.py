@@ -3,7 +3,8 @@
 A handler that cannot answer at once (a long-polling fetch, an append that waits for its fsync, a join that waits for
 a rebalance) returns a :class:`Deferred`. Invariants: it is settled once, by ``complete`` or ``fail``; callbacks run
 then, in the order they were added, in the caller's turn; ``abandon`` tells the owner that nobody waits any more (the
-connection closed), so that parked state is dropped instead of waiting for its clock.
+connection closed), so that parked state is dropped instead of waiting for its clock; ``hurry`` asks the owner to answer
+now with what there is, because the client has sent something else that waits behind this answer.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ _PENDING = object()
 class Deferred(Generic[T]):
     """A value or an exception that is not known yet. Loop thread only."""
 
-    __slots__ = ("_abandoned", "_callbacks", "_error", "_on_abandon", "_value")
+    __slots__ = ("_abandoned", "_callbacks", "_error", "_on_abandon", "_on_hurry", "_value")
 
     def __init__(self) -> None:
         self._value: object = _PENDING
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[Deferred[T]], None]] | None = None
         self._on_abandon: Callable[[], None] | None = None
+        self._on_hurry: Callable[[], None] | None = None
         self._abandoned = False
 
     @property
@@ -70,6 +72,15 @@ class Deferred(Generic[T]):
         """What the owner does when nobody waits any more; at most one, the last given stands."""
         self._on_abandon = callback
 
+    def on_hurry(self, callback: Callable[[], None]) -> None:
+        """How the owner answers before its time; without one it is not to be hurried."""
+        self._on_hurry = callback
+
+    def hurry(self) -> None:
+        """Ask for an answer now. Whether there is one is the owner's to decide."""
+        if self._on_hurry is not None and not (self.done or self._abandoned):
+            self._on_hurry()
+
     def abandon(self) -> None:
         """Say that nobody waits any more: callbacks are dropped, the owner is told."""
         if self.done or self._abandoned:
@@ -81,6 +92,6 @@ class Deferred(Generic[T]):
 
     def _run_callbacks(self) -> None:
         callbacks, self._callbacks = self._callbacks, None
-        self._on_abandon = None
+        self._on_abandon = self._on_hurry = None
         for callback in callbacks or ():
             callback(self)

@@ -149,6 +149,10 @@ class Pending:
         """The connection is gone."""
         self._deferred.abandon()
 
+    def hurry(self) -> None:
+        """Another request of the connection waits for this answer."""
+        self._deferred.hurry()
+
     def _answer(self) -> bytes | Parts | None:
         try:
             response = self._deferred.result()

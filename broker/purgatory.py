@@ -5,7 +5,7 @@ the key, one set insertion, and asks the loop for one later call; all touches of
 together, after the producers' own responses are on their way. Keys are compared by identity or hash (a ``Partition``).
 
     parked --try_complete() true--> gone        parked --deadline--> expire() --> gone
-    parked --cancel--> gone                     parked --close--> expire() --> gone
+    parked --cancel--> gone                     parked --close or expire--> expire() --> gone
 
 Invariants: an operation leaves every key when it leaves; ``expire`` is called at most once and never after
 ``try_complete`` said True; nothing runs inside ``touch``.
@@ -69,7 +69,7 @@ class Purgatory:
                 watchers[key] = {parked: None}
             else:
                 waiting[parked] = None
-        parked.timer = self._timers.schedule(delay_ms, lambda: self._expire(parked))
+        parked.timer = self._timers.schedule(delay_ms, lambda: self.expire(parked))
         return parked
 
     def touch(self, key: Hashable) -> None:
@@ -106,9 +106,10 @@ class Purgatory:
     def expire_all(self) -> None:
         """Answer everything now with what there is; at shutdown."""
         for parked in {parked: None for watchers in self._watchers.values() for parked in watchers}:
-            self._expire(parked)
+            self.expire(parked)
 
-    def _expire(self, parked: Parked) -> None:
+    def expire(self, parked: Parked) -> None:
+        """Answer a parked operation now with what there is. Harmless when it is gone already."""
         if parked.timer is None:
             return
         self.cancel(parked)

@@ -52,6 +52,9 @@ class Throttled(Pending):
     def abandon(self) -> None:
         """Nobody is waited for."""
 
+    def hurry(self) -> None:
+        """It is there."""
+
 
 class Measured(Pending):
     """An answer that comes later and is measured when it does."""
@@ -68,6 +71,9 @@ class Measured(Pending):
 
     def abandon(self) -> None:
         self._waiting.abandon()
+
+    def hurry(self) -> None:
+        self._waiting.hurry()
 
 
 def answer(broker: Broker, route: Route, context: RequestContext, request: Any, size: int) -> Answer:

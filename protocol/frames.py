@@ -30,6 +30,7 @@ KEEP_BUFFER_BYTES = 16_384  # release_buffer lets buffers up to this size live
 
 _LENGTH = Struct(">i")
 _unpack_length = _LENGTH.unpack_from
+_unpack_api_key = Struct(">h").unpack_from
 _PREFIX_V0 = Struct(">ii")
 _PREFIX_V1 = Struct(">iix")
 _EMPTY = memoryview(bytearray())
@@ -94,6 +95,13 @@ class FrameReader:
             return None
         self._start = end
         return self._view[start:end]
+
+    def next_api_key(self) -> int | None:
+        """The API key of the request that comes next, taken or not; None until it has arrived."""
+        if self._start + 6 > self._end:
+            return None
+        key: int = _unpack_api_key(self._view, self._start + 4)[0]
+        return key
 
     def release_buffer(self) -> None:
         """Give the memory of a large buffer back if nothing is waiting in it: the connection has gone idle."""

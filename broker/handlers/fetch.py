@@ -147,6 +147,7 @@ class DelayedFetch:
         purgatory = self._broker.purgatory
         self._parked = purgatory.park(self, keys, max_wait_ms)
         self._deferred.on_abandon(self._abandon)
+        self._deferred.on_hurry(self._hurry)
         return self._deferred
 
     def try_complete(self) -> bool:
@@ -173,6 +174,10 @@ class DelayedFetch:
         else:
             response = build_response(self._context, read.results)
             self._deferred.complete(with_endpoints(self._broker, self._asker, read, response))
+
+    def _hurry(self) -> None:
+        assert self._parked is not None
+        self._broker.purgatory.expire(self._parked)
 
     def _abandon(self) -> None:
         assert self._parked is not None

@@ -61,13 +61,16 @@ class FakePending(Pending):
 
     def __init__(self) -> None:
         self.callback: Callable[[bytes | Parts | None], None] | None = None
-        self.abandoned = False
+        self.abandoned = self.hurried = False
 
     def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
         self.callback = callback
 
     def abandon(self) -> None:
         self.abandoned = True
+
+    def hurry(self) -> None:
+        self.hurried = True
 
     def answer(self, answer: bytes | Parts | None) -> None:
         assert self.callback is not None
@@ -180,6 +183,36 @@ def test_the_next_request_waits_for_the_answer_of_the_last(fixture: Fixture) -> 
     pending.answer(b"answer")
     fixture.loop.turn()
     assert fixture.client.recv(100) == b"answernext"
+
+
+class WaitingFetch(FakePending):
+    """Answers when it is hurried."""
+
+    def hurry(self) -> None:
+        super().hurry()
+        self.answer(b"nothing new,")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_another_request_hurries_the_answer_it_waits_for(fixture: Fixture, together: bool) -> None:
+    fixture.dispatcher.answers[b"wait"] = WaitingFetch()
+    list_offsets = struct.pack(">h", 2) + b"next"
+    if together:
+        fixture.send(b"wait", list_offsets)
+    else:
+        fixture.send(b"wait")
+        fixture.loop.turn()
+        fixture.send(list_offsets)
+    fixture.loop.turn()
+    fixture.loop.turn()
+    assert fixture.receive(18) == b"nothing new," + list_offsets
+
+
+def test_a_fetch_behind_a_fetch_hurries_nothing(fixture: Fixture) -> None:
+    pending = fixture.dispatcher.answers[b"wait"] = WaitingFetch()
+    fixture.send(b"wait", struct.pack(">h", 1) + b"next")
+    fixture.loop.turn()
+    assert not pending.hurried
 
 
 def test_a_waiting_connection_reads_ahead_only_so_far(fixture: Fixture) -> None:

@@ -54,3 +54,21 @@ def test_settling_twice_is_our_mistake() -> None:
     deferred.complete(1)
     with pytest.raises(AssertionError):
         deferred.complete(2)
+
+
+def test_who_is_hurried_answers_or_is_left_alone() -> None:
+    deferred: Deferred[int] = Deferred()
+    deferred.hurry()
+    assert not deferred.done
+    deferred.on_hurry(lambda: deferred.complete(1))
+    deferred.hurry()
+    deferred.hurry()
+    assert deferred.result() == 1
+
+
+def test_nobody_hurries_for_one_who_is_gone() -> None:
+    deferred: Deferred[int] = Deferred()
+    deferred.on_hurry(lambda: deferred.complete(1))
+    deferred.abandon()
+    deferred.hurry()
+    assert not deferred.done

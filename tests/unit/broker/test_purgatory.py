@@ -107,6 +107,16 @@ def test_a_key_named_twice_is_left_whole(loop: ManualLoop, purgatory: Purgatory)
     assert loop.soon == []
 
 
+def test_an_operation_expires_once_when_told(loop: ManualLoop, purgatory: Purgatory) -> None:
+    operation = Operation()
+    parked = purgatory.park(operation, ["a"], 100)
+    purgatory.expire(parked)
+    purgatory.expire(parked)
+    loop.advance(1000)
+    assert operation.expired == 1
+    assert len(purgatory) == 0
+
+
 def test_expire_all_answers_everything(purgatory: Purgatory) -> None:
     operations = [Operation() for _ in range(3)]
     for operation in operations:

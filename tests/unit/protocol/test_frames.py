@@ -167,3 +167,13 @@ def test_response_keeps_promises_and_large_parts_apart() -> None:
     assert encode_response(1, 0, [promise, b"x"]) == [(4 + 1001).to_bytes(4, "big") + b"\0\0\0\x01", promise, b"x"]
     large = b"x" * (frames.INITIAL_BUFFER_BYTES + 1)
     assert encode_response(1, 0, [large])[1] is large
+
+
+def test_the_next_api_key_is_seen_before_its_frame_is_whole() -> None:
+    reader = FrameReader(1000)
+    assert reader.next_api_key() is None
+    reader.receive_data(b"\0\0\0\x10\0")
+    assert reader.next_api_key() is None
+    reader.receive_data(b"\x02")
+    assert reader.next_api_key() == 2
+    assert reader.next_frame() is None
