@@ -18,7 +18,7 @@ from log.records import columns_reference as layout
 from pipeline.column_reader import Block
 from pipeline.columns import Columns
 from pipeline.errors import MalformedTimestampError
-from pipeline.plan import SegmentSlice
+from pipeline.plan_rows import SegmentSlice
 
 #: An Arrow batch is handed out when it has half of so many rows, or of so many bytes of keys and values. Spark's JVM
 #: takes small batches slower (1.8 Mrow/s at 1,000 rows against 3.05 from 10,000 on), large values faster in small ones.

@@ -13,7 +13,6 @@ Nothing is dropped silently: a batch that is cut, damaged, or goes back behind t
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ import numpy as np
 from log.records import columns_reference as layout
 from log.records.columns import decoder_for
 from pipeline.errors import CorruptBatchError
-from pipeline.plan import SegmentSlice
+from pipeline.plan_rows import RowFilter, SegmentSlice
 from pipeline.segment_files import OpenSegment
 from protocol.compression import decompress
 from protocol.errors import CorruptMessageError, KafkaError
@@ -43,20 +42,6 @@ from protocol.record_batch import (
 CHUNK_BYTES = 2 * 1024 * 1024
 ARENA_BYTES = 4 * 1024 * 1024
 TABLE_ROWS = 32 * 1024
-MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class RowFilter:
-    """Which records of a slice count: times in ms, both included, and one key or (None) any."""
-
-    min_time: int = MIN_TIME
-    max_time: int = MAX_TIME
-    key: bytes | None = None
-
-    def wants(self, record: Record) -> bool:
-        """Whether the record counts."""
-        return self.min_time <= record.timestamp <= self.max_time and self.key in (None, record.key)
 
 
 class Block(NamedTuple):
@@ -302,7 +287,9 @@ class ColumnReader:
         kind = -1 if entry.magic == MAGIC_V0 else entry.timestamp_type
         self._grow_table(len(records))
         for record in records:
-            if self._piece.start_offset <= record.offset < self._piece.end_offset and self._filter.wants(record):
+            if self._piece.start_offset <= record.offset < self._piece.end_offset and self._filter.wants(
+                record.timestamp, record.key
+            ):
                 self._add(record, kind)
         self._arena_rows = int(self._progress[layout.ROWS])
         self._progress[layout.NEXT_OFFSET] = entry.next_offset

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from log.checkpoints import read_partition_metadata
 from log.file_system import OsFileSystem
 from log.records.columns import decoder_for
-from pipeline.column_reader import ColumnReader, RowFilter
+from pipeline.column_reader import ColumnReader
 from pipeline.columns import Columns
 from pipeline.errors import DataLossError, PipelineError
-from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
+from pipeline.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan_range
 from pipeline.segment_files import OpenSegment, ReadCount, list_segments
 from pipeline.selection import PartitionDirectory, recreated
 from protocol.errors import KafkaStorageError
@@ -136,7 +136,7 @@ def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSli
         )
     there = PartitionDirectory(piece.topic, piece.topic_id, piece.partition, directory)
     wanted = OffsetRange(there, max(first, piece.start_offset), piece.end_offset)
-    request = ReadRequest(ranges=(wanted,), bytes_per_task=1 << 62, count=options.count)
+    request = ReadRequest(ranges=(wanted,), bytes_per_task=1 << 62, fail_on_data_loss=False, count=options.count)
     try:
         return [replace(current, aborted=piece.aborted) for current in plan_range(wanted, request)]
     except FileNotFoundError:

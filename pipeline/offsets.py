@@ -24,8 +24,9 @@ from log.file_system import OsFileSystem
 from log.topic_partition import TopicPartition
 from pipeline.batch_walk import valid_end
 from pipeline.errors import PipelineError
-from pipeline.last_stable import first_unstable_offset
+from pipeline.last_stable import look_for_transactions
 from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
+from pipeline.plan_rows import AbortedTransaction
 from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
 from pipeline.selection import PartitionDirectory
 from pipeline.sparse_index import offset_index
@@ -42,11 +43,13 @@ __all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_bounds
 
 
 class LogBounds(NamedTuple):
-    """First offset, the one behind the last record, and how far read_committed may see."""
+    """First offset, the one behind the last record, and how far read_committed may see; ``aborted`` are transactions
+    whose abort was met while looking for that (their index entry may be a moment behind)."""
 
     start: int
     end: int
     last_stable: int
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 def log_bounds(
@@ -70,8 +73,11 @@ def _bounds(
         return LogBounds(0, 0, 0)
     start = max(segments[0].base_offset, _checkpointed_start(directory))
     end = max(start, end_of_segment(segments[-1], count))
-    unstable = first_unstable_offset(segments, end, count) if read_committed else None
-    return LogBounds(start, end, end if unstable is None else min(end, max(unstable, start)))
+    if not read_committed:
+        return LogBounds(start, end, end)
+    found = look_for_transactions(segments, end, count)
+    unstable = end if found.first_unstable is None else found.first_unstable
+    return LogBounds(start, end, min(end, max(unstable, start)), found.aborted)
 
 
 def _checkpointed_start(directory: PartitionDirectory) -> int:

@@ -1,7 +1,10 @@
 """From offset ranges to tasks: byte ranges of segments that begin and end at batches.
 
-    range of offsets -> the segments that hold it -> start and end byte by the offset index
-                     -> cut at index positions, every ``bytes_per_task`` bytes
+    range of offsets -> narrowed by the key index, when one key is asked for
+                     -> cut to maxRecordsPerPartition
+                     -> the segments that hold it (those too early for a time filter left out)
+                     -> start and end byte by the offset index, cut every ``bytes_per_task`` bytes
+                     -> cut further by offsets when there are fewer than minPartitions
 
 A slice says both: bytes (where to read) and offsets (what belongs to it). Should the file be another one when the task
 runs (the cleaner swapped it), the bytes mean nothing any more and the task plans its offsets again.
@@ -9,178 +12,167 @@ runs (the cleaner swapped it), the bytes mean nothing any more and the task plan
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
-from log.batch_scan import BatchHeader
-from pipeline.batch_walk import header_at
-from pipeline.options import DEFAULT_BYTES_PER_TASK
-from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
-from pipeline.selection import PartitionDirectory
-from pipeline.sparse_index import SparseIndex, offset_index
+from log.checkpoints import read_partition_metadata
+from log.file_system import OsFileSystem
+from pipeline.aborted import aborted_transactions
+from pipeline.errors import DataLossError, PipelineError
+from pipeline.key_lookup import find_key
+from pipeline.plan_rows import AbortedTransaction, OffsetRange, ReadRequest, RowFilter, SegmentSlice
+from pipeline.segment_files import SegmentFile, list_segments
+from pipeline.segment_plan import SegmentPlan
+from pipeline.selection import recreated
+from protocol.errors import KafkaStorageError
 
+__all__ = [
+    "AbortedTransaction", "OffsetRange", "ReadRequest", "RowFilter", "SegmentSlice", "group", "plan", "plan_range",
+]  # fmt: skip
 
-@dataclass(frozen=True, slots=True)
-class AbortedTransaction:
-    """Records of ``producer_id`` from ``first_offset`` to below ``last_offset`` (its marker) were never committed."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentSlice:
-    """One plan row: bytes ``start_position`` to ``end_position`` of a segment, of which the records from
-    ``start_offset`` (inclusive) to ``end_offset`` (exclusive) are meant. ``inode`` is the file's when it was planned, 0
-    when unknown; ``aborted`` are the transactions a read_committed reader must leave out."""
-
-    topic: str
-    topic_id: bytes | None
-    partition: int
-    path: str
-    base_offset: int
-    start_position: int
-    end_position: int
-    start_offset: int
-    end_offset: int
-    inode: int = 0
-    aborted: tuple[AbortedTransaction, ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes a task reads for it."""
-        return self.end_position - self.start_position
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Records of one partition from ``start`` (inclusive) to ``end`` (exclusive), within the log's bounds."""
-
-    directory: PartitionDirectory
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
-    """What a query reads, resolved to offsets."""
-
-    ranges: tuple[OffsetRange, ...]
-    bytes_per_task: int = DEFAULT_BYTES_PER_TASK
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    read_committed: bool = False
-    count: ReadCount = field(default_factory=ReadCount)
+#: How often a range is planned again because the cleaner or retention took its files away meanwhile.
+ATTEMPTS = 5
+#: Looking up so many places of one key costs as much as reading what lies between them.
+MAX_KEY_SPANS = 1000
 
 
 def plan(request: ReadRequest) -> list[SegmentSlice]:
-    """The slices of a query, in order of topic, partition and offset. Raises PipelineError."""
-    slices: list[SegmentSlice] = []
-    for wanted in request.ranges:
-        slices += plan_range(wanted, request)
-    return slices
+    """The slices of a query, in order of topic, partition and offset. Raises PipelineError, DataLossError."""
+    ranges = [part for wanted in request.ranges for part in _cut_by_records(_narrowed(wanted, request), request)]
+    slices = [piece for wanted in ranges for piece in plan_range(wanted, request)]
+    if request.min_partitions is None or len(group(slices, request)) >= request.min_partitions:
+        return slices
+    return _cut_by_offsets(slices, ranges, request)
+
+
+def group(slices: Sequence[SegmentSlice], request: ReadRequest) -> list[tuple[SegmentSlice, ...]]:
+    """Slices by task: neighbours of one partition that are small together share one, as far as the request allows."""
+    tasks: list[list[SegmentSlice]] = []
+    most_records = request.max_records_per_partition or 1 << 62
+    for piece in slices:
+        task = tasks[-1] if tasks else []
+        belongs = bool(task) and (task[0].topic, task[0].partition) == (piece.topic, piece.partition)
+        size = sum(other.size_bytes for other in task) + piece.size_bytes
+        records = sum(other.end_offset - other.start_offset for other in task) + piece.end_offset - piece.start_offset
+        if belongs and size <= request.bytes_per_task and records <= most_records and request.min_partitions is None:
+            task.append(piece)
+        else:
+            tasks.append([piece])
+    return [tuple(task) for task in tasks]
 
 
 def plan_range(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
-    """The slices of one partition's range."""
+    """The slices of one partition's range. Raises PipelineError, DataLossError, TopicRecreatedError."""
     if wanted.start >= wanted.end:
         return []
+    for _ in range(ATTEMPTS):
+        try:
+            _ensure_same_topic(wanted)
+            return _plan_files(_with_aborted(wanted, request), request)
+        except FileNotFoundError:
+            if not os.path.isdir(wanted.directory.path):
+                break
+    raise PipelineError(f"{wanted.directory.path} was deleted, or its segments went faster than they could be listed")
+
+
+def _ensure_same_topic(wanted: OffsetRange) -> None:
+    directory = wanted.directory
+    try:
+        topic_id = read_partition_metadata(OsFileSystem(), directory.path)
+    except KafkaStorageError as error:
+        raise PipelineError(f"{directory.path}: {error}") from error
+    if directory.topic_id is not None and topic_id is not None and topic_id != directory.topic_id:
+        raise recreated(directory.topic, directory.topic_id, topic_id)
+
+
+def _with_aborted(wanted: OffsetRange, request: ReadRequest) -> OffsetRange:
+    if not request.read_committed:
+        return wanted
+    found = aborted_transactions(wanted.directory.path, wanted.start, wanted.end, request.count)
+    return replace(wanted, aborted=tuple(dict.fromkeys((*wanted.aborted, *found))))
+
+
+def _plan_files(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
     segments = list_segments(wanted.directory.path)
+    _ensure_there(wanted, segments, request)
     slices: list[SegmentSlice] = []
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-        if segment.base_offset < wanted.end and (following is None or following > wanted.start):
-            upper = wanted.end if following is None else min(wanted.end, following)
-            slices += _SegmentPlan(segment, wanted, request).slices(max(wanted.start, segment.base_offset), upper)
+        if segment.base_offset >= wanted.end or (following is not None and following <= wanted.start):
+            continue
+        upper = wanted.end if following is None else min(wanted.end, following)
+        with SegmentPlan(segment, wanted, request, is_closed=following is not None) as segment_plan:
+            slices += segment_plan.slices(max(wanted.start, segment.base_offset), upper)
     return slices
 
 
-class _SegmentPlan:
-    def __init__(self, segment: SegmentFile, wanted: OffsetRange, request: ReadRequest) -> None:
-        self._segment = segment
-        self._wanted = wanted
-        self._request = request
-
-    def slices(self, start: int, end: int) -> Iterator[SegmentSlice]:
-        """The slices of the segment's records from ``start`` to below ``end``."""
-        count = self._request.count
-        index = offset_index(self._segment, count)
-        try:
-            with OpenSegment(self._segment.path, count) as file:
-                yield from self._cut(file, index, start, end)
-        finally:
-            index.close()
-
-    def _cut(self, file: OpenSegment, index: SparseIndex, start: int, end: int) -> Iterator[SegmentSlice]:
-        position = self._position_of(file, index, start)
-        last = self._end_position(file, index, end)
-        while position < last:
-            cut = self._next_cut(file, index, position, last)
-            following = end if cut is None else cut.base_offset
-            upper = last if cut is None else cut.position
-            if following > start:  # else the cut lies in front of the first record that is wanted
-                yield self._slice(file, (position, upper), (start, following))
-            position, start = upper, max(start, following)
-
-    def _slice(self, file: OpenSegment, positions: Sequence[int], offsets: Sequence[int]) -> SegmentSlice:
-        directory = self._wanted.directory
-        return SegmentSlice(
-            topic=directory.topic,
-            topic_id=directory.topic_id,
-            partition=directory.partition,
-            path=self._segment.path,
-            base_offset=self._segment.base_offset,
-            start_position=positions[0],
-            end_position=positions[1],
-            start_offset=offsets[0],
-            end_offset=offsets[1],
-            inode=file.inode,
+def _ensure_there(wanted: OffsetRange, segments: Sequence[SegmentFile], request: ReadRequest) -> None:
+    first = segments[0].base_offset if segments else wanted.end
+    if first > wanted.start and request.fail_on_data_loss:
+        name = f"{wanted.directory.topic}-{wanted.directory.partition}"
+        raise DataLossError(
+            f"{name}: records from {wanted.start} to {min(first, wanted.end) - 1} are gone, the log begins at {first} "
+            "(failOnDataLoss=false would go on there)"
         )
 
-    def _position_of(self, file: OpenSegment, index: SparseIndex, offset: int) -> int:
-        """The byte of an indexed batch at or before the one that holds ``offset``."""
-        for slot in range(index.floor(offset - self._segment.base_offset), -1, -1):
-            position = index.entry(slot).value
-            if _stands_at(file, position, self._segment.base_offset, index.entry(slot).key) is not None:
-                return position
-        return 0
 
-    def _end_position(self, file: OpenSegment, index: SparseIndex, end: int) -> int:
-        """The byte of the first indexed batch that lies wholly at or above ``end``; the file's end when none does."""
-        slot = index.floor(end - self._segment.base_offset) + 1
-        for candidate in range(slot, min(slot + 2, index.entries)):
-            entry = index.entry(candidate)
-            header = _stands_at(file, entry.value, self._segment.base_offset, entry.key)
-            if header is not None and header.magic == 2 and header.base_offset >= end:
-                return entry.value
-        return file.size
-
-    def _next_cut(self, file: OpenSegment, index: SparseIndex, position: int, last: int) -> BatchHeader | None:
-        """The header of the batch at which the slice from ``position`` should end; None when it goes to ``last``."""
-        target = position + self._request.bytes_per_task
-        if target >= last:
-            return None
-        slot = index.floor(target, by_value=True)
-        for candidate in range(max(slot, 0), index.entries):
-            entry = index.entry(candidate)
-            if entry.value >= last:
-                return None
-            if entry.value > position:
-                header = _stands_at(file, entry.value, self._segment.base_offset, entry.key)
-                if header is not None and header.magic == 2:
-                    return header
-        return None
+def _narrowed(wanted: OffsetRange, request: ReadRequest) -> list[OffsetRange]:
+    """The parts of a range where the wanted key may be: offsets from the key index, and what it does not cover yet."""
+    key = request.row_filter.key
+    if key is None or wanted.start >= wanted.end:
+        return [wanted]
+    found = find_key(wanted.directory, key, wanted.start, wanted.end, request.count)
+    if found is None:
+        return [wanted]
+    parts = [replace(wanted, start=low, end=high) for low, high in _spans(found.offsets)]
+    rest = replace(wanted, start=max(wanted.start, found.indexed_to))
+    return [*parts, rest] if rest.start < rest.end else parts
 
 
-def _stands_at(file: OpenSegment, position: int, base_offset: int, relative: int) -> BatchHeader | None:
-    """The header at an index entry's position, when a batch that fits the entry does begin there."""
-    from pipeline.errors import CorruptBatchError
+def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Spans of offsets that hold all of ``offsets``: one each, or few that hold others too when there are many."""
+    gap = 0
+    while True:
+        spans: list[tuple[int, int]] = []
+        for offset in offsets:
+            if spans and offset - spans[-1][1] <= gap:
+                spans[-1] = (spans[-1][0], offset + 1)
+            else:
+                spans.append((offset, offset + 1))
+        if len(spans) <= MAX_KEY_SPANS:
+            return spans
+        gap = 2 * gap + 1
 
-    try:
-        header = header_at(file, position)
-    except CorruptBatchError:
-        return None
-    if header is None or not base_offset <= header.base_offset <= base_offset + relative:
-        return None
-    return header
+
+def _cut_by_records(ranges: Sequence[OffsetRange], request: ReadRequest) -> list[OffsetRange]:
+    most = request.max_records_per_partition
+    if most is None:
+        return list(ranges)
+    return [part for wanted in ranges for part in _divided(wanted, -(-(wanted.end - wanted.start) // most))]
+
+
+def _divided(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
+    """``parts`` ranges of nearly equal size, in order."""
+    size = wanted.end - wanted.start
+    parts = max(1, min(parts, size))
+    bounds = [wanted.start + size * number // parts for number in range(parts + 1)]
+    return [replace(wanted, start=low, end=high) for low, high in pairwise(bounds)]
+
+
+def _cut_by_offsets(
+    slices: Sequence[SegmentSlice], ranges: Sequence[OffsetRange], request: ReadRequest
+) -> list[SegmentSlice]:
+    """Slices cut until there are ``min_partitions``, each in proportion to its records."""
+    assert request.min_partitions is not None
+    total = sum(piece.end_offset - piece.start_offset for piece in slices)
+    by_place = {(wanted.directory.topic, wanted.directory.partition): wanted for wanted in ranges}
+    pieces: list[SegmentSlice] = []
+    for piece in slices:
+        records = piece.end_offset - piece.start_offset
+        parts = -(-records * request.min_partitions // max(total, 1))
+        wanted = by_place[piece.topic, piece.partition]
+        for part in _divided(replace(wanted, start=piece.start_offset, end=piece.end_offset), parts):
+            pieces += plan_range(part, replace(request, bytes_per_task=1 << 62))
+    return pieces

@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pipeline.columns import Columns
-from pipeline.decode import Isolation, read_slice
+from pipeline.decode import Isolation, ReadOptions, read_slice
 from pipeline.options import SourceOptions
-from pipeline.plan import SegmentSlice, plan
+from pipeline.plan import ReadRequest, RowFilter, SegmentSlice, group, plan
 from pipeline.request import batch_request
 
 
@@ -31,12 +31,21 @@ class TidelogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan the query, in the driver. Raises PipelineError."""
-        return [SlicePartition((piece,)) for piece in plan(batch_request(self.options))]
+        request = self.request()
+        return [SlicePartition(slices) for slices in group(plan(request), request)]
+
+    def request(self) -> ReadRequest:
+        """What the query reads; asks the files for their ends. Raises PipelineError."""
+        return batch_request(self.options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one task as ``pyarrow.RecordBatch``es. Raises PipelineError."""
         if not isinstance(partition, SlicePartition):  # Spark makes one partition of an empty plan
             return
-        isolation = Isolation.READ_COMMITTED if self.options.read_committed else Isolation.READ_UNCOMMITTED
+        options = ReadOptions(
+            isolation=Isolation.READ_COMMITTED if self.options.read_committed else Isolation.READ_UNCOMMITTED,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            row_filter=RowFilter(key=self.options.key),
+        )
         for piece in partition.slices:
-            yield from read_slice(piece, self.wanted, isolation=isolation)
+            yield from read_slice(piece, self.wanted, options=options)

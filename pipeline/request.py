@@ -17,7 +17,7 @@ from pipeline.errors import DataLossError, OffsetRangeError, OptionError
 from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets
 from pipeline.offsets import LogBounds, broker_bounds, log_bounds
 from pipeline.options import OffsetSpec, SourceOptions
-from pipeline.plan import OffsetRange, ReadRequest
+from pipeline.plan_rows import OffsetRange, ReadRequest, RowFilter
 from pipeline.segment_files import ReadCount
 from pipeline.selection import PartitionDirectory, find_partitions
 from pipeline.timestamps import first_offset_at_or_after
@@ -71,6 +71,8 @@ def batch_request(options: SourceOptions) -> ReadRequest:
         min_partitions=options.min_partitions,
         max_records_per_partition=options.max_records_per_partition,
         read_committed=options.read_committed,
+        fail_on_data_loss=options.fail_on_data_loss,
+        row_filter=RowFilter(key=options.key),
         count=count,
     )
 
@@ -96,7 +98,7 @@ def _range(partition: Partition, options: SourceOptions, count: ReadCount) -> Of
             f"{partition.directory.topic}-{partition.directory.partition}: the range starts at {start} "
             f"({options.starting.option}) and ends at {end} ({options.ending.option})"
         )
-    return OffsetRange(partition.directory, start, max(start, end))
+    return OffsetRange(partition.directory, start, max(start, end), partition.bounds.aborted)
 
 
 def starting_offset(partition: Partition, options: SourceOptions, count: ReadCount | None = None) -> int:

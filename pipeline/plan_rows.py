@@ -1,0 +1,82 @@
+"""The values of a plan: what is asked for, and the rows it becomes. All can be pickled; nothing here is heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pipeline.options import DEFAULT_BYTES_PER_TASK
+from pipeline.segment_files import ReadCount
+from pipeline.selection import PartitionDirectory
+
+MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """Records of ``producer_id`` from ``first_offset`` to below ``last_offset`` (its marker) were never committed."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice:
+    """One plan row: bytes ``start_position`` to ``end_position`` of a segment, of which the records from
+    ``start_offset`` (inclusive) to ``end_offset`` (exclusive) are meant. ``inode`` is the file's when it was planned, 0
+    when unknown; ``aborted`` are the transactions a read_committed reader must leave out."""
+
+    topic: str
+    topic_id: bytes | None
+    partition: int
+    path: str
+    base_offset: int
+    start_position: int
+    end_position: int
+    start_offset: int
+    end_offset: int
+    inode: int = 0
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes a task reads for it."""
+        return self.end_position - self.start_position
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """Which records count: times in ms, both included, and one key or (None) any."""
+
+    min_time: int = MIN_TIME
+    max_time: int = MAX_TIME
+    key: bytes | None = None
+
+    def wants(self, timestamp: int, key: bytes | None) -> bool:
+        """Whether a record of that time and key counts."""
+        return self.min_time <= timestamp <= self.max_time and self.key in (None, key)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Records of one partition from ``start`` (inclusive) to ``end`` (exclusive), within the log's bounds. ``aborted``
+    are aborted transactions known already (``LogBounds.aborted``); the index files say the others."""
+
+    directory: PartitionDirectory
+    start: int
+    end: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """What a query reads, resolved to offsets. ``count`` takes the bytes that planning reads."""
+
+    ranges: tuple[OffsetRange, ...]
+    bytes_per_task: int = DEFAULT_BYTES_PER_TASK
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    read_committed: bool = False
+    fail_on_data_loss: bool = True
+    row_filter: RowFilter = field(default_factory=RowFilter)
+    count: ReadCount = field(default_factory=ReadCount)
