@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from broker.broker import RequestContext
 from broker.dispatch import CloseConnectionError, Dispatcher, Parts, Pending
-from broker.sender import SendQueue, SendStatus, SliceCutShortError, send_at_once
+from broker.sender import ALL, SendQueue, SendStatus, SliceCutShortError, send_at_once
 from broker.timers import Timer, TimerQueue
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidReceiveError, InvalidRequestError
@@ -354,56 +354,28 @@ class Connection:
     def _flush(self) -> None:
         """Hand this turn's answers to the kernel, or to the queue when it cannot take them."""
         out, queue = self._out, self._queue
-        if not queue and not self._has_parts:
-            data = b"".join(out) if len(out) > 1 else out[0]  # type: ignore[arg-type]
-            out.clear()
+        sent = 0
+        if not queue:
             try:
-                sent = self.sock.send(data)  # type: ignore[arg-type]
-            except (BlockingIOError, InterruptedError):
-                sent = 0
-            except OSError:
-                self.close()
+                sent = send_at_once(self.sock, out, has_slices=self._has_parts)
+            except (OSError, SliceCutShortError) as error:
+                refuse(self, error)
                 return
-            if sent == len(data):
+            if sent == ALL:
+                out.clear()
+                self._has_parts = False
                 return
-            out.append(memoryview(data)[sent:])  # type: ignore[arg-type]
-        elif not queue and len(out) == 3 and isinstance(out[1], TransferableRecords) and out[1].in_memory:
-            if self._send_at_once(out, out[1]):
-                return
-            queue = self._queue
         if queue is None:
             queue = self._queue = SendQueue()
         if not queue:
             self._last_sent_ms = self._last_active_ms
         queue.extend(out)
+        if sent:
+            queue.advance(sent)
         out.clear()
         self._has_parts = False
         if not (self._writing or self._in_thread or self._drain_scheduled):
             self._drain()
-
-    def _send_at_once(self, out: Parts, records: TransferableRecords) -> bool:
-        """Send a response whose slice is in memory; False when some of it has to wait in the queue, where it is then.
-
-        True also when the connection closed over it.
-        """
-        try:
-            sent = send_at_once(self.sock, out)
-        except (OSError, SliceCutShortError) as error:
-            refuse(self, error)
-            return True
-        self._has_parts = False
-        if sent == len(out[0]) + len(records) + len(out[2]):
-            records.release()
-            out.clear()
-            return True
-        queue = self._queue
-        if queue is None:
-            queue = self._queue = SendQueue()
-        self._last_sent_ms = self._last_active_ms
-        queue.extend(out)
-        queue.advance(sent)
-        out.clear()
-        return False
 
     def _drain(self) -> None:
         """Send from the queue what one turn may, and arrange for the rest."""

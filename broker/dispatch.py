@@ -187,7 +187,11 @@ class Dispatcher:
         """
         repeat = context.repeat
         if repeat is not None:
-            again = repeat.answer(frame)
+            try:
+                again = repeat.answer(frame)
+            except Exception:
+                logger.exception("a repeated request failed")
+                return self._failed_repeat(context, frame)
             if again is not None:
                 context.repeat_route.requests += 1
                 return again
@@ -229,6 +233,13 @@ class Dispatcher:
             if context.unlike_requests >= context.repeat_patience:
                 expect_repeats(context, route, route.repeat_of(self._broker, context, request, frame, position))
         return found
+
+    def _failed_repeat(self, context: RequestContext, frame: memoryview) -> Answer:
+        """What is our own mistake answers with an error, as in ``Route.answer``."""
+        header, position = decode_request_header(frame)
+        route = self._routes[header.api_key << 16 | header.api_version]
+        request, _ = route.decode_from(frame, position, route.api_version)
+        return route.encode(header.correlation_id, route.error_response(request, UnknownServerError()))
 
     def _make_route(self, word: int) -> Route | None:
         """The route of a pair that was not used before; None for an unknown version of ApiVersions.

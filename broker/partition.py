@@ -122,6 +122,11 @@ class Partition:
         """
         return self._group_flush(self.log).when_durable(offset)
 
+    @property
+    def waits_for_sync(self) -> bool:
+        """Whether an append may have to wait for the disk before it is acknowledged."""
+        return self._flush is not None or self.log.config.flush_messages != NEVER
+
     def _group_flush(self, log: UnifiedLog) -> GroupFlush:
         flush = self._flush
         if flush is None:

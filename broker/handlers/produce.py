@@ -10,10 +10,11 @@ from __future__ import annotations
 import struct
 from functools import partial
 
-from broker.broker import Broker, RequestContext
+from broker.broker import Broker, Repeat, RequestContext
 from broker.deferred import Deferred
 from broker.dispatch import CloseConnectionError, shielded
 from broker.partition import Partition
+from broker.repeated_produce import repeated_produce
 from log.topic_partition import TopicPartition
 from log.unified_log import LogAppendInfo
 from log.validator import record_errors
@@ -100,6 +101,21 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
     return _when_durable(response, waits) if waits else response
 
 
+def repeat_of(
+    broker: Broker, context: RequestContext, request: ProduceRequest, frame: memoryview, position: int
+) -> Repeat | None:
+    """How the connection's next requests look if they are like this one."""
+    version = context.api_version
+    first = request.topic_data[0]
+    topic = TopicProduceData(name=first.name, topic_id=first.topic_id)  # without the records, which do not live on
+    index = first.partition_data[0].index if first.partition_data else -1
+
+    def refused(error: KafkaError) -> ProduceResponse:
+        return _refused(topic, index, version, error)
+
+    return repeated_produce(broker, version, request, (frame, position), refused)
+
+
 def error_response(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
     """The same error for every partition."""
     return ProduceResponse(
@@ -125,10 +141,7 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
     try:
         partition, info = _append_records(broker, context, request, topic, data)
     except KafkaError as error:
-        failed = _failed(data.index, context.api_version, error)
-        return ProduceResponse(
-            responses=[TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[failed])]
-        )
+        return _refused(topic, data.index, context.api_version, error)
     template = partition.produce_responses.get(context.api_version)
     if template is None:
         template = partition.produce_responses[context.api_version] = _response_template(
@@ -140,6 +153,12 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
         wait = partition.when_durable(info.last_offset)
         return _when_durable(ProduceResponse(responses=[topic_answer]), [(answer, wait)])
     return template[0] + _pack_offsets(info.first_offset, info.log_append_time, info.log_start_offset) + template[1]
+
+
+def _refused(topic: TopicProduceData, index: int, version: int, error: KafkaError) -> ProduceResponse:
+    failed = _failed(index, version, error)
+    answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[failed])
+    return ProduceResponse(responses=[answer])
 
 
 def _when_durable(response: ProduceResponse, waits: Waits) -> Deferred[ProduceResponse]:
