@@ -1,0 +1,122 @@
+"""A proxy before a broker that halts the world at a chosen request: the moment in which a test kills a client.
+
+    before    the request reaches the proxy and not the broker
+    after     the broker has answered, the client does not learn it
+
+One thread per connection, one request at a time, as the clients that are killed send them. Give the broker this
+proxy's address as ``advertised.listeners``, or clients find their way around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+_LENGTH = struct.Struct(">i")
+_API_KEY = struct.Struct(">h")
+
+
+@dataclass
+class Trip:
+    """Where to halt; ``reached`` is set there. The connection then stays open and silent."""
+
+    api_key: int
+    after: bool = False
+    reached: threading.Event = field(default_factory=threading.Event)
+
+
+class Tripwire:
+    """The proxy; ``port`` is its own. Use as a context. ``connect_to`` names the broker once it is known."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._broker_port = 0
+        self._trip: Trip | None = None
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT for clients."""
+        return f"127.0.0.1:{self.port}"
+
+    def connect_to(self, port: int) -> None:
+        """Requests go to the broker on this port of 127.0.0.1."""
+        self._broker_port = port
+
+    def arm(self, api_key: int, *, after: bool = False) -> Trip:
+        """Halt at the next request of this kind."""
+        self._trip = Trip(api_key, after)
+        return self._trip
+
+    def _accept(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._broker_port)) as broker:
+            while (request := _frame(client)) is not None:
+                trip = self._taken(request)
+                if trip is not None and not trip.after:
+                    self._halt(trip)
+                    return
+                broker.sendall(request)
+                answer = _frame(broker)
+                if trip is not None:
+                    self._halt(trip)
+                    return
+                if answer is None:
+                    return
+                client.sendall(answer)
+
+    def _taken(self, request: bytes) -> Trip | None:
+        """The armed trip if this request is its; it is armed no longer then."""
+        trip = self._trip
+        if trip is None or _API_KEY.unpack_from(request, _LENGTH.size)[0] != trip.api_key:
+            return None
+        self._trip = None
+        return trip
+
+    def _halt(self, trip: Trip) -> None:
+        trip.reached.set()
+        self._stopped.wait()
+
+
+def _frame(source: socket.socket) -> bytes | None:
+    """The next frame with its length, None when the peer is gone."""
+    head = _exactly(source, _LENGTH.size)
+    if head is None:
+        return None
+    body = _exactly(source, _LENGTH.unpack(head)[0])
+    return None if body is None else head + body
+
+
+def _exactly(source: socket.socket, count: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < count:
+        part = source.recv(count - len(parts))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
