@@ -64,8 +64,8 @@ class KillOnceSource(DefaultSource):
 
 def main(arguments: dict[str, str]) -> None:
     """Copy until all is read."""
-    work = Path(arguments.pop("work"))
-    kill_marker = arguments.pop("kill_marker", None)
+    work = Path(arguments["work"])
+    kill_marker = arguments.get("kill_marker")
     settings = {"spark.master": "local[2,3]"}  # a task may fail twice
     session = start_session(SessionPlan(work, java_options=QUICK_TO_COMPILE, settings=settings))
     options = {}
@@ -74,8 +74,15 @@ def main(arguments: dict[str, str]) -> None:
         options["killMarker"] = kill_marker
     print("ready", flush=True)
     sys.stdin.readline()
-    sink = "tidelog_kill_once" if kill_marker else "tidelog"
-    start_copy(session, CopyPlan(**arguments, sink=sink), options).awaitTermination()
+    plan = CopyPlan(
+        data=arguments["data"],
+        source=arguments["source"],
+        target=arguments["target"],
+        bootstrap=arguments["bootstrap"],
+        checkpoint=arguments["checkpoint"],
+        sink="tidelog_kill_once" if kill_marker else "tidelog",
+    )
+    start_copy(session, plan, options).awaitTermination()
 
 
 if __name__ == "__main__":
