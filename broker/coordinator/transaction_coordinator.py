@@ -69,7 +69,7 @@ class TransactionCoordinator:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """InitProducerId v0-6 with a transactional id; an open transaction of the id is aborted first.
+        """InitProducerId v0-6 with a transactional id; over an open transaction only that one's abort is decided.
 
         Raises InvalidRequestError, InvalidTransactionTimeoutError, ConcurrentTransactionsError, ProducerFencedError,
         UnsupportedVersionError (two-phase commit is not offered).
@@ -84,11 +84,7 @@ class TransactionCoordinator:
         transactional_id = request.transactional_id or ""
         response = self.runtime.execute(transactional_id, shard.init_producer_id(request))
         if response.error_code == ConcurrentTransactionsError.code:
-            # The open transaction is aborted. With its markers written the request can be answered at once; the
-            # epoch it named was fenced by the abort and must not count any more.
-            if shard.transactions[transactional_id].state in PREPARED:
-                raise ConcurrentTransactionsError
-            response = self.runtime.execute(transactional_id, shard.init_producer_id(_without_identity(request)))
+            raise ConcurrentTransactionsError  # the open transaction is aborted; the client comes again
         return response
 
     def add_partitions(
@@ -172,9 +168,3 @@ class TransactionCoordinator:
             return None
 
         shard.timer.schedule(("markers", transaction.transactional_id), delay_ms, again)
-
-
-def _without_identity(request: InitProducerIdRequest) -> InitProducerIdRequest:
-    return InitProducerIdRequest(
-        transactional_id=request.transactional_id, transaction_timeout_ms=request.transaction_timeout_ms
-    )

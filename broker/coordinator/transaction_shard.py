@@ -91,7 +91,8 @@ class TransactionShard:
     def init_producer_id(self, request: InitProducerIdRequest) -> CoordinatorResult[InitProducerIdResponse]:
         """Give the producer its id and epoch; over an open transaction only decide that one's abort.
 
-        Raises ConcurrentTransactionsError, ProducerFencedError. After an abort was decided the caller asks again.
+        Raises ConcurrentTransactionsError, ProducerFencedError. With the abort of an open transaction decided it is the
+        answer's error.
         """
         transactional_id = request.transactional_id or ""
         transaction = self.transactions.get(transactional_id)

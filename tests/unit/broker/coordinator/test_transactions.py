@@ -61,12 +61,14 @@ def test_an_older_incarnation_is_fenced() -> None:
         world.add(old)
 
 
-def test_init_over_an_open_transaction_aborts_it_and_goes_on() -> None:
+def test_init_over_an_open_transaction_aborts_it_and_has_the_client_come_again() -> None:
     world = TransactionWorld()
     old = world.init()
     world.add(old)
-    new = world.init()
+    with pytest.raises(ConcurrentTransactionsError):
+        world.init()
     assert world.markers.written == [(T0, (1001, 1), False)]
+    new = world.init()
     assert new == (1001, 2)
     with pytest.raises(ProducerFencedError):
         world.end(old)
@@ -119,11 +121,13 @@ def test_a_producer_that_names_another_is_fenced(producer: tuple[int, int]) -> N
         world.init(producer)
 
 
-def test_a_producer_that_names_itself_may_abort_its_own_transaction() -> None:
+def test_a_producer_that_names_itself_over_its_open_transaction_fences_itself() -> None:
     world = TransactionWorld()
     producer = world.init()
     world.add(producer)
-    assert world.init(producer) == (1001, 2)
+    for error in (ConcurrentTransactionsError, ProducerFencedError):
+        with pytest.raises(error):
+            world.init(producer)
 
 
 def exhausted(world: TransactionWorld) -> tuple[int, int]:
