@@ -144,13 +144,11 @@ class ColumnReader:
             at = int(self._progress[layout.CONSUMED])
             if self._rows > before or self._arena.used > ARENA_BYTES or before > TABLE_ROWS:
                 yield from self._take()
-            if status == layout.NEED_BYTES:
-                break
             size = self._treat(status, at)
+            self._is_ended |= bool(self._progress[layout.NEXT_OFFSET] >= self._piece.end_offset)
             if size is None:
                 break
             at += size
-            self._is_ended |= bool(self._progress[layout.NEXT_OFFSET] >= self._piece.end_offset)
         yield from self._take()
         return at
 
@@ -223,6 +221,8 @@ class ColumnReader:
     def _treat(self, status: int, at: int) -> int | None:
         """Handle the batch at ``at``, at which the kernel stopped; returns how many bytes it took, None when more are
         needed."""
+        if status == layout.NEED_BYTES:
+            return None
         if status == layout.END:
             self._check_end(at)
             self._is_ended = True

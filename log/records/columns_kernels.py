@@ -281,6 +281,9 @@ def decode_chunk(
     context = np.empty(CONTEXT_SLOTS, np.int64)
     status = NEED_BYTES
     while size - at > 16:
+        if progress[NEXT_OFFSET] >= limits[END_OFFSET]:
+            status = END
+            break
         if chunk[at + 16] != 2:
             status = OLD_FORMAT
             break

@@ -10,7 +10,7 @@ A size of -1 is null; HEADERS is how many headers there are, HEADERS_START the b
 
     NEED_BYTES   the chunk ends within a batch          COMPRESSED   its CRC holds; decompress, then decode_section
     TABLE_FULL   the batch has more rows than room      OLD_FORMAT   magic 0 or 1 (or unknown)
-    END          a batch at or above END_OFFSET         BAD_CRC, MALFORMED   damage: nothing of the batch was taken
+    END          END_OFFSET is reached                  BAD_CRC, MALFORMED   damage: nothing of the batch was taken
 
 ``limits`` (int64, slots below) say which records are meant; control batches and those of aborted transactions have
 none. ``progress`` (int64): ROWS in the table so far, CONSUMED bytes of the chunk, NEXT_OFFSET behind the last batch.
@@ -88,6 +88,9 @@ def decode_chunk(
     at, size = int(bounds[0]), int(bounds[1])
     status = NEED_BYTES
     while size - at > MAGIC_OFFSET:
+        if progress[NEXT_OFFSET] >= limits[END_OFFSET]:
+            status = END
+            break
         if data[at + MAGIC_OFFSET] != MAGIC_V2:
             status = OLD_FORMAT
             break
