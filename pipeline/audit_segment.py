@@ -161,8 +161,7 @@ class _SegmentWalk:
         self._indices = IndexCheck.open(plan.segment)
         self._table = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
         self._room = HashRoom()
-        self._expected = -1
-        base = plan.segment.base_offset
+        self._expected = base = plan.segment.base_offset  # what a segment is named by is its first offset
         self.audit = SegmentAudit(plan.topic, plan.partition, base, plan.segment.path, next_offset=base)
 
     def run(self) -> SegmentAudit:
@@ -222,7 +221,7 @@ class _SegmentWalk:
     def _follow_offsets(self, rows: IntegerArray, positions: IntegerArray) -> None:
         audit, base, last = self.audit, rows[:, at.BASE_OFFSET], rows[:, at.LAST_OFFSET]
         if audit.first_offset < 0:
-            audit.first_offset = self._expected = int(base[0])
+            audit.first_offset = int(base[0])
         expected = np.concatenate(([self._expected], last[:-1] + 1))
         for row in np.flatnonzero(base != expected).tolist():
             wanted, found = int(expected[row]), int(base[row])
@@ -364,7 +363,6 @@ class _SegmentWalk:
         self.audit.unreadable_bytes += target - position
         message = f"no batch begins here ({why}); {target - position} bytes are unreadable"
         self.audit.find("framing", position, self._expected, message)
-        self._expected = max(self._expected, 0)
         return target
 
     def _cut(self, position: int, end: int) -> None:

@@ -19,6 +19,7 @@ COMMANDS = {
     "adopt": "tidelog.commands.adopt",
     "compaction": "tidelog.commands.compaction",
     "find": "tidelog.commands.find",
+    "pipeline": "tidelog.commands.pipeline",
     "version": "tidelog.commands.version",
 }
 EXIT_USAGE = 2

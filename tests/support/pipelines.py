@@ -48,7 +48,8 @@ class DataDirectory:
             request = LoadRequest(
                 place, directory, self.config, environment, DirectoryState(str(self.path)), topic_id=topic_id
             )
-            self.logs[place] = load_log(request)
+            log = self.logs[place] = load_log(request)
+            log.update_high_watermark(log.log_end_offset)
         return self.logs[place]
 
     def close(self) -> None:

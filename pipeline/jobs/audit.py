@@ -1,0 +1,301 @@
+"""Audit: is what lies on disk whole, and does an exported table hold what the log holds?
+
+    driver     segments, the cleaner's progress, last stable offsets, aborted transactions -> a task per segment
+    workers    pipeline.audit_segment: checksums, gaps, duplicates, indices, records per ten minutes
+    driver     joins segments: offsets and producers' sequences across their borders; sums
+
+    with a table: a task per file of it (and per range it has no file for): pipeline.audit_table
+
+Nothing is changed and no lock is taken; a broker may serve meanwhile. The active segment's end may be a write under
+way, which is no finding. Read twice, equal logs give equal reports.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
+from log.file_system import OsFileSystem
+from log.topic_partition import TopicPartition
+from log.transaction_index import ENTRY
+from pipeline import audit_buckets
+from pipeline.audit_buckets import Buckets
+from pipeline.audit_producers import ProducerSpan, join
+from pipeline.audit_segment import Finding, Gap, SegmentAudit, SegmentPlan, audit_segment
+from pipeline.audit_table import ComparePlan, Comparison, compare
+from pipeline.errors import CorruptBatchError, TopicRecreatedError
+from pipeline.export_manifest import DATA, ExportTable, Manifest, id_text
+from pipeline.jobs.errors import BadRequestError
+from pipeline.jobs.progress import Progress
+from pipeline.jobs.runner import Task, run_tasks
+from pipeline.jobs.source import LogSource
+from pipeline.plan import OffsetRange, ReadRequest, plan_range
+from pipeline.request import Partition
+from pipeline.segment_files import SegmentFile, list_segments
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: The numbers of a segment's audit that add up.
+SUMMED = (
+    "bytes_read", "batches", "records", "control_batches", "aborted_records", "open_records", "corrupt_batches",
+    "unreadable_bytes", "compacted_offsets", "lost_offsets", "duplicate_batches", "index_entries", "index_faults",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRequest:
+    """What to audit. ``table``: a directory that an export wrote, to compare with. ``records``: hash every record."""
+
+    source: LogSource
+    table: str | None = None
+    records: bool = True
+
+
+@dataclass(slots=True)
+class PartitionAudit:
+    """What an audit found in one partition: its segments, and what shows only between them."""
+
+    topic: str
+    partition: int
+    topic_id: str
+    start: int
+    end: int
+    segments: list[SegmentAudit]
+    findings: list[Finding] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    buckets: Buckets = field(default_factory=dict)
+    comparisons: list[Comparison] = field(default_factory=list)
+    duplicates_between: int = 0
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``."""
+        return f"{self.topic}-{self.partition}"
+
+    def total(self, name: str) -> int:
+        """The sum of one of SUMMED over the segments, and over the gaps between them."""
+        total: int = sum(getattr(segment, name) for segment in self.segments)
+        if name in ("compacted_offsets", "lost_offsets"):
+            kind = name.removesuffix("_offsets")
+            total += sum(gap.end - gap.start for gap in self.gaps if gap.kind == kind)
+        return total + (self.duplicates_between if name == "duplicate_batches" else 0)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether anything is not as it must be; compaction and aborted transactions are no faults."""
+        return (
+            any(segment.finding_count for segment in self.segments)
+            or bool(self.findings)
+            or self.total("lost_offsets") > 0
+            or any(not self.accepts(comparison) for comparison in self.comparisons)
+        )
+
+    def accepts(self, comparison: Comparison) -> bool:
+        """Whether table and log agree; rows that only the table has are no fault where the log was compacted."""
+        extra = comparison.extra and not self.total("compacted_offsets")
+        return not (comparison.missing or comparison.different or comparison.twice or extra)
+
+
+@dataclass(slots=True)
+class AuditResult:
+    """The whole report. ``seconds``: how long it took, wall clock."""
+
+    partitions: list[PartitionAudit]
+    table: str | None
+    records: bool
+    created_ms: int
+    seconds: float
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether any partition has a fault."""
+        return any(partition.is_wrong for partition in self.partitions)
+
+    def total(self, name: str) -> int:
+        """The sum of one of SUMMED over everything."""
+        return sum(partition.total(name) for partition in self.partitions)
+
+
+def audit(spark: SparkSession | None, request: AuditRequest, progress: Progress | None = None) -> AuditResult:
+    """Audit. Raises PipelineError when something cannot be looked at; what is found is in the result."""
+    began, created = time.monotonic(), time.time_ns() // 1_000_000
+    partitions = _bounded(request.source)
+    manifest = _manifest(request.table)
+    progress = progress or Progress("audit", quiet=True)
+    plans = [plan for partition in partitions for plan in segment_plans(partition, records=request.records)]
+    tasks = [Task(f"segment {plan.segment.path}", plan.size, plan) for plan in plans]
+    segments = run_tasks(spark, tasks, audit_segment, progress)
+    audits = [_joined(partition, segments) for partition in partitions]
+    if manifest is not None:
+        _compare(spark, request, partitions, audits, manifest, progress)
+    return AuditResult(audits, request.table, request.records, created, time.monotonic() - began)
+
+
+def _bounded(source: LogSource) -> list[Partition]:
+    """The partitions and their bounds, with damage in the way too: then nothing counts as an open transaction's."""
+    try:
+        return source.partitions()
+    except CorruptBatchError:
+        return replace(source, read_committed=False).partitions()
+
+
+def _manifest(table: str | None) -> Manifest | None:
+    if table is None:
+        return None
+    manifest = ExportTable(table).read()
+    if not manifest.version:
+        raise BadRequestError(f"{table} has no version yet: expected a table that an export has committed to")
+    return manifest
+
+
+# ---- the log
+
+
+def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
+    """A plan per segment of a partition. Raises PipelineError."""
+    directory = partition.directory
+    segments = list_segments(directory.path)
+    clean_below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
+    aborted = aborted_transactions(segments)
+    plans = []
+    for number, segment in enumerate(segments):
+        following = segments[number + 1].base_offset if number + 1 < len(segments) else 2**63 - 1
+        mine = tuple(entry for entry in aborted if entry[2] >= segment.base_offset and entry[1] < following)
+        plans.append(
+            SegmentPlan(
+                directory.topic,
+                directory.partition,
+                segment,
+                os.path.getsize(segment.path),
+                is_closed=number + 1 < len(segments),
+                clean_below=clean_below,
+                stable_below=partition.bounds.last_stable,
+                aborted=mine,
+                records=records,
+            )
+        )
+    return plans
+
+
+def _clean_below(directory: str, partition: TopicPartition) -> int:
+    """The offset the cleaner has worked up to; 0 when it has not been there."""
+    path = os.path.join(os.path.dirname(directory), CLEANER_OFFSET_FILE)
+    try:
+        return read_offset_checkpoint(OsFileSystem(), path).get(partition, 0)
+    except CheckpointCorruptError:
+        return 0
+
+
+def aborted_transactions(segments: Iterable[SegmentFile]) -> list[tuple[int, int, int]]:
+    """(producer id, first, last offset) of all aborted transactions, from the ``.txnindex`` files."""
+    found = []
+    for segment in segments:
+        path = segment.beside(".txnindex")
+        if not os.path.exists(path):
+            continue
+        with open(path, "rb") as file:
+            data = file.read()
+        for _, producer_id, first, last, _ in ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size]):
+            found.append((producer_id, first, last))
+    return found
+
+
+def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> PartitionAudit:
+    """A partition's segments in order, and what shows only between them."""
+    directory, bounds = partition.directory, partition.bounds
+    mine = [s for s in segments if (s.topic, s.partition) == (directory.topic, directory.partition)]
+    mine.sort(key=lambda segment: segment.base_offset)
+    found = PartitionAudit(
+        directory.topic, directory.partition, id_text(directory.topic_id), bounds.start, bounds.end, mine
+    )
+    clean_below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
+    expected = -1
+    producers: dict[int, ProducerSpan] = {}
+    for segment in mine:
+        first = segment.base_offset
+        if 0 <= expected < first:
+            found.gaps.append(Gap(expected, first, "compacted" if first <= clean_below else "lost"))
+        elif first < expected:
+            message = f"begins at offset {first}, the segment before ends at {expected - 1}"
+            found.findings.append(Finding("order", segment.path, -1, first, message))
+        expected = max(segment.next_offset, expected)
+        found.duplicates_between += _join_producers(producers, segment, found)
+        audit_buckets.merge(found.buckets, segment.buckets)
+    return found
+
+
+def _join_producers(producers: dict[int, ProducerSpan], segment: SegmentAudit, found: PartitionAudit) -> int:
+    count = 0
+    for producer_id, span in segment.producers.items():
+        before = producers.get(producer_id)
+        if before is not None and join(before, span):
+            count += 1
+            message = f"sequence {span.first_sequence} of producer {producer_id} is in the segment before already"
+            found.findings.append(Finding("duplicate", segment.path, -1, segment.first_offset, message))
+        producers[producer_id] = span
+    return count
+
+
+# ---- the table
+
+
+def _compare(
+    spark: SparkSession | None,
+    request: AuditRequest,
+    partitions: list[Partition],
+    audits: list[PartitionAudit],
+    manifest: Manifest,
+    progress: Progress,
+) -> None:
+    tasks, owners = [], []
+    for partition, found in zip(partitions, audits, strict=True):
+        for plan in compare_plans(partition, manifest, ExportTable(str(request.table)), request.source):
+            tasks.append(Task(f"{found.name} offsets {plan.start} to {plan.end}", plan.size, plan))
+            owners.append(found)
+    for found, comparison in zip(owners, run_tasks(spark, tasks, compare, progress), strict=True):
+        found.comparisons.append(comparison)
+
+
+def compare_plans(partition: Partition, manifest: Manifest, table: ExportTable, source: LogSource) -> list[ComparePlan]:
+    """The ranges to compare: each file's, and those between that have none. Raises TopicRecreatedError."""
+    directory, start = partition.directory, partition.bounds.start
+    topic = manifest.topics.get(directory.topic)
+    state = None if topic is None else topic.partitions.get(directory.partition)
+    if topic is None or state is None:
+        return []
+    if topic.topic_id != id_text(directory.topic_id):
+        raise TopicRecreatedError(
+            f"topic {directory.topic} was deleted and made anew: the table holds id {topic.topic_id}, the log has "
+            f"{id_text(directory.topic_id)}"
+        )
+    files = [
+        file
+        for file in sorted(manifest.files, key=lambda file: file.start)
+        if (file.topic, file.topic_id, file.partition) == (directory.topic, topic.topic_id, directory.partition)
+    ]
+    ranges: list[tuple[int, int, str | None]] = []
+    position = state.start
+    for file in files:
+        if file.start > position:
+            ranges.append((position, file.start, None))
+        ranges.append((file.start, file.end, table.directory(DATA, file.name)))
+        position = file.end
+    if position < state.end:
+        ranges.append((position, state.end, None))
+    plans = []
+    for begin, end, path in ranges:
+        begin = max(begin, start)
+        if begin < end:
+            wanted = OffsetRange(directory, begin, end)
+            pieces = plan_range(wanted, ReadRequest((), 1 << 40, read_committed=source.read_committed))
+            plans.append(
+                ComparePlan(
+                    directory.topic, directory.partition, begin, end, path, tuple(pieces), source.read_committed
+                )
+            )
+    return plans

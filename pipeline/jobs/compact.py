@@ -1,0 +1,164 @@
+"""Compact: the newest record of each key stays, over the closed segments of many logs of a stopped broker at once.
+
+Each log is one task and one round of the broker's own cleaner (``cleaner.cleaner``), so the segments that come out are
+those the broker would have written; the driver then saves how far each log is clean, in the broker's checkpoint. Killed
+and run again, a log that was done is found clean or is cleaned once more, with the same records left.
+
+Only topics with ``cleanup.policy=compact`` are touched; one that is named and has another policy is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cleaner.log_to_clean import first_dirty_offset, look_at
+from log.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint, write_offset_checkpoint
+from log.config import LogConfig
+from log.file_system import OsFileSystem
+from log.topic_partition import TopicPartition
+from pipeline.jobs.errors import BadRequestError
+from pipeline.jobs.progress import Progress
+from pipeline.jobs.runner import Task, run_tasks
+from pipeline.jobs.source import LogSource
+from pipeline.offline_logs import Configuration, LogPlan, OfflineLogs, close_log, open_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Rounds over less are done in plain Python, as the broker does.
+KERNEL_BYTES = 128 * 1024
+DEFAULT_MAP_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CompactRequest:
+    """Which logs, with which topic configurations.
+
+    ``dry_run`` tells and changes nothing. ``map_bytes``: memory for the keys of one log. ``now_ms``: the time that
+    tombstones are measured against; the clock's without.
+    """
+
+    source: LogSource
+    configuration: Configuration = field(default_factory=Configuration)
+    dry_run: bool = False
+    map_bytes: int = DEFAULT_MAP_BYTES
+    now_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompactWork:
+    """One worker's task: a log, its checkpoint (None without one), and the request's settings."""
+
+    log: LogPlan
+    checkpoint: int | None
+    now_ms: int
+    map_bytes: int
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CompactResult:
+    """What was done with one log; ``clean_below`` is the offset it is clean up to now."""
+
+    name: str
+    path: str
+    clean_below: int
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+    unreadable_batches: int
+
+
+def compact(
+    spark: SparkSession | None, request: CompactRequest, progress: Progress | None = None
+) -> list[CompactResult]:
+    """Compact the logs. Raises BadRequestError, JobError when a broker runs on them, KafkaError, ConfigError."""
+    now_ms = request.now_ms if request.now_ms is not None else time.time_ns() // 1_000_000
+    file_system = OsFileSystem()
+    with OfflineLogs(request.source.directories(), request.configuration) as logs:
+        checkpoints = {
+            path: read_offset_checkpoint(file_system, os.path.join(path, CLEANER_OFFSET_FILE))
+            for path in logs.data_directories
+        }
+        plans = _compacted(logs.plans(changing=not request.dry_run), request.source)
+        tasks = [
+            Task(
+                plan.name,
+                plan.size,
+                CompactWork(plan, _known(checkpoints, plan), now_ms, request.map_bytes, request.dry_run),
+            )
+            for plan in plans
+        ]
+        results = run_tasks(spark, tasks, compact_log, progress or Progress("compact", quiet=True))
+        if not request.dry_run:
+            for plan, result in zip(plans, results, strict=True):
+                place = TopicPartition(plan.topic, plan.partition)
+                checkpoints[os.path.dirname(plan.path)][place] = result.clean_below
+            for path, offsets in checkpoints.items():
+                write_offset_checkpoint(file_system, os.path.join(path, CLEANER_OFFSET_FILE), offsets)
+    return results
+
+
+def _compacted(plans: list[LogPlan], source: LogSource) -> list[LogPlan]:
+    """The plans of compacted topics. Raises BadRequestError when a topic was named that is none."""
+    wanted = [plan for plan in plans if LogConfig(dict(plan.config)).compact]
+    others = sorted({plan.topic for plan in plans} - {plan.topic for plan in wanted})
+    if others and source.choice.pattern is None:
+        raise BadRequestError(
+            f"{', '.join(others)}: cleanup.policy is not compact; expected topics that are compacted "
+            "(or --config cleanup.policy=compact)"
+        )
+    return wanted
+
+
+def _known(checkpoints: dict[str, dict[TopicPartition, int]], plan: LogPlan) -> int | None:
+    return checkpoints[os.path.dirname(plan.path)].get(TopicPartition(plan.topic, plan.partition))
+
+
+def compact_log(work: CompactWork) -> CompactResult:
+    """One cleaning round over one log. Raises KafkaStorageError."""
+    from cleaner.cleaner import Cleaner, CleanerOptions
+    from cleaner.engine import load_engine
+
+    log = open_log(work.log)
+    try:
+        cleanable = look_at(log, work.checkpoint, work.now_ms)
+        if not cleanable.cleanable_bytes:
+            clean_below = first_dirty_offset(log, work.checkpoint)
+            return CompactResult(work.log.name, work.log.path, clean_below, 0, 0, 0, 0, 0)
+        engine = load_engine(large=cleanable.clean_bytes + cleanable.cleanable_bytes >= KERNEL_BYTES)
+        cleaner = Cleaner(engine, CleanerOptions(map_bytes=work.map_bytes))
+        stats = cleaner.clean(cleanable, work.now_ms, dry_run=work.dry_run)
+        return CompactResult(
+            work.log.name,
+            work.log.path,
+            stats.end_offset,
+            stats.bytes_before,
+            stats.bytes_after,
+            stats.records_before,
+            stats.records_after,
+            stats.unreadable_batches,
+        )
+    finally:
+        close_log(log)
+
+
+def report(results: list[CompactResult], *, dry_run: bool) -> list[str]:
+    """Lines for people."""
+    verb = "would go from" if dry_run else "went from"
+    lines = []
+    for result in results:
+        if not result.bytes_before:
+            lines.append(f"{result.name}: nothing to clean")
+            continue
+        lines.append(
+            f"{result.name}: {result.records_before:,} to {result.records_after:,} records, {verb} "
+            f"{result.bytes_before:,} to {result.bytes_after:,} bytes, clean below offset {result.clean_below}"
+        )
+        if result.unreadable_batches:
+            lines.append(f"{result.name}: {result.unreadable_batches} unreadable batches kept as they are")
+    return lines or ["no compacted topic"]

@@ -1,0 +1,140 @@
+"""Index: what a broker builds behind its appends, built offline over many logs at once.
+
+    .index, .timeindex   looked at as by a start of the broker, and rebuilt where they are missing or wrong
+    keys/  (IndexFile)   for topics with index.keys=true
+    tags/  (ConsumeQueue) for topics with index.tag.header
+
+The work is done by the broker's own code (``log.recovery``, ``log.indexer``), so what comes out are its bytes, and the
+broker that starts next goes on behind them. Indices that are there and in order are only brought up to date; with
+``rebuild`` all are made anew. Killed and run again, the job goes on from the last checkpoint of each index.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from log.find.engine import ENGINE
+from log.indexer import LogIndexer
+from log.recovery import rebuild_indices
+from log.unified_log import UnifiedLog
+from pipeline.jobs.progress import Progress
+from pipeline.jobs.runner import Task, run_tasks
+from pipeline.jobs.source import LogSource
+from pipeline.offline_logs import Configuration, LogPlan, OfflineLogs, close_log, open_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STEP_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRequest:
+    """Which logs, with which topic configurations; ``rebuild`` makes every index anew."""
+
+    source: LogSource
+    configuration: Configuration = field(default_factory=Configuration)
+    rebuild: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IndexWork:
+    """One worker's task."""
+
+    log: LogPlan
+    rebuild: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IndexResult:
+    """What was done for one log.
+
+    ``rebuilt_segments``: segments whose offset and time index were made anew. ``indexed_bytes``: bytes of the log that
+    went into key and tag indices. Entries and files as they are now; ``next_offset`` is behind the last record indexed.
+    """
+
+    name: str
+    rebuilt_segments: int
+    indexed_bytes: int
+    key_entries: int
+    key_files: int
+    tag_files: int
+    next_offset: int
+    skipped_batches: int
+
+
+def index(spark: SparkSession | None, request: IndexRequest, progress: Progress | None = None) -> list[IndexResult]:
+    """Index the logs. Raises JobError when a broker runs on them, KafkaError, ConfigError, PipelineError."""
+    with OfflineLogs(request.source.directories(), request.configuration) as logs:
+        tasks = [Task(plan.name, plan.size, IndexWork(plan, request.rebuild)) for plan in logs.plans()]
+        return run_tasks(spark, tasks, index_log, progress or Progress("index", quiet=True))
+
+
+def index_log(work: IndexWork) -> IndexResult:
+    """Index one log. Raises KafkaStorageError."""
+    log = open_log(work.log)
+    try:
+        rebuilt = log.environment.damage.indices
+        if work.rebuild:
+            rebuilt = _rebuild(log)
+        return _follow(log, work, rebuilt)
+    finally:
+        close_log(log)
+
+
+def _rebuild(log: UnifiedLog) -> int:
+    count = 0
+    for segment in log.segments:
+        rebuild_indices(segment, log.config.index_interval_bytes)
+        count += 1
+    return count
+
+
+def _follow(log: UnifiedLog, work: IndexWork, rebuilt: int) -> IndexResult:
+    _use_kernels(work.log.size)
+    indexer = LogIndexer(log)
+    indexer.configure()
+    if work.rebuild and (indexer.keys is not None or indexer.tags is not None):
+        indexer.rebuild()
+    done = 0
+    while size := indexer.step(STEP_BYTES):
+        done += size
+    indexer.checkpoint()
+    keys = indexer.keys.files if indexer.keys is not None else ()
+    tags = indexer.tags.files if indexer.tags is not None else ()
+    return IndexResult(
+        work.log.name,
+        rebuilt,
+        done,
+        sum(file.count - 1 for file in keys),
+        len(keys),
+        len(tags),
+        indexer.next_offset,
+        indexer.skipped_batches,
+    )
+
+
+def _use_kernels(size: int) -> None:
+    """Load them at once: this process does nothing else."""
+    if ENGINE.kernels is None and size >= ENGINE.load_after_bytes and importlib.util.find_spec("numba") is not None:
+        from log.find import kernel_calls
+
+        ENGINE.use_kernels(kernel_calls)
+
+
+def report(results: list[IndexResult]) -> list[str]:
+    """Lines for people."""
+    lines = []
+    for result in results:
+        parts = [f"{result.indexed_bytes:,} bytes indexed"]
+        if result.key_files:
+            parts.append(f"{result.key_entries:,} keys in {result.key_files} files")
+        if result.tag_files:
+            parts.append(f"tags in {result.tag_files} files")
+        parts.append(f"{result.rebuilt_segments} segments' offset and time indices rebuilt")
+        if result.skipped_batches:
+            parts.append(f"{result.skipped_batches} unreadable batches left out")
+        lines.append(f"{result.name}: {', '.join(parts)}")
+    return lines

@@ -1,0 +1,268 @@
+"""``tidelog pipeline JOB``: export, audit, index, compact, replay and backfill over logs, on Spark or in this process.
+
+The jobs themselves are functions of ``pipeline.jobs``; here are their options, their progress and what they print.
+
+Exit codes: 0 done; 1 the job failed, or an audit found something; 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from pipeline.jobs.progress import Progress
+    from pipeline.jobs.source import LogSource
+    from pipeline.offline_logs import Configuration
+
+HELP = "jobs over logs on Spark: export, audit, index, compact, replay, backfill"
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+IN_PROCESS = "none"
+DEFAULT_MASTER = "local[*]"
+
+EXPORT_HELP = "export topics to a table of Parquet files or of Iceberg, incrementally, each record exactly once"
+AUDIT_HELP = "check logs on disk: checksums, gaps, duplicates, indices; and against an exported table"
+INDEX_HELP = "build key, tag, offset and time indices of a stopped broker's logs, as the broker would"
+COMPACT_HELP = "compact a stopped broker's logs, as its cleaner would"
+REPLAY_HELP = "write a range of a log into a topic again, once, however often it is run"
+BACKFILL_HELP = "write the rows of Parquet files into a topic, once, however often it is run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
+    for name, help_text, add in (
+        ("export", EXPORT_HELP, _add_export),
+        ("audit", AUDIT_HELP, _add_audit),
+        ("index", INDEX_HELP, _add_index),
+        ("compact", COMPACT_HELP, _add_compact),
+    ):
+        job = jobs.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.",
+                              allow_abbrev=False)  # fmt: skip
+        add(job)
+        job.add_argument(
+            "--master",
+            default=DEFAULT_MASTER,
+            metavar="URL",
+            help=f"Spark master; {IN_PROCESS} runs in this process without Spark; default: %(default)s",
+        )
+        job.add_argument("--quiet", action="store_true", help="no progress, only the result")
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--path", required=True, metavar="DIR[,DIR]", help="the broker's data directories (log.dirs)")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--topic", metavar="NAME[,NAME]", help="topics; default: all but the broker's own")
+    choice.add_argument("--pattern", metavar="REGEX", help="topics whose whole name matches")
+    choice.add_argument("--assign", metavar="JSON", help='partitions, such as {"orders":[0,1]}')
+
+
+def _add_committed_source(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="ask this broker where the logs end, not the files")
+    parser.add_argument(
+        "--isolation",
+        choices=("read_committed", "read_uncommitted"),
+        default="read_committed",
+        help="whether records of open and aborted transactions are left out; default: %(default)s",
+    )
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    _add_committed_source(parser)
+    parser.add_argument("table", metavar="TABLE", help="a directory, made if missing; with --catalog an Iceberg name")
+    parser.add_argument("--catalog", metavar="URI", help="Iceberg: a catalog, such as sqlite:////data/catalog.db")
+    parser.add_argument("--warehouse", metavar="DIR", help="Iceberg: where a new table's files go")
+    parser.add_argument("--file-bytes", metavar="SIZE", default="256m", help="log bytes per file; default: %(default)s")
+    parser.add_argument("--no-headers", action="store_true", help="leave the headers column out")
+    parser.add_argument(
+        "--restart-recreated", action="store_true", help="a topic that was made anew begins anew; its old rows stay"
+    )
+    parser.add_argument(
+        "--accept-data-loss", action="store_true", help="go on when retention took records before they were exported"
+    )
+    parser.add_argument(
+        "--fail-on-damage", action="store_true", help="stop at a damaged batch; default: put it into dead-letter"
+    )
+
+
+def _add_audit(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    parser.add_argument("--table", metavar="TABLE", help="compare with this exported table, offset by offset")
+    parser.add_argument("--report", metavar="DIR", help="write report.md, report.html, report.json and pictures there")
+    parser.add_argument("--quick", action="store_true", help="batches only: no records per ten minutes, no checksums")
+
+
+def _add_index(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    _add_configs(parser)
+    parser.add_argument("--rebuild", action="store_true", help="build anew even what is there and in order")
+
+
+def _add_compact(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    _add_configs(parser)
+    parser.add_argument("--dry-run", action="store_true", help="tell what would go; change nothing")
+
+
+def _add_configs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a topic configuration, over what the broker's metadata says; may be repeated",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pipeline.errors import OptionError, PipelineError, SelectionError
+    from pipeline.jobs.errors import BadRequestError, MissingPackageError
+    from protocol.config_def import ConfigError
+    from protocol.errors import KafkaError
+
+    try:
+        code: int = JOBS[arguments.job](arguments)
+    except (OptionError, SelectionError, BadRequestError, MissingPackageError, ConfigError) as error:
+        print(f"tidelog pipeline {arguments.job}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except (PipelineError, KafkaError, OSError) as error:
+        print(f"tidelog pipeline {arguments.job}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return code
+
+
+def _source(arguments: argparse.Namespace) -> LogSource:
+    """Raises OptionError."""
+    from pipeline.jobs.source import LogSource, choose
+
+    return LogSource(
+        tuple(path.strip() for path in arguments.path.split(",")),
+        choose(arguments.topic, arguments.pattern, arguments.assign),
+        getattr(arguments, "bootstrap", None),
+        getattr(arguments, "isolation", "read_committed") == "read_committed",
+    )
+
+
+def _spark(arguments: argparse.Namespace) -> SparkSession | None:
+    from pipeline.jobs.runner import require_arrow, start_spark
+
+    require_arrow()
+    return None if arguments.master == IN_PROCESS else start_spark(arguments.job, arguments.master)
+
+
+def _progress(arguments: argparse.Namespace) -> Progress:
+    from pipeline.jobs.progress import Progress
+
+    return Progress(arguments.job, quiet=arguments.quiet)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from pipeline.jobs.export import ExportRequest, export
+    from pipeline.jobs.export_report import report
+    from pipeline.options import size_in_bytes
+
+    request = ExportRequest(
+        source=_source(arguments),
+        table=arguments.table,
+        file_bytes=size_in_bytes({"--file-bytes": arguments.file_bytes}, "--file-bytes") or 1,
+        headers=not arguments.no_headers,
+        restart_recreated=arguments.restart_recreated,
+        fail_on_data_loss=not arguments.accept_data_loss,
+        keep_damaged=not arguments.fail_on_damage,
+    )
+    if arguments.catalog is not None:
+        from pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
+
+        target = IcebergTarget(arguments.catalog, arguments.table, arguments.warehouse)
+        result = export_to_iceberg(_spark(arguments), request, target, _progress(arguments))
+    else:
+        result = export(_spark(arguments), request, _progress(arguments))
+    print("\n".join(report(result, arguments.table)))
+    return 0
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    from pipeline.jobs.audit import AuditRequest, audit
+    from pipeline.jobs.audit_report import summary, write_report
+
+    request = AuditRequest(_source(arguments), table=arguments.table, records=not arguments.quick)
+    found = audit(_spark(arguments), request, _progress(arguments))
+    if arguments.report is not None:
+        write_report(found, arguments.report)
+    print("\n".join(summary(found)))
+    return EXIT_FAILED if found.is_wrong else 0
+
+
+def _configuration(arguments: argparse.Namespace) -> Configuration:
+    """Topic configurations: what the broker's metadata holds, and over it --config. Raises BadRequestError."""
+    from pipeline.jobs.errors import BadRequestError
+    from pipeline.offline_logs import Configuration
+
+    overrides = {}
+    for text in arguments.config:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise BadRequestError(f"--config {text}: expected KEY=VALUE")
+        overrides[key.strip()] = value.strip()
+    known: dict[str, Mapping[str, str]] = {}
+    for path in arguments.path.split(","):
+        known.update(_stored_configs(path.strip()))
+    check_topic_configs(overrides)
+    return Configuration(known, overrides)
+
+
+def check_topic_configs(texts: Mapping[str, str]) -> None:
+    """Raises BadRequestError at a key that no topic has."""
+    from log.config import TOPIC_CONFIG_DEF
+    from pipeline.jobs.errors import BadRequestError
+
+    known = set(TOPIC_CONFIG_DEF.keys)
+    for key in texts:
+        if key not in known:
+            raise BadRequestError(f"--config {key}: not a topic configuration; see docs/configuration.md")
+
+
+def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
+    """Topic -> its own configuration, from the metadata store of a data directory that has one."""
+    import os
+
+    from broker.metadata_store import SqliteMetadataStore
+    from broker.startup import STORE_FILE
+    from broker.topic_manager import TOPICS_PREFIX, decode_topic
+    from log.time import SystemTime
+
+    store_path = os.path.join(path, STORE_FILE)
+    if not os.path.exists(store_path):
+        return {}
+    store = SqliteMetadataStore(store_path, SystemTime())
+    try:
+        images = [decode_topic(entry) for entry in store.list(TOPICS_PREFIX)]
+    finally:
+        store.close()
+    return {image.name: image.configs for image in images}
+
+
+def _index(arguments: argparse.Namespace) -> int:
+    from pipeline.jobs.index import IndexRequest, index, report
+
+    request = IndexRequest(_source(arguments), _configuration(arguments), rebuild=arguments.rebuild)
+    print("\n".join(report(index(_spark(arguments), request, _progress(arguments)))))
+    return 0
+
+
+def _compact(arguments: argparse.Namespace) -> int:
+    from pipeline.jobs.compact import CompactRequest, compact, report
+
+    request = CompactRequest(_source(arguments), _configuration(arguments), dry_run=arguments.dry_run)
+    results = compact(_spark(arguments), request, _progress(arguments))
+    print("\n".join(report(results, dry_run=arguments.dry_run)))
+    return 0
+
+
+JOBS = {"export": _export, "audit": _audit, "index": _index, "compact": _compact}
