@@ -45,11 +45,12 @@ class TriggerLimits:
         most, least = options.max_offsets_per_trigger, options.min_offsets_per_trigger
         if most is not None and least is not None and least > most:
             raise OptionError(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
+        delay_ms = options.max_trigger_delay_ms
         return cls(
             max_offsets=most,
             max_bytes=options.max_bytes_per_trigger,
             min_offsets=least,
-            max_delay_ms=options.max_trigger_delay_ms or DEFAULT_TRIGGER_DELAY_MS,
+            max_delay_ms=DEFAULT_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
         )
 
     def default(self) -> ReadLimit:
