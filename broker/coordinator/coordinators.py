@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from broker.coordinator.config import group_config, transaction_config
+from broker.coordinator.durability import SyncGate
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_records import GroupRecordSerde
 from broker.coordinator.group_shard import GroupShard
@@ -37,6 +38,7 @@ class Coordinators:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.gate = SyncGate()
 
     @cached_property
     def groups(self) -> GroupCoordinator:

@@ -39,7 +39,10 @@ class InternalTopicLog:
         if self._topic not in self._broker.metadata.topics:
             self._broker.topics.ensure_internal_topic(self._topic)
         found = self._broker.replica_manager.partition(self._topic, partition)
-        return found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR).first_offset
+        info = found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+        if info.last_offset >= found.high_watermark:  # flush.messages: nobody may be told before the disk has it
+            self._broker.coordinators.gate.add(found.when_durable(info.last_offset))
+        return info.first_offset
 
     def start_offset(self, partition: int) -> int:
         return self._log(partition).log_start_offset

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from broker.coordinator.errors import error_for_old_producer
 from broker.metadata import GROUP_METADATA_TOPIC
 from protocol.api_keys import ApiKey
@@ -22,6 +23,7 @@ _FIRST_VERSION_WITH_FENCED = 2
 _CLIENT_TRANSACTION_VERSION = 1
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Add the partition of the group, which may be the empty one. Raises what adding raises."""
     coordinators = coordinators_of(broker)

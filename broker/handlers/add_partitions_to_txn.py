@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from broker.coordinator.errors import for_old_producer
 from broker.coordinator.transaction_state import PartitionKey
 from protocol.api_keys import ApiKey
@@ -31,6 +32,7 @@ _FIRST_VERSION_WITH_FENCED = 2
 _CLIENT_TRANSACTION_VERSION = 1
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     """Add or verify; each partition has its own error."""
     if context.api_version >= _FIRST_BATCHED_VERSION:

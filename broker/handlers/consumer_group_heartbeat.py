@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -16,6 +17,7 @@ MIN_VERSION, MAX_VERSION = 0, 1
 Request = ConsumerGroupHeartbeatRequest
 
 
+@durably
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -13,6 +14,7 @@ MIN_VERSION, MAX_VERSION = 0, 2
 Request = DeleteGroupsRequest
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete each; each group has its own error."""
     coordinator = coordinators_of(broker).groups

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from broker.coordinator.errors import error_for_old_producer
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
@@ -21,6 +22,7 @@ _FIRST_VERSION_WITH_FENCED = 2
 _FIRST_VERSION_THAT_RAISES = 5
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     """Decide; answered when the decision is in the log. Raises what ``TransactionShard.end`` raises."""
     version = 2 if context.api_version >= _FIRST_VERSION_THAT_RAISES else 0

@@ -8,6 +8,7 @@ producer had.
 from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
+from broker.coordinator.durability import durably
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -19,6 +20,7 @@ Request = InitProducerIdRequest
 _FIRST_VERSION_WITH_FENCED = 4
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """Give an id. Raises InvalidRequestError for an empty transactional id, and what the coordinator raises."""
     if request.transactional_id is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from broker.deferred import Deferred
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
@@ -18,6 +19,7 @@ MIN_VERSION, MAX_VERSION = 0, 9
 Request = JoinGroupRequest
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
     """Join; what the request holds of its frame is copied before this returns."""
     return coordinators_of(broker).groups.join_group(context, request)

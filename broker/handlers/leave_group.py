@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
@@ -16,6 +17,7 @@ MIN_VERSION, MAX_VERSION = 0, 5
 Request = LeaveGroupRequest
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Let them go; one rebalance follows."""
     return coordinators_of(broker).groups.leave_group(context, request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.offset_commit import (
@@ -23,6 +24,7 @@ MIN_VERSION, MAX_VERSION = 0, 10
 Request = OffsetCommitRequest
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Append one record per partition; answered when they are in the log."""
     return coordinators_of(broker).groups.commit_offsets(context, request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -13,6 +14,7 @@ MIN_VERSION, MAX_VERSION = 0, 0
 Request = OffsetDeleteRequest
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete; each partition has its own error."""
     return coordinators_of(broker).groups.delete_offsets(request)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from broker.deferred import Deferred
 from protocol.api_keys import ApiKey
 from protocol.errors import InconsistentGroupProtocolError, KafkaError
@@ -19,6 +20,7 @@ Request = SyncGroupRequest
 _FIRST_VERSION_WITH_PROTOCOL = 5
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
     """Answered at once in a stable group, else with the leader's request.
 

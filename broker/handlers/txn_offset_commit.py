@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import Coordinators, coordinators_of
+from broker.coordinator.durability import durably
 from broker.metadata import GROUP_METADATA_TOPIC
 from protocol.api_keys import ApiKey
 from protocol.errors import (
@@ -32,6 +33,7 @@ _FIRST_VERSION_THAT_ADDS = 5
 _FIRST_VERSION_WITH_ABORTABLE = 4
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Check the transaction, then the member, then append. Raises what either coordinator raises."""
     coordinators = coordinators_of(broker)

@@ -54,7 +54,7 @@ def test_a_group_is_rolled_there_and_back(broker: BrokerProcess, assignor: str) 
     topic = f"rolled-{assignor}"
     Admin(broker.bootstrap).create(topic, 4)
     words = [f"bootstrap={broker.bootstrap}", f"topic={topic}", f"assignor={ASSIGNORS}.{assignor}"]
-    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=ERROR", "-cp", broker_classpath()]
+    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF", "-cp", broker_classpath()]
     done = subprocess.run(
         [*command, str(PROGRAM), *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.broker import RequestContext
+from broker.coordinator.durability import SyncGate
 from broker.coordinator.errors import for_old_producer
 from broker.coordinator.markers import BrokerMarkerWriter
 from broker.coordinator.produce_check import check_transactional_batch
@@ -107,7 +108,9 @@ class World:
             metadata=self.groups.metadata,
             replica_manager=SimpleNamespace(partition=self.find),
             producer_ids=SimpleNamespace(next_id=lambda: 5),
-            coordinators=SimpleNamespace(groups=self.groups.coordinator, transactions=self.transactions.coordinator),
+            coordinators=SimpleNamespace(
+                groups=self.groups.coordinator, transactions=self.transactions.coordinator, gate=SyncGate()
+            ),
         )
 
     def find(self, topic: str, index: int) -> PlainPartition:
