@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.spark import spark_session
+from tests.support.spark_topics import SparkTopics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,3 +28,16 @@ def tidelog_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidelog
     """A Tidelog broker shared by all Spark tests: use topics of your own, never stop it."""
     with TidelogProcess(tmp_path_factory.mktemp("tidelog-broker")) as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """An Apache Kafka shared by all Spark tests: use topics of your own, never stop it."""
+    with ApacheKafka(tmp_path_factory.mktemp("apache-kafka")) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def same_topics(tidelog_broker: TidelogProcess, apache_kafka: ApacheKafka) -> tuple[SparkTopics, SparkTopics]:
+    """The topics of `SparkTopics`, equal on Tidelog and on Apache Kafka. Only to be read."""
+    return SparkTopics(tidelog_broker.bootstrap), SparkTopics(apache_kafka.bootstrap)

@@ -1,6 +1,7 @@
 """Topics for Spark's questions: the same records, in the same order, on any broker, so that offsets are equal too.
 
-Every record names its partition and its timestamp; one flush a batch keeps the order. What a topic shows is in its name.
+Every record names its partition and its timestamp; one flush a batch keeps the order. A topic's name
+says what it shows.
 """
 
 from __future__ import annotations
