@@ -1,0 +1,176 @@
+"""Publishing staged batches to a real broker, without Spark: once, atomically, and by one driver only."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipeline.cluster import TRANSACTION, Cluster, ask
+from pipeline.sink_commit import Publication, PublishError, publish
+from pipeline.sink_options import SinkOptions
+from pipeline.sink_rows import sink_columns
+from pipeline.sink_task import UnknownTopicError, stage_rows
+from pipeline.staging import BatchAddress, StagedFile, StagingError, TaskIdentity
+from protocol.errors import ConcurrentTransactionsError
+from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tests.support.admin import Admin
+from tests.support.broker import TidelogProcess
+from tests.support.kafka_python import kafka
+
+PARTITIONS = 2
+
+
+@pytest.fixture
+def topic(tidelog_broker: TidelogProcess) -> str:
+    name = f"publish-{uuid.uuid4().hex[:8]}"
+    Admin(tidelog_broker.bootstrap).create(name, PARTITIONS)
+    return name
+
+
+@pytest.fixture
+def options(tidelog_broker: TidelogProcess, tmp_path: Path, topic: str) -> SinkOptions:
+    return SinkOptions(tidelog_broker.bootstrap, tmp_path, topic=topic, batch_bytes=2000, delivery_timeout_ms=3000)
+
+
+def stage(options: SinkOptions, writer: str, batch_id: int, *, rows: int = 100, task: int = 0) -> StagedFile:
+    table = pa.table(
+        {
+            "key": [b"%d" % number for number in range(rows)],
+            "value": [b"%d.%d.%d " % (batch_id, task, number) * 8 for number in range(rows)],
+        }
+    )
+    columns = sink_columns([("key", "binary"), ("value", "binary")], options)
+    return stage_rows(iter(table.to_batches()), TaskIdentity(writer, batch_id, task, 0), options, columns)
+
+
+def read(options: SinkOptions, isolation: str = "read_committed") -> list[bytes]:
+    """Values in order, partition by partition."""
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=options.bootstrap,
+        isolation_level=isolation,
+        consumer_timeout_ms=200,
+        auto_offset_reset="earliest",
+    )
+    consumer.assign([kafka.TopicPartition(options.topic, number) for number in range(PARTITIONS)])
+    found = [record.value for record in consumer]
+    consumer.close()
+    return found
+
+
+def test_a_batch_is_published_once_however_often_it_comes(options: SinkOptions) -> None:
+    writer = str(uuid.uuid4())
+    files = tuple(stage(options, writer, 4, task=task) for task in (1, 0))
+    assert len(files[0].batches) > PARTITIONS  # several batches each: sequences go on
+    assert publish(options, Publication(writer, 4, files))
+    again = tuple(stage(options, writer, 4, task=task) for task in (0, 1))
+    assert not publish(options, Publication(writer, 4, again))
+    assert not publish(options, Publication(writer, 3, (stage(options, writer, 3),)))
+    assert publish(options, Publication(writer, 5, (stage(options, writer, 5),)))
+    found = Counter(read(options))
+    assert set(found.values()) == {1}
+    assert Counter(value.split(b".")[0] for value in found) == {b"4": 200, b"5": 100}
+
+
+def test_rows_of_a_task_keep_their_order_behind_those_of_the_task_before(options: SinkOptions) -> None:
+    writer = str(uuid.uuid4())
+    publish(options, Publication(writer, 0, tuple(stage(options, writer, 0, task=task) for task in (1, 0))))
+    marks = [(int(v.split(b".")[1]), int(v.split()[0].split(b".")[2])) for v in read(options)]
+    starts = [number for number in range(1, len(marks)) if marks[number] < marks[number - 1]]
+    assert len(starts) == PARTITIONS - 1  # one run, ascending, in each partition
+
+
+@dataclasses.dataclass(frozen=True)
+class FencingFile(StagedFile):
+    """A staged file at whose last batch, so within the transaction, a newer driver of the query appears."""
+
+    bootstrap: str = ""
+
+    def read(self, batch: BatchAddress) -> bytearray:
+        """The batch; InitProducerId by the newer driver first, where it is the last one."""
+        if batch == self.batches[-1]:
+            name = f"tidelog-spark-{self.task.writer}"
+            request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=10_000)
+            with Cluster(self.bootstrap, 5) as cluster:
+                coordinator = cluster.coordinator(name, TRANSACTION)
+                while (
+                    ask(coordinator, request, InitProducerIdResponse, 4).error_code == ConcurrentTransactionsError.code
+                ):
+                    time.sleep(0.01)  # the open transaction is being aborted
+        return super().read(batch)
+
+
+def test_a_driver_that_another_one_fenced_publishes_nothing(options: SinkOptions) -> None:
+    writer = str(uuid.uuid4())
+    staged = stage(options, writer, 0)
+    fenced = FencingFile(staged.task, staged.path, staged.batches, bootstrap=options.bootstrap)
+    with pytest.raises(PublishError, match="another driver writes for this query"):
+        publish(options, Publication(writer, 0, (fenced,)))
+    assert read(options) == []
+    assert read(options, "read_uncommitted")
+    assert publish(options, Publication(writer, 0, (staged,)))
+    assert len(read(options)) == 100
+
+
+def test_a_batch_too_large_for_the_topic_leaves_nothing_and_no_open_transaction(
+    options: SinkOptions, tidelog_broker: TidelogProcess
+) -> None:
+    name = f"{options.topic}-small"
+    Admin(tidelog_broker.bootstrap).create(name, PARTITIONS, {"max.message.bytes": "1500"})
+    small = dataclasses.replace(options, topic=name)
+    writer = str(uuid.uuid4())
+    with pytest.raises(PublishError, match=r"make kafka\.batch\.size smaller"):
+        publish(small, Publication(writer, 0, (stage(small, writer, 0),)))
+    fitting = dataclasses.replace(small, batch_bytes=1000)
+    assert publish(fitting, Publication(writer, 0, (stage(fitting, writer, 0),)))
+    assert len(read(small)) == 100
+
+
+def test_a_damaged_staged_file_is_not_published(options: SinkOptions) -> None:
+    writer = str(uuid.uuid4())
+    staged = stage(options, writer, 0)
+    assert staged.path is not None
+    data = bytearray(staged.path.read_bytes())
+    data[-1] ^= 1
+    staged.path.write_bytes(data)
+    with pytest.raises(StagingError, match="is damaged"):
+        publish(options, Publication(writer, 0, (staged,)))
+    assert read(options) == []
+
+
+def test_an_empty_batch_asks_the_broker_nothing(options: SinkOptions) -> None:
+    nowhere = dataclasses.replace(options, bootstrap="127.0.0.1:1")
+    assert not publish(nowhere, Publication("w", 0, (stage(options, "w", 0, rows=0),)))
+
+
+def test_a_broker_that_is_not_there_is_named(options: SinkOptions) -> None:
+    nowhere = dataclasses.replace(options, bootstrap="127.0.0.1:1", delivery_timeout_ms=300)
+    with pytest.raises(PublishError, match=r"cannot connect to 127\.0\.0\.1:1"):
+        publish(nowhere, Publication("w", 0, (stage(options, "w", 0),)))
+    with pytest.raises(UnknownTopicError, match=r"cannot write to topic .*: cannot connect to 127.0.0.1:1"):
+        stage(nowhere, "w", 0)
+
+
+def test_one_server_of_the_list_is_enough(options: SinkOptions) -> None:
+    listed = dataclasses.replace(options, bootstrap=f"127.0.0.1:1, {options.bootstrap}")
+    assert publish(listed, Publication(str(uuid.uuid4()), 0, (stage(listed, "w", 0),)))
+
+
+def test_a_write_that_comes_once_leaves_no_group(options: SinkOptions) -> None:
+    writer = str(uuid.uuid4())
+    assert publish(options, Publication(writer, 0, (stage(options, writer, 0),), is_last=True))
+    groups = kafka.admin.KafkaAdminClient(bootstrap_servers=options.bootstrap).list_groups()
+    assert not [group for group in groups if writer in str(group)]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_every_codec_arrives(options: SinkOptions, codec: int) -> None:
+    packed = dataclasses.replace(options, codec=codec, batch_bytes=100_000)
+    writer = str(uuid.uuid4())
+    assert publish(packed, Publication(writer, 0, (stage(packed, writer, 0),)))
+    assert len(read(packed)) == 100
