@@ -49,6 +49,14 @@ def cpu_time(pid: int) -> CpuTime:
     return parse_stat(Path(f"/proc/{pid}/stat").read_text(), os.sysconf("SC_CLK_TCK"))
 
 
+def run_time_s(pid: int) -> float:
+    """Processor time of a process's living threads by the scheduler's clock: nanoseconds, where `cpu_time` counts
+    hundredths of a second, without the split.
+    """
+    texts = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(text.split()[0]) for text in texts) / 1e9
+
+
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process in bytes."""
     return parse_rss_bytes(Path(f"/proc/{pid}/status").read_text())

@@ -19,6 +19,8 @@ class Results:
     """Every value measured: row, metric, contender -> one value a round."""
 
     values: dict[tuple[str, str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    failures: list[str] = field(default_factory=list)
+    """What could not be measured, and why."""
 
     def add(self, row: str, contender: str, found: dict[str, float]) -> None:
         """Keep the figures of one round."""

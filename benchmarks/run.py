@@ -3,7 +3,9 @@
 Order of a run: page cache made ready, the long-lived brokers started and warmed up, then for each row as many rounds as
 its scale says; in each round the contenders take turns, and who begins rotates. Medians of the rounds go to the table.
 
-    python -m benchmarks.run [--quick] [--only ROW ...] [--rival kafka|none] [--save]
+    python -m benchmarks.run [--quick] [--only ROW ...] [--section NAME ...] [--rival kafka|none] [--save]
+
+A measurement that fails is noted in the results and the run goes on, with a new process where that one served others.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,20 +21,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from confluent_kafka import KafkaException
+
 from benchmarks import machine
+from benchmarks.native import LoadError
 from benchmarks.plots import PLOT_INSTALL, plot_ratios
 from benchmarks.process_rows import PROCESS_ROWS
 from benchmarks.report import Results, append_section, markdown_table, missed
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.floor import Floor
 from benchmarks.rivals.kafka_jars import BUILD, KAFKA_4
-from benchmarks.rivals.process import BrokerProcess
+from benchmarks.rivals.process import BrokerError, BrokerProcess
 from benchmarks.rivals.tidelog_broker import TidelogProcess
 from benchmarks.rows import FLOOR, FULL, KAFKA, QUICK, TIDELOG, Contender, Row, Run, Scale
+from benchmarks.sections import SECTIONS, run_sections
 from benchmarks.serving_rows import SERVING_ROWS, warm_up
 
 ROWS = (*SERVING_ROWS, *PROCESS_ROWS)
 HERE = Path(__file__).resolve().parent
+FIRST_PAIR = 1000
+"""Pairs are numbered from here on, so that their topics have names of their own."""
 DISCARD_SOON = {"log.segment.delete.delay.ms": "1000"}
 """Deleted topics leave the disk at once: a run writes tens of gigabytes."""
 
@@ -80,6 +89,8 @@ class Bench:
                 warm_up(Run(self.scale, self.work, 0), contender)
             for row in serving:
                 self.measure_row(row)
+                if row.in_pairs:
+                    self.measure_pairs(row)
         for row in rows:
             if not row.serving:
                 self.measure_row(row)
@@ -90,19 +101,55 @@ class Bench:
         rounds = min(row.rounds or self.scale.rounds, max(self.scale.rounds, self.scale.starts))
         for number in range(rounds if taking_part else 0):
             for contender in in_turn(taking_part, number):
-                found = row.measure(Run(self.scale, self.work, number), contender)
+                found = self.attempt(row, Run(self.scale, self.work, number), contender)
                 self.results.add(row.name, contender.name, found)
                 figures = ", ".join(f"{key} {value:,.4g}" for key, value in found.items())
                 print(f"{row.name} [{number + 1}/{rounds}] {contender.name}: {figures}", flush=True)
                 if not row.serving:
                     shutil.rmtree(self.work / f"{contender.name}-{row.name}-{number}", ignore_errors=True)
 
+    def measure_pairs(self, row: Row) -> None:
+        """Tidelog and the floor, one right after the other: the ratios of their processor time."""
+        pair = [contender for contender in self.everyone if contender.name in (TIDELOG, FLOOR)]
+        if len(pair) < 2:
+            return
+        scale = replace(self.scale, payload_bytes=self.scale.pair_bytes)
+        for number in range(self.scale.pairs):
+            totals = {}
+            for contender in in_turn(pair, number):
+                found = self.attempt(row, Run(scale, self.work, FIRST_PAIR + number), contender)
+                totals[contender.name] = found.get("total", 0.0)
+            if all(totals.values()):
+                times = totals[TIDELOG] / totals[FLOOR]
+                self.results.add(row.name, TIDELOG, {"times_floor": times})
+                print(f"{row.name} [pair {number + 1}/{self.scale.pairs}] {times:.3g} times the floor", flush=True)
+
+    def attempt(self, row: Row, run: Run, contender: Contender) -> dict[str, float]:
+        """Measure once; no figures, and a line about it, when that fails."""
+        try:
+            return row.measure(run, contender)
+        except (BrokerError, LoadError, KafkaException, OSError, subprocess.TimeoutExpired) as error:
+            line = f"{row.name} [{run.round + 1}] {contender.name} failed: {error}"
+        self.results.failures.append(line)
+        print(line, flush=True)
+        if row.serving and contender.serving is not None:
+            contender.serving.kill()
+            contender.serving.start()
+            contender.prepared.clear()
+        return {}
+
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="benchmarks.run", description="Measure Tidelog beside Apache Kafka.")
     parser.add_argument("--quick", action="store_true", help="a smoke run: small loads, one round, nothing to quote")
-    parser.add_argument("--only", action="append", metavar="ROW", choices=[row.name for row in ROWS], help="these rows")
+    parser.add_argument(
+        "--only", action="append", metavar="ROW", choices=[row.name for row in ROWS], default=[], help="these rows"
+    )
+    parser.add_argument(
+        "--section", action="append", metavar="NAME", choices=list(SECTIONS), default=[],
+        help=f"these tables too ({', '.join(SECTIONS)}); full runs have all",
+    )  # fmt: skip
     parser.add_argument("--rival", choices=[KAFKA, "none"], default=KAFKA, help="who runs beside Tidelog")
     parser.add_argument("--rounds", type=int, help="rounds of each row (default 3, quick: 1)")
     parser.add_argument("--no-tidelog", action="store_true", help="measure the rival alone")
@@ -111,11 +158,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def save(rows: Sequence[Row], results: Results, table: str, note: str) -> None:
-    """Append table and plot to RESULTS.md and keep the values."""
+def save(rows: Sequence[Row], results: Results, tables: str, note: str) -> None:
+    """Append tables and plot to RESULTS.md and keep the values."""
     now = datetime.datetime.now(datetime.UTC)
     name = f"{now:%Y%m%d-%H%M}"
-    body = f"Commit {machine.commit()}. {machine.describe()}. Apache Kafka {KAFKA_4}. {note}\n\n{table}"
+    body = f"Commit {machine.commit()}. {machine.describe()}. Apache Kafka {KAFKA_4}. {note}\n\n{tables}"
     kept = HERE / "results"
     kept.mkdir(exist_ok=True)
     (kept / f"{name}.json").write_text(results.as_json())
@@ -132,7 +179,7 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
     scale = QUICK if asked.quick else FULL
     if asked.rounds:
         scale = replace(scale, rounds=asked.rounds, starts=asked.rounds)
-    rows = [row for row in ROWS if not asked.only or row.name in asked.only]
+    rows = [row for row in ROWS if row.name in asked.only] if asked.only or asked.section else list(ROWS)
     BUILD.mkdir(exist_ok=True)
     prewarm = scale.prewarm_bytes if asked.prewarm_gb is None else int(asked.prewarm_gb * 1e9)
     results = Results()
@@ -145,7 +192,12 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
         report(f"\n{machine.describe()}, commit {machine.commit()}\n\n{table}")
         for line in missed(rows, results):
             report(f"missed: {line}")
-        if asked.save or not (asked.quick or asked.only or asked.no_tidelog):
+        table += "".join(f"\n{line}\n" for line in results.failures)
+        is_full = not (asked.quick or asked.only or asked.section or asked.no_tidelog)
+        names = asked.section or (list(SECTIONS) if is_full else [])
+        for title, text in run_sections(names, asked.rival, quick=asked.quick, report=report):
+            table += f"\n### {title}\n\n{text}\n"
+        if asked.save or is_full:
             save(rows, results, table, f"{'Quick run' if asked.quick else 'Medians'}, rounds: {scale.rounds}.")
     return 0
 

@@ -1,0 +1,62 @@
+"""A run: who begins, failures that cost nothing else, pairs with the floor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.native import LoadError
+from benchmarks.report import Results
+from benchmarks.rivals.process import BrokerProcess
+from benchmarks.rows import FLOOR, QUICK, TIDELOG, Contender, Metric, Row, Run
+from benchmarks.run import FIRST_PAIR, Bench, arguments, in_turn
+
+
+def launch(directory: Path) -> BrokerProcess:
+    return BrokerProcess(directory)
+
+
+TAKING_PART = [Contender(TIDELOG, launch), Contender(FLOOR, launch, has_topics=False)]
+
+
+def bench(tmp_path: Path) -> Bench:
+    return Bench(QUICK, TAKING_PART, tmp_path, Results())
+
+
+def test_another_one_begins_each_round() -> None:
+    assert [in_turn("abc", number)[0] for number in range(4)] == ["a", "b", "c", "a"]  # type: ignore[arg-type]
+
+
+def test_pairs_alternate_and_their_ratio_is_kept(tmp_path: Path) -> None:
+    order = []
+
+    def measure(run: Run, contender: Contender) -> dict[str, float]:
+        order.append((run.round - FIRST_PAIR, contender.name, run.scale.payload_bytes))
+        return {"total": 3.0 if contender.name == TIDELOG else 2.0}
+
+    measured = bench(tmp_path)
+    row = Row("r", "r", (Metric("times_floor", "t", "x"),), measure, (TIDELOG, FLOOR), serving=False, in_pairs=True)
+    measured.measure_pairs(row)
+    size = QUICK.pair_bytes
+    assert order == [(0, TIDELOG, size), (0, FLOOR, size), (1, FLOOR, size), (1, TIDELOG, size)]
+    assert measured.results.median("r", "times_floor", TIDELOG) == 1.5
+
+
+@pytest.mark.parametrize("error", [LoadError("closed"), OSError(28, "full")])
+def test_a_failure_is_noted_and_the_others_are_measured(tmp_path: Path, error: Exception) -> None:
+    def measure(run: Run, contender: Contender) -> dict[str, float]:
+        if contender.name == FLOOR:
+            raise error
+        return {"total": 1.0}
+
+    measured = bench(tmp_path)
+    measured.measure_row(Row("r", "r", (), measure, (TIDELOG, FLOOR), serving=False, rounds=1))
+    assert measured.results.values == {("r", "total", TIDELOG): [1.0]}
+    assert measured.results.failures == [f"r [1] floor failed: {error}"]
+
+
+def test_a_row_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments(["--only", "nothing"])
+    assert "nothing" in capsys.readouterr().err

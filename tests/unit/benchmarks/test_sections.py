@@ -1,0 +1,31 @@
+"""Sections: commands, and that a failure becomes text."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+
+from benchmarks.rows import KAFKA
+from benchmarks.sections import SECTIONS, command, run_section
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_every_section_is_a_program(name: str) -> None:
+    assert importlib.util.find_spec(f"benchmarks.{name}") is not None
+    assert command(name, KAFKA, quick=False) == [sys.executable, "-m", f"benchmarks.{name}"]
+
+
+def test_arguments_follow_what_is_asked() -> None:
+    assert command("fsync", "none", quick=True)[3:] == ["--seconds", "1", "--no-kafka"]
+
+
+def test_what_a_section_printed_is_kept() -> None:
+    assert run_section([sys.executable, "-c", "print('| a |')"]).endswith("\n\n| a |")
+
+
+def test_why_a_section_failed_is_kept() -> None:
+    text = run_section([sys.executable, "-c", "raise SystemExit('no disk')"])
+    assert "failed with 1" in text
+    assert text.endswith("no disk")
