@@ -43,9 +43,11 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader of these columns. Raises OptionError."""
-        from pipeline.reader import TidelogReader
+        from pipeline.reader import FilteringReader, TidelogReader
 
-        return TidelogReader(parse_options(self.options), _columns_of(schema))
+        options = parse_options(self.options)
+        kind = FilteringReader if options.push_filters else TidelogReader
+        return kind(options, _columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The stream reader of these columns. Raises OptionError."""
