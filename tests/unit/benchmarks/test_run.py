@@ -25,7 +25,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_another_one_begins_each_round() -> None:
-    assert [in_turn("abc", number)[0] for number in range(4)] == ["a", "b", "c", "a"]  # type: ignore[arg-type]
+    assert [in_turn(TAKING_PART, number)[0].name for number in range(3)] == [TIDELOG, FLOOR, TIDELOG]
 
 
 def test_pairs_alternate_and_their_ratio_is_kept(tmp_path: Path) -> None:
