@@ -64,7 +64,9 @@ def test_offsets_topics_partitions_and_a_key() -> None:
         In(("partition",), (3, 4)),
         EqualTo(("key",), bytearray(b"k")),
     )
-    assert (pushed.topics, pushed.partitions, pushed.rows.key) == ({"b"}, {3}, b"k")
+    assert pushed.topics == frozenset({"b"})
+    assert pushed.partitions == frozenset({3})
+    assert pushed.rows.key == b"k"
     ranges = [OffsetRange(PartitionDirectory(topic, None, 3, "/"), 0, 100) for topic in ("a", "b")]
     narrowed = pushed.narrowed([*ranges, OffsetRange(PartitionDirectory("b", None, 4, "/"), 0, 100)])
     assert narrowed == (OffsetRange(ranges[1].directory, 5, 10),)

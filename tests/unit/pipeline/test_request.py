@@ -162,10 +162,10 @@ class TestOffsets:
     @pytest.mark.parametrize(
         ("given", "error", "message"),
         [
-            ({"startingOffsets": '{"t":{"0":101}}'}, OffsetRangeError, "offset 101 of t-0 is beyond the end of the log, 100"),
+            ({"startingOffsets": '{"t":{"0":101}}'}, OffsetRangeError, "offset 101 of t-0 is beyond the end of"),
             ({"endingOffsets": '{"t":{"0":101}}'}, OffsetRangeError, "endingOffsets: offset 101 of t-0 is beyond"),
             ({"startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"0":4}}'}, OffsetRangeError, "starts at 9"),
-            ({"startingOffsets": '{"t":{"1":9}}'}, OptionError, "must name every partition: missing t-0, not there t-1"),
+            ({"startingOffsets": '{"t":{"1":9}}'}, OptionError, "must name every partition: missing t-0, not"),
             ({"startingTimestamp": str(NOW_MS * 2)}, OffsetRangeError, "has no record at or after"),
         ],
     )  # fmt: skip
