@@ -12,8 +12,10 @@ starts without an error, and the log says once which of its lines do nothing her
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from log.config import SYNONYMS, TOPIC_CONFIG_DEF
-from protocol.config_def import ConfigKey, ConfigType, Importance, between, one_of
+from protocol.config_def import Check, ConfigKey, ConfigType, Importance, between, one_of
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -22,6 +24,14 @@ DEFAULT_LISTENERS = "PLAINTEXT://127.0.0.1:9092"
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 BOOLEAN, STRING, INT, SHORT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.SHORT
 LONG, LIST = ConfigType.LONG, ConfigType.LIST
+ASSIGNOR_PACKAGE = "org.apache.kafka.coordinator.group.assignor."
+
+
+def are_assignors(names: Sequence[str]) -> bool:
+    """Whether these are Kafka's server-side assignors, by name or by class."""
+    known = {"uniform", "range", f"{ASSIGNOR_PACKAGE}UniformAssignor", f"{ASSIGNOR_PACKAGE}RangeAssignor"}
+    return 0 < len(names) == len(set(names)) and known.issuperset(names)
+
 
 # fmt: off
 NODE_KEYS = (
@@ -138,7 +148,8 @@ GROUP_KEYS = (
     ConfigKey("group.consumer.max.heartbeat.interval.ms", INT, 15_000, between(1), MEDIUM,
         "The longest heartbeat interval a consumer group may be given."),
     ConfigKey("group.consumer.max.size", INT, INT_MAX, between(1), MEDIUM, "The most members of a consumer group."),
-    ConfigKey("group.consumer.assignors", LIST, ("uniform", "range"), None, MEDIUM,
+    ConfigKey("group.consumer.assignors", LIST, ("uniform", "range"),
+        Check(are_assignors, "uniform and range, each once at most"), MEDIUM,
         "Server-side assignors; the first is used when a member names none."),
     ConfigKey("group.consumer.migration.policy", STRING, "bidirectional",
         one_of("bidirectional", "upgrade", "downgrade", "disabled"), MEDIUM,

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from broker.config_keys import ASSIGNOR_PACKAGE
+
 MAX_INT32 = 2**31 - 1
 
 
@@ -56,7 +58,11 @@ class TransactionConfig:
 
 def group_config(values: Mapping[str, Any]) -> GroupConfig:
     """The part of a parsed configuration (Kafka's dotted keys) that groups need; absent keys keep the default."""
-    return replace(GroupConfig(), **_present(GroupConfig, values))
+    config = replace(GroupConfig(), **_present(GroupConfig, values))
+    names = [
+        name.removeprefix(ASSIGNOR_PACKAGE).removesuffix("Assignor").lower() for name in config.group_consumer_assignors
+    ]
+    return replace(config, group_consumer_assignors=tuple(dict.fromkeys(names)))
 
 
 def transaction_config(values: Mapping[str, Any]) -> TransactionConfig:

@@ -10,7 +10,7 @@ Source: ConsumerGroupHeartbeat v0-1.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,6 +66,8 @@ JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
 
 T = TypeVar("T")
 
+#: A group's own configuration (the GROUP config resource), as texts.
+GroupSettings = Callable[[str], Mapping[str, str]]
 HeartbeatResult = CoordinatorResult[ConsumerGroupHeartbeatResponse]
 
 
@@ -81,16 +83,23 @@ class ConsumerHeartbeats:
         config: GroupConfig,
         migration: Migration,
         new_uuid: Callable[[], str],
+        settings: GroupSettings,
     ) -> None:
         self._groups = groups
         self._config = config
+        self._settings = settings
         self.steps = steps
         self.migration = migration
         self.new_uuid = new_uuid
         self.clocks = ConsumerClocks(timer, self._session_timeout_ms, self._expire)
 
     def _session_timeout_ms(self, group_id: str) -> int:
-        return self._config.group_consumer_session_timeout_ms
+        own = self._settings(group_id).get("consumer.session.timeout.ms")
+        return self._config.group_consumer_session_timeout_ms if own is None else int(own)
+
+    def _heartbeat_interval_ms(self, group_id: str) -> int:
+        own = self._settings(group_id).get("consumer.heartbeat.interval.ms")
+        return self._config.group_consumer_heartbeat_interval_ms if own is None else int(own)
 
     def heartbeat(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> HeartbeatResult:
         """Raises InvalidRequestError, UnsupportedAssignorError, GroupIdNotFoundError, GroupMaxSizeReachedError,
@@ -108,7 +117,7 @@ class ConsumerHeartbeats:
         response = ConsumerGroupHeartbeatResponse(
             member_id=draft.member_id,
             member_epoch=draft.current.epoch,
-            heartbeat_interval_ms=self._config.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._heartbeat_interval_ms(request.group_id),
         )
         if is_full(request) or before.assigned != draft.current.assigned:
             response.assignment = assignment_response(draft.current.assigned)

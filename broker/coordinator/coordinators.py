@@ -11,6 +11,7 @@ import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from broker.config_description import ResourceType
 from broker.coordinator.config import group_config, transaction_config
 from broker.coordinator.durability import SyncGate
 from broker.coordinator.group_coordinator import GroupCoordinator
@@ -53,6 +54,7 @@ class Coordinators:
                 time=broker.time,
                 config=config,
                 new_uuid=new_uuid,
+                settings=lambda group_id: broker.configs.resource_texts(ResourceType.GROUP, group_id),
                 share_config=lambda group_id: self.share_groups.config(group_id),
                 on_share_member_gone=lambda group_id, member_id: self._share_member_gone(group_id, member_id),
             )

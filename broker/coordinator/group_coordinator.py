@@ -196,8 +196,7 @@ class GroupCoordinator:
 
     def topic_deleted(self, topic: str) -> None:
         """Forget the offsets of a deleted topic, so that a new one of its name begins without any."""
-        for partition, shard in self.runtime.loaded:
-            self.runtime.execute_in(partition, shard, shard.topic_deleted(topic))
+        self.runtime.execute_in_all(lambda shard: shard.topic_deleted(topic))
 
 
 def nobody_left(members: Iterable[MemberIdentity], error: KafkaError) -> LeaveGroupResponse:

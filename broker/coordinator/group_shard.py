@@ -27,7 +27,7 @@ from broker.coordinator.classic_rebalance import ClassicRebalance
 from broker.coordinator.classic_sync import ClassicSync, SyncResult
 from broker.coordinator.consumer_draft import DraftSteps
 from broker.coordinator.consumer_group import ConsumerGroup
-from broker.coordinator.consumer_heartbeat import ConsumerHeartbeats
+from broker.coordinator.consumer_heartbeat import ConsumerHeartbeats, GroupSettings
 from broker.coordinator.consumer_records import consumer_group_tombstones, replay_into
 from broker.coordinator.group_records import (
     ConsumerGroupMetadataKey,
@@ -94,6 +94,7 @@ class GroupShard:
         time: Time,
         config: GroupConfig,
         new_uuid: Callable[[], str],
+        settings: GroupSettings = lambda _group_id: {},
         share_config: Callable[[str], ShareConfig] = lambda _group_id: ShareConfig(),
         on_share_member_gone: Callable[[str, str], object] = lambda _group_id, _member_id: None,
     ) -> None:
@@ -113,6 +114,7 @@ class GroupShard:
             config=config,
             migration=Migration(self.groups, rebalance=self._rebalance, config=config, metadata=metadata),
             new_uuid=new_uuid,
+            settings=settings,
         )
         self._classic_members = ClassicMembers(self.consumers)
         self.shares = ShareHeartbeats(
@@ -221,8 +223,6 @@ class GroupShard:
     ) -> OffsetFetchResponseGroup:
         """OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and of ``check_epoch``."""
         group = self.groups.get(request.group_id)
-        if isinstance(group, ShareGroup):
-            raise GroupIdNotFoundError
         if isinstance(group, ConsumerGroup) and (request.member_id is not None or request.member_epoch >= 0):
             member = group.members.get(request.member_id or "")
             if member is None:

@@ -102,6 +102,7 @@ class CoordinatorRuntime(Generic[S]):
         self._shards: dict[int, S] = {}
         self._loading: dict[int, _Loading[S]] = {}
         self._failed: dict[int, KafkaError] = {}
+        self._when_loaded: dict[int, list[Callable[[S], CoordinatorResult[None]]]] = {}
         self._partition_of: dict[str, int] = {}
 
     # -- finding ------------------------------------------------------------------------------------------------
@@ -169,6 +170,7 @@ class CoordinatorRuntime(Generic[S]):
         self._shards.clear()
         self._loading.clear()
         self._failed.clear()
+        self._when_loaded.clear()
         self._partition_of.clear()
 
     # -- writing ------------------------------------------------------------------------------------------------
@@ -200,6 +202,18 @@ class CoordinatorRuntime(Generic[S]):
         if result.on_append is not None:
             result.on_append(None)
         return result.response
+
+    def execute_in_all(self, decide: Callable[[S], CoordinatorResult[None]]) -> None:
+        """Have each shard decide and execute it; those of partitions that are not loaded do so before they serve.
+
+        Raises the KafkaError of an append.
+        """
+        if self._log.exists():
+            for partition in range(self._log.partition_count()):
+                if self._is_to_be_loaded(partition):
+                    self._when_loaded.setdefault(partition, []).append(decide)
+        for partition, shard in self.loaded:
+            self.execute_in(partition, shard, decide(shard))
 
     def append_end_transaction(self, partition: int, batch: bytearray) -> None:
         """Append a transaction marker, a control batch, and take it over where the partition is loaded.
@@ -273,6 +287,8 @@ class CoordinatorRuntime(Generic[S]):
         partition, shard = loading.partition, loading.shard
         del self._loading[partition]
         self._shards[partition] = shard
+        for decide in self._when_loaded.pop(partition, ()):
+            self._execute_for_clock(partition, shard, decide(shard))
         for result in shard.on_loaded():
             self._execute_for_clock(partition, shard, result)
         shard.timer.wake_up = lambda deadline: self._arm(partition, shard, deadline)

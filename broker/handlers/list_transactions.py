@@ -5,11 +5,9 @@ Names of states that do not exist are given back, not refused. The duration coun
 
 from __future__ import annotations
 
-import re
-
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.topic_patterns import compile_pattern
+from broker.coordinator.topic_patterns import Pattern, compile_pattern
 from broker.coordinator.transaction_state import AT_REST, Transaction
 from broker.coordinator.transaction_state import TransactionState as State
 from protocol.api_keys import ApiKey
@@ -58,7 +56,7 @@ def _is_long_enough(transaction: Transaction, duration_ms: int, now_ms: int) -> 
     return transaction.state not in AT_REST and now_ms - transaction.start_ms > duration_ms
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
+def _pattern(text: str | None) -> Pattern | None:
     if not text:
         return None
     return compile_pattern(text)

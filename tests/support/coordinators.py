@@ -127,6 +127,7 @@ class GroupWorld:
         self.loop = ManualLoop(self.time)
         self.log = log or MemoryTopicLog()
         self.config = replace(GroupConfig(), **config)
+        self.settings: dict[str, dict[str, str]] = {}
         self.metadata = MetadataCache()
         for index, name in enumerate(("t", "u", "v")):
             self.metadata.put(TopicImage(name, bytes([index + 1] * 16), 4, {}, False))
@@ -143,7 +144,14 @@ class GroupWorld:
         self.coordinator = GroupCoordinator(self.runtime)
 
     def _new_shard(self, partition: int, timer: CoordinatorTimer) -> GroupShard:
-        return GroupShard(timer, metadata=self.metadata, time=self.time, config=self.config, new_uuid=self._next_id)
+        return GroupShard(
+            timer,
+            metadata=self.metadata,
+            time=self.time,
+            config=self.config,
+            new_uuid=self._next_id,
+            settings=lambda group_id: self.settings.get(group_id, {}),
+        )
 
     def _next_id(self) -> str:
         self._ids += 1

@@ -167,6 +167,17 @@ def test_offsets_of_a_deleted_topic_are_gone_for_its_successor() -> None:
     assert fetch_all(world.restarted()) == {("u", 0): 6}
 
 
+def test_offsets_of_a_topic_deleted_before_its_partition_is_loaded_go_too() -> None:
+    world = GroupWorld()
+    commit(world, 5)
+    commit(world, 6, name="u")
+    again = GroupWorld(world.log, world.time)
+    again.coordinator.topic_deleted("t")
+    assert again.runtime.loaded == []
+    assert fetch_all(again) == {("u", 0): 6}
+    assert fetch_all(again.restarted()) == {("u", 0): 6}
+
+
 def test_all_offsets_by_id_leave_out_topics_without_one() -> None:
     world = GroupWorld()
     commit(world, 5)

@@ -1,0 +1,30 @@
+"""What coordinators are told by the configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.coordinator.config import GroupConfig, group_config
+from protocol.errors import InvalidConfigError
+
+PACKAGE = "org.apache.kafka.coordinator.group.assignor"
+
+
+def test_absent_keys_keep_the_default() -> None:
+    assert group_config({}) == GroupConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("range", ("range",)), (f"{PACKAGE}.RangeAssignor,{PACKAGE}.UniformAssignor", ("range", "uniform"))],
+)
+def test_assignors_by_name_and_by_class(text: str, names: tuple[str, ...]) -> None:
+    config = BrokerConfig({"group.consumer.assignors": text})
+    assert group_config(config.values).group_consumer_assignors == names
+
+
+@pytest.mark.parametrize("text", ["sticky", "range,range", ""])
+def test_unknown_assignors_are_refused(text: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"group\.consumer\.assignors"):
+        BrokerConfig({"group.consumer.assignors": text})
