@@ -109,6 +109,18 @@ class Engine(Protocol):
         self, out_table: IntegerArray, written: int, interval: int, state: IntegerArray, entries: IntegerArray
     ) -> int: ...
 
+    def expand(
+        self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], used: int, limits: tuple[int, int, int]
+    ) -> tuple[int, int]:
+        """Decompress what this engine can by itself: (first row it leaves to the caller, bytes used)."""
+        ...
+
+    def pack(
+        self, out: ByteArray, out_table: IntegerArray, rows: tuple[int, int], packed: ByteArray, target: int
+    ) -> tuple[int, int]:
+        """Compress what this engine can by itself: (first row it leaves to the caller, end of what is packed)."""
+        ...
+
     def partition(self, digests: WordArray, partitions: int) -> tuple[WordArray, IntegerArray]:
         """Sort by the top bits of the second word: (sorted rows, where each partition begins, and the end)."""
         ...
@@ -244,6 +256,16 @@ class ReferenceEngine:
     ) -> tuple[int, int, int]:
         return reference.filter_batches(buffer, table, rows, *superseded, clock, *out, stats)
 
+    def expand(
+        self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], used: int, limits: tuple[int, int, int]
+    ) -> tuple[int, int]:
+        return rows[0], used
+
+    def pack(
+        self, out: ByteArray, out_table: IntegerArray, rows: tuple[int, int], packed: ByteArray, target: int
+    ) -> tuple[int, int]:
+        return rows[0], target
+
     def partition(self, digests: WordArray, partitions: int) -> tuple[WordArray, IntegerArray]:
         number = digests[:, 1] >> np.uint64(64 - partitions.bit_length() + 1)
         order = np.argsort(number, kind="stable")
@@ -364,6 +386,7 @@ class KernelEngine:
         self.scan = kernels.scan_batches
         self.parse = kernels.parse_records
         self.index_entries = kernels.index_entries
+        self.expand = kernels.expand_lz4
 
     def decide(
         self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
@@ -405,6 +428,12 @@ class KernelEngine:
         return self._kernels.filter_batches(  # type: ignore[no-any-return]
             buffer, table, rows, superseded[0], superseded[1], clock, out[0], out[1], stats
         )
+
+    def pack(
+        self, out: ByteArray, out_table: IntegerArray, rows: tuple[int, int], packed: ByteArray, target: int
+    ) -> tuple[int, int]:
+        hashes: IntegerArray = np.empty(at.LZ4_HASH_SLOTS, np.int64)
+        return self._kernels.pack_lz4(out, out_table, rows, packed, target, hashes)  # type: ignore[no-any-return]
 
     def partition(self, digests: WordArray, partitions: int) -> tuple[WordArray, IntegerArray]:
         ordered: WordArray = np.empty_like(digests)

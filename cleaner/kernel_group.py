@@ -20,7 +20,8 @@ CLEANER = KernelGroup(
     module="cleaner.kernel_image",
     fallback="cleaner.warm_kernels",
     sources=(
-        *(_HERE / name for name in ("kernels.py", "map_kernels.py", "transaction_kernels.py", "layout.py")),
+        *(_HERE / name for name in ("kernels.py", "map_kernels.py", "transaction_kernels.py", "lz4_kernels.py")),
+        _HERE / "layout.py",
         Path(__file__).resolve(),
         _RECORDS / "intrinsics.py",
     ),
@@ -36,5 +37,7 @@ CLEANER = KernelGroup(
         "partition_digests": Signature((_DIGESTS, INTEGER, _DIGESTS, _LONGS)),
         "decide_batches": Signature((_BYTES, _TABLE, _PAIR, _TABLE, (_TABLE, _TABLE), _TABLE, _PAIR, _LONGS), 2),
         "move_producers": Signature((_TABLE, _TABLE), 1),
+        "expand_lz4": Signature((_BYTES, _TABLE, _PAIR, INTEGER, (INTEGER, INTEGER, INTEGER)), 2),
+        "pack_lz4": Signature((_BYTES, _TABLE, _PAIR, _BYTES, INTEGER, _LONGS), 2),
     },
 )

@@ -70,6 +70,10 @@ PADDING = 16
 # Ordinals from here on belong to the dirty section; below it, to the clean one. An ordinal has 40 bits in the map.
 DIRTY_ORDINALS = 1 << 39
 
+# Attribute bits of LZ4, and the positions that its compressor remembers.
+LZ4 = 3
+LZ4_HASH_SLOTS = 4096
+
 # The compiled map of keys (drawn in cleaner.map_kernels).
 ENTRIES_PER_BUCKET = 3
 BUCKET_BYTES = 64

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from cleaner import kernels, map_kernels, transaction_kernels
+from cleaner import kernels, lz4_kernels, map_kernels, transaction_kernels
 from cleaner.kernel_group import CLEANER
 
 KERNELS: dict[str, Any] = {
     name: getattr(module, name)
-    for module in (kernels, map_kernels, transaction_kernels)
+    for module in (kernels, map_kernels, transaction_kernels, lz4_kernels)
     for name in CLEANER.signatures
     if hasattr(module, name)
 }

@@ -3,7 +3,7 @@
 A buffer holds the chunk at its beginning, behind it the scratch for batches that must be expanded.
 Compressed batches are decompressed there behind a copy of their header; old message sets (magic 0 and 1) become
 version 2 batches there, runs of single messages together in one. When the scratch is full the rows done so far are
-handed out first.
+handed out first, as a step; the next one has a buffer of its own, so that both can be worked on.
 
 Ordinals are given here, in file order, to the batches that can be read. The buffer grows to a batch larger than itself
 and shrinks again with the next segment.
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from protocol.errors import (
     UnsupportedCompressionTypeError,
 )
 from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import BatchOptions, Record, build_batch
+from protocol.record_batch import BatchOptions, Buffer, Record, build_batch
 
 #: Rows of the batch table: a chunk of single-record batches has more, it is then read in more steps.
 TABLE_ROWS = 4096
@@ -44,6 +44,10 @@ CONVERTED_RECORDS = 500
 CONVERTED_BYTES = 64 * 1024
 #: Longest list of unreadable batches kept for reports; all are counted.
 REPORTED_BATCHES = 100
+
+_POISON, _PACKED = int(BatchState.POISON), int(BatchState.PACKED)
+_FACTS = [at.STATE, at.ATTRIBUTES, at.COUNT, at.BODY, at.BODY_SIZE]
+"""The columns that expanding a batch needs."""
 
 _UNREADABLE = (InvalidRecordError, CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError)
 
@@ -68,19 +72,59 @@ class Chunk:
     behind it, up to ``used``, lies the scratch.
     """
 
-    __slots__ = ("buffer", "framed", "length", "position", "rows", "table", "used")
+    __slots__ = ("buffer", "framed", "length", "position", "rows", "spare", "table", "used")
 
     def __init__(self, size: int) -> None:
         self.buffer: ByteArray = np.zeros(size + at.PADDING, np.uint8)
+        self.spare: ByteArray = np.zeros(0, np.uint8)
         self.table: IntegerArray = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
         self.position = self.length = self.used = self.rows = self.framed = 0
+
+    def renew_scratch(self) -> None:
+        """An empty scratch, in a buffer of its own: the one before is still worked on."""
+        self.buffer, self.spare = self.spare, self.buffer
+        if len(self.buffer) < len(self.spare):
+            self.buffer = np.empty(len(self.spare), np.uint8)
+        self.buffer[: self.length] = self.spare[: self.length]
+        self.used = self.length
+
+    def reserve(self, size: int) -> int:
+        """Room for ``size`` bytes behind what is used; returns where it begins."""
+        start = self.used
+        if start + size + at.PADDING > len(self.buffer):
+            self.make_room(max(size, len(self.buffer)))
+        self.used = start + size
+        return start
+
+    def make_room(self, size: int) -> None:
+        """See that the buffer has ``size`` bytes behind what is used."""
+        wanted = self.used + size + at.PADDING
+        if wanted > len(self.buffer):
+            larger: ByteArray = np.zeros(wanted, np.uint8)
+            larger[: self.used] = self.buffer[: self.used]
+            self.buffer = larger
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Batches ready to be worked on: rows of ``table`` over ``buffer``, which was read from byte ``position``.
+
+    ``ordinal`` and ``bytes_read`` are the reader's counts behind them.
+    """
+
+    buffer: ByteArray
+    table: IntegerArray
+    rows: tuple[int, int]
+    position: int
+    ordinal: int
+    bytes_read: int
 
 
 class SegmentReader:
     """Reads segments for one round. ``buffer`` and ``table`` are valid from one step of ``chunks`` to the next.
 
-    With an engine that works without the interpreter lock the next chunk is read and framed by a helper thread
-    meanwhile: a quarter of a round's work, so that a round takes three quarters of the time where a core is idle.
+    With an engine that works without the interpreter lock a helper thread reads, checks and decompresses the next step
+    meanwhile: with uncompressed batches a quarter of a round's work, with compressed ones the larger half.
     """
 
     def __init__(self, engine: Engine, io_buffer_bytes: int, max_decompressed_bytes: int) -> None:
@@ -93,19 +137,29 @@ class SegmentReader:
         if engine.name != "reference":
             self._ahead = Chunk(self._chunk_bytes)
             self._helper = ThreadPoolExecutor(1, "log-cleaner-reader")
-        self.ordinal = 0
-        self.bytes_read = 0
+        self._ordinal = self._bytes_read = 0
         self._segment = 0
+        self._step = Step(self._chunk.buffer, self._chunk.table, (0, 0), 0, 0, 0)
 
     @property
     def buffer(self) -> ByteArray:
         """The chunk and its scratch."""
-        return self._chunk.buffer
+        return self._step.buffer
 
     @property
     def table(self) -> IntegerArray:
         """The chunk's batches."""
-        return self._chunk.table
+        return self._step.table
+
+    @property
+    def ordinal(self) -> int:
+        """The ordinal behind the last record handed out."""
+        return self._step.ordinal
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of batches handed out so far."""
+        return self._step.bytes_read
 
     def close(self) -> None:
         """End the helper thread."""
@@ -117,31 +171,43 @@ class SegmentReader:
 
         Raises UnframedSegmentError, KafkaStorageError when the file was closed.
         """
-        self.ordinal, self._segment = ordinal, segment.base_offset
+        self._ordinal, self._segment = ordinal, segment.base_offset
+        self._step = replace(self._step, ordinal=ordinal)
+        steps = self._steps(segment, next_base_offset)
+        if self._helper is None:
+            for step in steps:
+                self._step = step
+                yield step.rows
+            return
+        pending: Future[Step | None] = self._helper.submit(next, steps, None)
+        try:
+            while (ready := pending.result()) is not None:
+                pending = self._helper.submit(next, steps, None)
+                self._step = ready
+                yield ready.rows
+        finally:
+            wait([pending])
+            steps.close()
+
+    def _steps(self, segment: LogSegment, next_base_offset: int) -> Generator[Step, None, None]:
+        """A step's buffer and table stay as they are until the step after the next is asked for."""
         offsets = (segment.base_offset, next_base_offset)
         shared = segment.records.shared
         shared.retain()
-        pending: Future[None] | None = None
         try:
             position, size = 0, segment.size
             while position < size:
-                if pending is not None:
-                    pending.result()
-                else:
-                    self._fill(self._ahead, shared.fileno(), (position, size), offsets)
                 self._chunk, self._ahead = self._ahead, self._chunk
                 chunk = self._chunk
+                self._fill(chunk, shared.fileno(), (position, size), offsets)
                 if chunk.rows == 0:
                     raise UnframedSegmentError(segment.base_offset, position)
                 position += chunk.framed
-                pending = None
-                if self._helper is not None and position < size:
-                    pending = self._helper.submit(self._fill, self._ahead, shared.fileno(), (position, size), offsets)
-                self.bytes_read += chunk.framed
-                yield from self._expand(chunk.rows, chunk.length)
+                self._bytes_read += chunk.framed
+                for rows in self._expand(chunk):
+                    self._number(chunk.table, rows)
+                    yield Step(chunk.buffer, chunk.table, rows, chunk.position, self._ordinal, self._bytes_read)
         finally:
-            if pending is not None:
-                wait([pending])
             shared.release()
 
     def _fill(self, chunk: Chunk, fd: int, span: tuple[int, int], offsets: tuple[int, int]) -> None:
@@ -151,7 +217,7 @@ class SegmentReader:
         """
         position, end = span
         if len(chunk.buffer) > 4 * (self._chunk_bytes + SCRATCH_BYTES):
-            chunk.buffer = np.zeros(self._chunk_bytes + at.PADDING, np.uint8)
+            chunk.buffer, chunk.spare = np.zeros(self._chunk_bytes + at.PADDING, np.uint8), np.zeros(0, np.uint8)
         wanted = self._chunk_bytes
         while True:
             self._read(chunk, fd, position, min(wanted, end - position))
@@ -163,11 +229,11 @@ class SegmentReader:
     def unreadable(self, rows: tuple[int, int]) -> list[UnreadableBatch]:
         """The poison batches among ``rows``."""
         table = self.table[rows[0] : rows[1]]
-        poison = table[table[:, at.STATE] == BatchState.POISON]
+        poison = table[table[:, at.STATE] == _POISON]
         return [
             UnreadableBatch(
                 self._segment,
-                self._chunk.position + int(row[at.POSITION]),
+                self._step.position + int(row[at.POSITION]),
                 int(row[at.BASE_OFFSET]),
                 Unreadable(int(row[at.REASON])).sentence,
             )
@@ -189,82 +255,93 @@ class SegmentReader:
             done += got
         chunk.position, chunk.length, chunk.used = position, done, done
 
-    def _reserve(self, size: int) -> int:
-        """Room for ``size`` bytes behind what is used; returns where it begins."""
-        chunk = self._chunk
-        start = chunk.used
-        if start + size + at.PADDING > len(chunk.buffer):
-            larger: ByteArray = np.zeros(max(start + size + at.PADDING, 2 * len(chunk.buffer)), np.uint8)
-            larger[:start] = chunk.buffer[:start]
-            chunk.buffer = larger
-        chunk.used = start + size
-        return start
-
-    def _number(self, first: int, end: int) -> tuple[int, int]:
-        """Give ordinals to the readable batches of the rows, and hand the rows out."""
-        table = self.table[first:end]
-        counts = np.where(table[:, at.STATE] == BatchState.POISON, 0, table[:, at.COUNT])
+    def _number(self, table: IntegerArray, rows: tuple[int, int]) -> None:
+        """Give ordinals to the readable batches of the rows."""
+        table = table[rows[0] : rows[1]]
+        counts = np.where(table[:, at.STATE] == _POISON, 0, table[:, at.COUNT])
         ends = np.cumsum(counts)
-        table[:, at.ORDINAL] = self.ordinal + ends - counts
-        self.ordinal += int(ends[-1]) if len(ends) else 0
-        return first, end
+        table[:, at.ORDINAL] = self._ordinal + ends - counts
+        self._ordinal += int(ends[-1]) if len(ends) else 0
 
-    def _expand(self, rows: int, length: int) -> Iterator[tuple[int, int]]:
-        if not np.any(self.table[:rows, at.STATE] == BatchState.PACKED):
-            yield self._number(0, rows)
-            return
+    def _expand(self, chunk: Chunk) -> Iterator[tuple[int, int]]:
+        """Make the rows readable; hands them out whenever the scratch is full."""
+        table = chunk.table[: chunk.rows]
+        packed = table[:, at.STATE] == _PACKED
+        if not packed.any():
+            yield 0, chunk.rows
+        elif (packed & (table[:, at.COUNT] < 0)).any():
+            yield from self._expand_with_legacy(chunk)
+        else:
+            yield from self._expand_packed(chunk)
+
+    def _expand_packed(self, chunk: Chunk) -> Iterator[tuple[int, int]]:
+        first = number = 0
+        facts = chunk.table[: chunk.rows, _FACTS].tolist()  # a numpy scalar costs more than all else here
+        chunk.make_room(SCRATCH_BYTES)
+        while number < chunk.rows:
+            limits = len(chunk.buffer) - at.PADDING, self._max_decompressed_bytes, chunk.length + SCRATCH_BYTES
+            if facts[number][1] & at.CODEC_MASK == at.LZ4:
+                number, chunk.used = self._engine.expand(
+                    chunk.buffer, chunk.table, (number, chunk.rows), chunk.used, limits
+                )
+                if number == chunk.rows:
+                    break
+            if chunk.used >= limits[2]:
+                yield first, number
+                first = number
+                chunk.renew_scratch()
+            elif facts[number][0] == _PACKED:
+                self._decompress(chunk, number, facts[number])
+                number += 1
+            else:
+                number += 1
+        yield first, chunk.rows
+
+    def _expand_with_legacy(self, chunk: Chunk) -> Iterator[tuple[int, int]]:
         first = done = 0
         legacy = LegacyRun()
-        for number in range(rows):
-            row = self.table[number]
-            is_legacy = row[at.STATE] == BatchState.PACKED and row[at.COUNT] < 0
+        table = chunk.table
+        for number in range(chunk.rows):
+            row = table[number]
+            is_legacy = row[at.STATE] == _PACKED and row[at.COUNT] < 0
             if is_legacy and self._add_legacy(legacy, row):
                 continue
             done = self._flush_legacy(legacy, done)
-            if self._chunk.used - length >= SCRATCH_BYTES:
-                yield self._number(first, done)
+            if chunk.used - chunk.length >= SCRATCH_BYTES:
+                yield first, done
                 first = done = number
-                self._chunk.used = length
+                chunk.renew_scratch()
             if is_legacy:
                 self._add_legacy(legacy, row)
                 continue
-            if row[at.STATE] == BatchState.PACKED:
-                self._decompress(row)
-            self.table[done] = row
+            table[done] = row
+            if row[at.STATE] == _PACKED:
+                self._decompress(chunk, done, row[_FACTS].tolist())
             done += 1
         done = self._flush_legacy(legacy, done)
         if done > first:
-            yield self._number(first, done)
+            yield first, done
 
-    def _decompress(self, row: IntegerArray) -> None:
-        """Put header and records of a compressed batch into the scratch, or mark it POISON."""
-        body, size = int(row[at.BODY]), int(row[at.BODY_SIZE])
-        packed = self.buffer.data[body : body + size]
+    def _decompress(self, chunk: Chunk, number: int, fact: list[int]) -> None:
+        """Put header and records of a compressed batch into the scratch, or mark its row POISON."""
+        _, attributes, count, body, size = fact
+        row = chunk.table[number]
+        view = chunk.buffer.data
         try:
-            records = decompress(packed, int(row[at.ATTRIBUTES]) & at.CODEC_MASK, self._max_decompressed_bytes)
+            records = decompress(view[body : body + size], attributes & at.CODEC_MASK, self._max_decompressed_bytes)
         except _UNREADABLE:
-            row[at.STATE], row[at.REASON] = BatchState.POISON, Unreadable.CODEC
+            row[at.STATE], row[at.REASON] = _POISON, Unreadable.CODEC
             return
-        if row[at.COUNT] < 0 or row[at.COUNT] * at.SMALLEST_RECORD > len(records):
-            row[at.STATE], row[at.REASON] = BatchState.POISON, Unreadable.COUNT
+        if count < 0 or count * at.SMALLEST_RECORD > len(records):
+            row[at.STATE], row[at.REASON] = _POISON, Unreadable.COUNT
             return
-        header = self.buffer[body - BATCH_OVERHEAD : body].copy()
-        self._place(row, header, records, BatchState.EXPANDED)
-
-    def _place(
-        self, row: IntegerArray, header: ByteArray, records: bytes | bytearray | memoryview, state: BatchState
-    ) -> None:
-        start = self._reserve(BATCH_OVERHEAD + len(records))
-        body = start + BATCH_OVERHEAD
-        self.buffer[start:body] = header
-        self.buffer[body : body + len(records)] = np.frombuffer(records, np.uint8)
-        row[at.BODY], row[at.BODY_SIZE], row[at.STATE] = body, len(records), state
+        _place(chunk, row, view[body - BATCH_OVERHEAD : body], records, BatchState.EXPANDED)
 
     def _add_legacy(self, run: LegacyRun, row: IntegerArray) -> bool:
         """Take an old message into ``run``; False when it does not fit there and the run must be flushed first."""
         position, size = int(row[at.POSITION]), int(row[at.SIZE])
         try:
-            batch = LegacyRecordBatch(self.buffer[position : position + size].data)
+            batch = LegacyRecordBatch(self._chunk.buffer[position : position + size].data)
             batch.ensure_valid()
             records = list(batch.records(self._max_decompressed_bytes))
         except _UNREADABLE:
@@ -277,17 +354,28 @@ class SegmentReader:
 
     def _flush_legacy(self, run: LegacyRun, done: int) -> int:
         """Write the run's version 2 batch to the scratch and its row to the table; returns the rows done."""
+        table = self._chunk.table
         if run.poison is not None:
-            self.table[done] = run.poison
+            table[done] = run.poison
             run.poison = None
             return done + 1
         if not run.rows:
             return done
         row, batch = run.finish()
-        header: ByteArray = np.frombuffer(batch, np.uint8, BATCH_OVERHEAD)
-        self._place(row, header, memoryview(batch)[BATCH_OVERHEAD:], BatchState.CONVERTED)
-        self.table[done] = row
+        view = memoryview(batch)
+        _place(self._chunk, row, view[:BATCH_OVERHEAD], view[BATCH_OVERHEAD:], BatchState.CONVERTED)
+        table[done] = row
         return done + 1
+
+
+def _place(chunk: Chunk, row: IntegerArray, header: memoryview, records: Buffer, state: BatchState) -> None:
+    """Put an expanded batch into the scratch and say in its row where."""
+    start = chunk.reserve(BATCH_OVERHEAD + len(records))
+    body = start + BATCH_OVERHEAD
+    view = chunk.buffer.data
+    view[start:body] = header
+    view[body : body + len(records)] = records
+    row[at.BODY], row[at.BODY_SIZE], row[at.STATE] = body, len(records), state
 
 
 class LegacyRun:

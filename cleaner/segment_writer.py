@@ -26,13 +26,14 @@ from log.segment import CLEANED_SUFFIX, SEGMENT_FILE_SUFFIXES, LogSegment, file_
 from log.time_index import TimeIndex, TimestampOffset
 from log.transaction_index import AbortedTxn
 from log.unified_log import UnifiedLog
-from protocol.compression import CompressionType, compress
+from protocol.compression import LZ4_DEFAULT_LEVEL, CompressionType, compress_many
 from protocol.record_batch import set_crc
 
 logger = logging.getLogger(__name__)
 
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+_PLACE = [at.OUT_POSITION, at.OUT_SIZE, at.OUT_CODEC]
 #: Copied by one call: between two calls the round can be aborted and throttled.
 COPY_STEP_BYTES = 4 * 1024 * 1024
 
@@ -61,6 +62,8 @@ class CleanedSegment:
         self._entries: list[IntegerArray] = []
         self._index_state: IntegerArray = np.array([0, 0, -1, base_offset], np.int64)
         self._aborted: list[AbortedTxn] = []
+        self._levels: dict[int, int | None] = {}
+        self._packed: ByteArray = np.empty(0, np.uint8)
         self.segment: LogSegment | None = None
         self.bytes_written = 0
         self.size = 0
@@ -110,25 +113,47 @@ class CleanedSegment:
         """The filtered batches as they go to disk; sets their final sizes in ``out_table``."""
         if not np.any(out_table[:written, at.OUT_CODEC]):
             return out.data[:size]
-        packed = bytearray()
-        view = out.data
-        for row in out_table[:written]:
-            start, length = int(row[at.OUT_POSITION]), int(row[at.OUT_SIZE])
-            if row[at.OUT_CODEC]:
-                batch = self._compressed(view[start : start + length], int(row[at.OUT_CODEC]))
-                row[at.OUT_SIZE] = len(batch)
-                packed += batch
-            else:
-                packed += view[start : start + length]
-        return memoryview(packed)
+        # Incompressible data grow by a 255th and a little for each block and frame.
+        room = size + size // 128 + 64 * written
+        if len(self._packed) < room:
+            self._packed = np.empty(room, np.uint8)
+        row = target = 0
+        codecs = out_table[:written, at.OUT_CODEC].tolist()
+        fast = (0, at.LZ4) if self._level(at.LZ4) in (None, LZ4_DEFAULT_LEVEL) else (0,)
+        while row < written:
+            if codecs[row] in fast:
+                done, target = self._engine.pack(out, out_table, (row, written), self._packed, target)
+                if done > row:
+                    row = done
+                    continue
+            end = row + 1
+            while end < written and codecs[end] == codecs[row]:
+                end += 1
+            target = self._pack_alike(out, out_table[row:end], codecs[row], target)
+            row = end
+        return self._packed.data[:target]
 
-    def _compressed(self, batch: memoryview, codec: int) -> bytearray:
-        level = self._log.config.values.get(f"compression.{CompressionType(codec).name.lower()}.level")
-        packed = bytearray(batch[: at.BATCH_OVERHEAD])
-        packed += compress(batch[at.BATCH_OVERHEAD :], codec, level)
-        packed[8:12] = (len(packed) - at.LOG_OVERHEAD).to_bytes(4, "big")
-        set_crc(packed, 0, len(packed))
-        return packed
+    def _pack_alike(self, out: ByteArray, rows: IntegerArray, codec: int, target: int) -> int:
+        """Pack batches of one codec by way of its library; returns the end."""
+        view, packed = out.data, self._packed.data
+        places = rows[:, [at.OUT_POSITION, at.OUT_SIZE]].tolist()
+        bodies = [view[start + at.BATCH_OVERHEAD : start + size] for start, size in places]
+        for number, body in enumerate(compress_many(bodies, codec, self._level(codec)) if codec else bodies):
+            start, end = places[number][0], target + at.BATCH_OVERHEAD + len(body)
+            packed[target : target + at.BATCH_OVERHEAD] = view[start : start + at.BATCH_OVERHEAD]
+            packed[target + at.BATCH_OVERHEAD : end] = body
+            if codec:
+                packed[target + 8 : target + 12] = (end - target - at.LOG_OVERHEAD).to_bytes(4, "big")
+                set_crc(packed, target, end - target)
+            rows[number, at.OUT_SIZE] = end - target
+            target = end
+        return target
+
+    def _level(self, codec: int) -> int | None:
+        if codec not in self._levels:
+            name = CompressionType(codec).name.lower()
+            self._levels[codec] = self._log.config.values.get(f"compression.{name}.level")
+        return self._levels[codec]
 
     def index(self, out_table: IntegerArray, written: int) -> None:
         """Note the index entries of written (or passed) batches, sizes final."""

@@ -36,6 +36,8 @@ def _run_all(engine: KernelEngine) -> None:
     out_table: IntegerArray = np.zeros((4, at.OUT_COLUMNS), np.int64)
     stats: IntegerArray = np.zeros(at.STATS, np.int64)
     _, _, written = engine.filter(buffer, table, (0, rows), (bits, 0), (1, 2), (out, out_table), stats)
+    engine.expand(buffer, table, (0, rows), len(batch), (len(buffer), len(buffer), len(buffer)))
+    engine.pack(out, out_table, (0, written), np.zeros(1024, np.uint8), 0)
     state: IntegerArray = np.zeros(4, np.int64)
     engine.index_entries(out_table, written, 0, state, np.zeros((4, 4), np.int64))
 

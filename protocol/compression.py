@@ -25,12 +25,15 @@ from __future__ import annotations
 
 import struct
 import zlib
+from contextlib import contextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protocol.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     import zstandard
 
 Buffer = bytes | bytearray | memoryview
@@ -97,6 +100,16 @@ def compress(data: Buffer, codec: int, level: int | None = None, *, magic: int =
     if codec == CompressionType.LZ4 and magic == 0:
         encoded = _with_lz4_header_checksum(encoded, broken=True)
     return encoded
+
+
+def compress_many(parts: Sequence[Buffer], codec: int, level: int | None = None) -> Sequence[Buffer]:
+    """Each of ``parts`` as :func:`compress` has it. Where the library can, all in one call without the interpreter
+    lock: giving it up for every 2.5 KB costs more than compressing them when another thread wants it."""
+    if codec == CompressionType.ZSTD and len(parts) > 1 and all(map(len, parts)):
+        with _zstd_encoder(3 if level is None else level) as encoder:
+            packed: Any = encoder.multi_compress_to_buffer(list(parts), threads=1)
+        return [memoryview(packed[number]) for number in range(len(parts))]
+    return [compress(part, codec, level) for part in parts]
 
 
 class _BoundedOutput:
@@ -244,12 +257,16 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
     return output.value()
 
 
+LZ4_DEFAULT_LEVEL = 9
+"""With it Kafka takes the fast compressor, with any other the one that looks longer."""
+
+
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     import lz4.frame
 
     encoded: bytes = lz4.frame.compress(
         data,
-        compression_level=0 if level is None else max(3, level),
+        compression_level=0 if level in (None, LZ4_DEFAULT_LEVEL) else max(3, level or 0),
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         store_size=False,
@@ -318,6 +335,11 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
     except IndexError:
         decoder = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
     try:
+        if 0 < zstandard.frame_content_size(data) <= min(max_bytes, CHUNK_BYTES):
+            whole = _decompress_zstd_frame(decoder, data)
+            if whole is not None:
+                _idle_zstd_decoders.append(decoder)
+                return whole
         with decoder.stream_reader(data, read_across_frames=True) as reader:
             while chunk := reader.read(output.room()):
                 output.append(chunk)
@@ -327,10 +349,37 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
     return output.value()
 
 
-def _compress_zstd(data: Buffer, level: int | None) -> bytes:
+def _decompress_zstd_frame(decoder: zstandard.ZstdDecompressor, data: Buffer) -> bytes | None:
+    """The one frame of a declared size that ``data`` is, at half the price of a reader; None when it is not that."""
     import zstandard
 
-    return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
+    try:
+        return decoder.decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError:
+        return None  # more frames behind it, or damage: the reader tells
+
+
+#: As the decoders: making an encoder takes 15 µs, 2.5 KB with it 6.
+_idle_zstd_encoders: dict[int, list[zstandard.ZstdCompressor]] = {}
+
+
+@contextmanager
+def _zstd_encoder(level: int) -> Iterator[zstandard.ZstdCompressor]:
+    """An encoder for this thread alone; one that met an error is not kept."""
+    import zstandard
+
+    idle = _idle_zstd_encoders.setdefault(level, [])
+    try:
+        encoder = idle.pop()
+    except IndexError:
+        encoder = zstandard.ZstdCompressor(level=level)
+    yield encoder
+    idle.append(encoder)
+
+
+def _compress_zstd(data: Buffer, level: int | None) -> bytes:
+    with _zstd_encoder(3 if level is None else level) as encoder:
+        return encoder.compress(data)
 
 
 _DECODERS = {

@@ -10,14 +10,14 @@ SCRIPT = """
 import sys
 from pathlib import Path
 
-from cleaner import warm_kernels, kernels, map_kernels, transaction_kernels
+from cleaner import warm_kernels, kernels, lz4_kernels, map_kernels, transaction_kernels
 from cleaner.cleaner import Cleaner, CleanerOptions
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, open_log, whole
 
 def compiled():
     return {
         (module.__name__, name): len(value.signatures)
-        for module in (kernels, map_kernels, transaction_kernels)
+        for module in (kernels, map_kernels, transaction_kernels, lz4_kernels)
         for name, value in vars(module).items() if hasattr(value, "signatures")
     }
 

@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.compression import (
+    LZ4_DEFAULT_LEVEL,
     XERIAL_HEADER,
     XERIAL_MAGIC,
     CompressionType,
     compress,
+    compress_many,
     compression_type_for_name,
     decompress,
 )
@@ -224,3 +226,16 @@ def test_bombs_cost_their_bound_at_most(codec: CompressionType, bomb: bytes) -> 
     finally:
         tracemalloc.stop()
     assert peak < 2 * MEBIBYTE
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("level", [None, 5])
+def test_many_parts_are_compressed_as_each_alone(codec: CompressionType, level: int | None) -> None:
+    parts: list[bytes | bytearray | memoryview] = [TEXT, b"x", TEXT[:100], memoryview(TEXT)[7:900]]
+    for wanted in (parts, parts[:1], [], [b"", TEXT]):
+        packed = compress_many(wanted, codec, None if codec is SNAPPY else level)
+        assert [bytes(decompress(part, codec, MEBIBYTE)) for part in packed] == [bytes(part) for part in wanted]
+
+
+def test_the_default_level_of_lz4_is_the_fast_compressor_as_in_kafka() -> None:
+    assert bytes(compress(TEXT * 9, LZ4, LZ4_DEFAULT_LEVEL)) == bytes(compress(TEXT * 9, LZ4))
