@@ -76,7 +76,7 @@ class ShareMembers:
         try:
             described = describe_share_group(self._group(group_id), topic_names)
         except KafkaError as error:
-            described = DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+            return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
         described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
         return described
 
@@ -168,15 +168,18 @@ class ShareMembers:
         return self._latest_offset(image.name, partition) - state.start_offset - state.delivery_complete_count
 
     def alter_offsets(self, request: alter.AlterShareGroupOffsetsRequest) -> alter.AlterShareGroupOffsetsResponse:
-        """AlterShareGroupOffsets v0. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
-        group = self._empty_group(request.group_id)
-        epoch = group.epoch + 1
+        """AlterShareGroupOffsets v0; a group that is not there is made.
+
+        Raises InvalidGroupIdError, GroupIdNotFoundError for a group of another kind, NonEmptyGroupError.
+        """
+        known = self._runtime.shard_for(request.group_id).groups.get(request.group_id)
+        group = self._empty_group(request.group_id) if known or not request.group_id else ShareGroup(request.group_id)
         initialized = dict(group.initialized)
-        topics = [self._alter_topic(group, topic, initialized, epoch) for topic in request.topics]
-        records = [share_epoch_record(group.group_id, epoch, group.metadata_hash)]
+        topics = [self._alter_topic(group, topic, initialized) for topic in request.topics]
+        records = [] if known else [share_epoch_record(group.group_id, group.epoch, group.metadata_hash)]
         if initialized != group.initialized:
             records.append(initialized_record(group.group_id, initialized))
-        self._runtime.execute(group.group_id, CoordinatorResult(None, records))
+            self._runtime.execute(group.group_id, CoordinatorResult(None, records))
         return alter.AlterShareGroupOffsetsResponse(responses=topics)
 
     def _alter_topic(
@@ -184,7 +187,6 @@ class ShareMembers:
         group: ShareGroup,
         asked: alter.AlterShareGroupOffsetsRequestTopic,
         initialized: dict[bytes, InitializedTopic],
-        epoch: int,
     ) -> alter.AlterShareGroupOffsetsResponseTopic:
         image = self._metadata.find(asked.topic_name)
         topic = alter.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
@@ -196,7 +198,7 @@ class ShareMembers:
                 if image is None or not 0 <= partition.partition_index < image.partition_count:
                     raise UnknownTopicOrPartitionError
                 key = StateKey(group.group_id, image.topic_id, partition.partition_index)
-                self._share.initialize(key, partition.start_offset, epoch)
+                self._share.initialize(key, partition.start_offset, group.epoch)
                 before = initialized.get(image.topic_id, InitializedTopic(image.name, frozenset()))
                 initialized[image.topic_id] = before._replace(partitions=before.partitions | {key.partition})
             except KafkaError as error:
@@ -212,14 +214,13 @@ class ShareMembers:
         for asked in request.topics:
             topic = delete.DeleteShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
             image = self._metadata.find(asked.topic_name)
-            if image is None:
+            known = None if image is None else left.pop(image.topic_id, None)
+            if image is None or known is None:
                 error = UnknownTopicOrPartitionError()
                 topic.error_code, topic.error_message = error.code, error.message
             else:
                 topic.topic_id = image.topic_id
-                known = left.pop(image.topic_id, None)
-                if known is not None:
-                    self._share.delete(keys_of(group.group_id, {image.topic_id: known}))
+                self._share.delete(keys_of(group.group_id, {image.topic_id: known}))
             topics.append(topic)
         if left != group.initialized:
             result = CoordinatorResult(None, [initialized_record(group.group_id, left)])

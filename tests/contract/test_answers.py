@@ -17,7 +17,7 @@ from protocol.api_keys import ApiKey
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.questions import Broker
-from tests.support.scripts import admin, groups, records, topics, transactions
+from tests.support.scripts import admin, groups, records, shares, topics, transactions
 from tests.support.scripts.registry import SCRIPTS, Entry, create
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -40,8 +40,10 @@ ALSO = (
     "describe_user_scram_credentials",
     "expire_delegation_token",
     "renew_delegation_token",
+    *{entry.api for entry in shares.SHARE_SCRIPTS},
 )
-"""APIs without a script of their own; DescribeQuorum tells of a quorum that Tidelog does not have."""
+"""APIs without a script of their own here: share groups have theirs in ``test_share_answers``, and DescribeQuorum tells
+of a quorum that Tidelog does not have."""
 
 DELIBERATE = {
     r"create_topics.*\.topics\[\d+\]\.configs": "keys of newer Kafka, for features of clusters",

@@ -1,4 +1,4 @@
-"""Our record schemas against the definitions inside the group-coordinator and transaction-coordinator jars."""
+"""Our record schemas against the definitions inside the jars of Kafka's three coordinators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordinator import group_records, transaction_records
+from broker.coordinator import group_records, share_records, transaction_records
 from protocol.schema import Message, version_range
 from tests.contract.test_messages import Definition, declared_fields, defined_fields
 from tests.support import kafka_jars
@@ -18,7 +18,7 @@ from tests.support.messages import versions
 
 SCHEMAS = {
     cls.__name__: cls
-    for module in (group_records, transaction_records)
+    for module in (group_records, share_records, transaction_records)
     for cls in vars(module).values()
     if isinstance(cls, type) and issubclass(cls, Message) and cls.__module__ == module.__name__
 }
@@ -64,10 +64,10 @@ def test_schema_agrees_with_the_jar(name: str) -> None:
 
 
 @pytest.mark.java
-def test_every_kind_of_record_of_consumer_groups_is_declared() -> None:
+def test_every_kind_of_record_of_groups_is_declared() -> None:
     kinds = {
         definition["apiKey"]
         for name, definition in definitions().items()
-        if name.endswith("Key") and not name.startswith(("Share", "Streams", "Transaction"))
+        if name.endswith("Key") and not name.startswith(("ShareSnapshot", "ShareUpdate", "Streams", "Transaction"))
     }
     assert kinds == set(group_records.RECORD_TYPES)

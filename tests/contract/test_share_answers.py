@@ -1,0 +1,84 @@
+"""Share groups: the same questions to Tidelog and to Apache Kafka, the same answers.
+
+As ``test_answers``, which compares the other APIs; the questions are in ``tests/support/scripts/shares.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.contract.test_answers import AT_ONCE, OVERRIDES, differences, until_ready
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.broker import TidelogProcess
+from tests.support.questions import Broker
+from tests.support.scripts import shares
+from tests.support.scripts.registry import Entry
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+STATE_TOPIC = {"share.coordinator.state.topic.num.partitions": "1"}
+KAFKAS = {
+    **AT_ONCE,
+    "group.share.assignment.interval.ms": "0",
+    "group.share.min.assignment.interval.ms": "0",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+
+DELIBERATE = {
+    r"share_group_(heartbeat|describe).*epoch": "a group assigns with its first heartbeat, in epoch 1; members compare",
+    r"share_fetch.*'share_session_epoch': 0,.*x06.*": "an unknown topic has its own error; Kafka fails",
+    r"share_acknowledge.*'acknowledgement_batches': \[\].*\.responses": "a partition without batches is answered too",
+    r"describe_share_group_offsets.*'group_id': ''.*": "no group is called nothing; Kafka fails",
+    r"describe_share_group_offsets.*'topic_name': 'none'.* closed": "an unknown topic beside others; Kafka fails",
+}
+"""What differs -- question, field and both values, matched from the start -- and the reason."""
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Broker]]:
+    directory = tmp_path_factory.mktemp("share-answers")
+    kafka = ApacheKafka(directory / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS})
+    with kafka as theirs, TidelogProcess(directory / "tidelog", {**OVERRIDES, **STATE_TOPIC}) as ours:
+        pair = Broker(ours.bootstrap), Broker(theirs.bootstrap)
+        for broker in pair:
+            until_ready(broker)
+        yield pair
+        for broker in pair:
+            broker.close()
+
+
+def spread(answer: Any) -> Any:
+    """The answer with acquired records one by one: into which runs they are put is the broker's choice."""
+    if isinstance(answer, list):
+        return [spread(each) for each in answer]
+    if not isinstance(answer, dict):
+        return answer
+    found = {key: spread(value) for key, value in answer.items()}
+    if "acquired_records" in answer:
+        found["acquired_records"] = sorted(
+            f"{offset} x{run['delivery_count']}"
+            for run in answer["acquired_records"]
+            for offset in range(run["first_offset"], run["last_offset"] + 1)
+        )
+    return found
+
+
+@pytest.mark.parametrize("entry", shares.SHARE_SCRIPTS, ids=lambda entry: entry.run.__name__)
+def test_same_answers(brokers: tuple[Broker, Broker], entry: Entry) -> None:
+    ranges = [broker.versions()[entry.api_key] for broker in brokers]
+    assert ranges[0] == ranges[1]
+    found = []
+    for version in range(ranges[0][0], ranges[0][1] + 1):
+        for broker in brokers:
+            broker.begin()
+            entry.run(broker, version)
+        ours, theirs = (broker.answers for broker in brokers)
+        assert len(ours) == len(theirs)
+        for (question, our), (_, their) in zip(ours, theirs, strict=True):
+            found += [f"{question} {difference}" for difference in differences(spread(our), spread(their))]
+    assert [each for each in found if not any(re.match(pattern, each) for pattern in DELIBERATE)] == []

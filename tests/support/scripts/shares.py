@@ -1,0 +1,450 @@
+"""Share groups (KIP-932): members, sessions, acquiring and acknowledging, offsets.
+
+A table of its own: share partitions need ``__share_group_state``, and groups their configuration, before they answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.questions import Broker
+from tests.support.scripts.groups import joined
+from tests.support.scripts.registry import WAIT_S, Entry, Script, batch, create, topic_id, write
+
+UNKNOWN_ID = b"\x06" * 16
+GROUP_RESOURCE = 32
+SET = 0
+SETTLE_S = 0.3
+"""What Kafka does behind an answer takes less: releasing what a session held, writing markers."""
+SHARE_SCRIPTS: list[Entry] = []
+
+
+def share_script(api: str) -> Callable[[Script], Script]:
+    """Register a script for an API of share groups."""
+
+    def register(run: Script) -> Script:
+        SHARE_SCRIPTS.append(Entry(api, run))
+        return run
+
+    return register
+
+
+def configured(broker: Broker, group: str, **configs: str) -> None:
+    """Set configs of a group; it reads from the earliest record."""
+    pairs = {"share.auto.offset.reset": "earliest", **{key.replace("_", "."): value for key, value in configs.items()}}
+    entries = [{"name": key, "value": value, "config_operation": SET} for key, value in pairs.items()]
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": entries}
+    answer = broker.ask_quietly("incremental_alter_configs", 1, resources=[resource])
+    assert answer.responses[0].error_code == 0, answer
+
+
+def member(broker: Broker, group: str, topic: str, member_id: str = "m") -> int:
+    """A member with an assignment; returns its epoch."""
+    deadline = time.monotonic() + WAIT_S
+    epoch = 0
+    while True:
+        names = [topic] if epoch == 0 else None
+        answer = broker.ask_quietly(
+            "share_group_heartbeat",
+            1,
+            group_id=group,
+            member_id=member_id,
+            member_epoch=epoch,
+            subscribed_topic_names=names,
+        )
+        assert answer.error_code == 0, answer
+        epoch = answer.member_epoch
+        if answer.assignment is not None and answer.assignment.topic_partitions:
+            return int(epoch)
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.05)
+
+
+def left(broker: Broker, group: str, member_id: str = "m") -> None:
+    """The member leaves and closes its connection."""
+    fields = {"group_id": group, "member_id": member_id, "member_epoch": -1}
+    answer = broker.ask_quietly("share_group_heartbeat", 1, **fields)
+    assert answer.error_code == 0, answer
+    broker.close()
+    time.sleep(SETTLE_S)
+
+
+class Reader:
+    """A member of a share group that fetches."""
+
+    def __init__(self, broker: Broker, group: str, topic: str, member_id: str = "m") -> None:
+        self.broker = broker
+        self.topic_id = topic_id(broker, topic)
+        self.who = {"group_id": group, "member_id": member_id}
+        self.epoch = 0
+
+    def fetch(
+        self, version: int, *acknowledgements: tuple[int, int, list[int]], quiet: bool = False, **fields: Any
+    ) -> Any:
+        """One ShareFetch of partition 0."""
+        ask = self.broker.ask_quietly if quiet else self.broker.ask
+        answer = ask("share_fetch", version, **self.request(*acknowledgements, **fields))
+        self.epoch += 1
+        return answer
+
+    def acknowledge(self, version: int, *acknowledgements: tuple[int, int, list[int]], **fields: Any) -> Any:
+        """One ShareAcknowledge of partition 0."""
+        values = {**self.who, "share_session_epoch": self.epoch, "topics": self.topics(*acknowledgements), **fields}
+        answer = self.broker.ask("share_acknowledge", version, **values)
+        self.epoch += 1
+        return answer
+
+    def topics(self, *acknowledgements: tuple[int, int, list[int]]) -> list[dict[str, Any]]:
+        batches = [
+            {"first_offset": first, "last_offset": last, "acknowledge_types": types}
+            for first, last, types in acknowledgements
+        ]
+        partition = {"partition_index": 0, "acknowledgement_batches": batches}
+        return [{"topic_id": self.topic_id, "partitions": [partition]}]
+
+    def request(self, *acknowledgements: tuple[int, int, list[int]], **fields: Any) -> dict[str, Any]:
+        return {
+            **self.who,
+            "share_session_epoch": self.epoch,
+            "max_wait_ms": 200,
+            "min_bytes": 1,
+            "max_bytes": 1_000_000,
+            "max_records": 500,
+            "batch_size": 500,
+            "topics": self.topics(*acknowledgements),
+            **fields,
+        }
+
+
+def prepared(broker: Broker, name: str, batches: int = 3, **configs: str) -> Reader:
+    """A topic with batches of ten records, and a group of the same name with one member that has read nothing yet."""
+    create(broker, name)
+    for number in range(batches):
+        write(broker, name, *(f"{number}-{record}".encode() for record in range(10)))
+    configured(broker, name, **configs)
+    member(broker, name, name)
+    reader = Reader(broker, name, name)
+    deadline = time.monotonic() + WAIT_S
+    while True:  # until the share partition is loaded
+        answer = reader.fetch(1, quiet=True, max_records=0)
+        assert answer.error_code == 0, answer
+        if not any(partition.error_code for topic in answer.responses for partition in topic.partitions):
+            return reader
+        assert time.monotonic() < deadline, answer
+
+
+@share_script("share_group_heartbeat")
+def heartbeats(broker: Broker, version: int) -> None:
+    create(broker, "hb")
+    joined(broker, "hb-classic", "hb")
+    asks = [
+        {"group_id": "", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["hb"]},
+        {"group_id": "hb-none", "member_id": "", "member_epoch": 0, "subscribed_topic_names": ["hb"]},
+        {"group_id": "hb-none", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": None},
+        {"group_id": "hb-none", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": []},
+        {"group_id": "hb-none", "member_id": "m", "member_epoch": 1},
+        {"group_id": "hb-none", "member_id": "m", "member_epoch": -1},
+        {"group_id": "hb-none", "member_id": "m", "member_epoch": -2},
+        {"group_id": "hb-none", "member_id": "m", "member_epoch": 0, "rack_id": "", "subscribed_topic_names": ["hb"]},
+        {"group_id": "hb-classic", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["hb"]},
+        {"group_id": "hb-classic", "member_id": "m", "member_epoch": -1},
+    ]
+    for fields in asks:
+        broker.ask("share_group_heartbeat", version, **fields)
+    epoch = member(broker, "hb-group", "hb")
+    group: dict[str, Any] = {"group_id": "hb-group"}
+    broker.ask("share_group_heartbeat", version, **group, member_id="m", member_epoch=epoch)
+    broker.ask("share_group_heartbeat", version, **group, member_id="m", member_epoch=epoch + 7)
+    broker.ask("share_group_heartbeat", version, **group, member_id="other", member_epoch=epoch)
+    broker.ask("share_group_heartbeat", version, **group, member_id="other", member_epoch=-1)
+    full = {"member_id": "m", "member_epoch": epoch, "subscribed_topic_names": ["hb"]}
+    broker.ask("share_group_heartbeat", version, **group, **full)
+    broker.ask("share_group_heartbeat", version, **group, member_id="m", member_epoch=-1)
+    broker.ask("share_group_heartbeat", version, **group, member_id="m", member_epoch=-1)
+
+
+@share_script("share_group_describe")
+def describe(broker: Broker, version: int) -> None:
+    create(broker, "sd", 2)
+    joined(broker, "sd-classic", "sd")
+    member(broker, "sd-group", "sd")
+    groups = ["sd-group", "sd-none", "sd-classic", ""]
+    for flag in (False, True):
+        broker.ask("share_group_describe", version, group_ids=groups, include_authorized_operations=flag)
+    broker.ask("consumer_group_describe", 0, group_ids=["sd-group"])
+    for each in (4, 6):
+        broker.ask("describe_groups", each, groups=["sd-group"])
+    for types in (["share"], ["Share"], ["classic"]):
+        broker.ask("list_groups", 5, types_filter=types, states_filter=["Stable"])
+    broker.ask("delete_groups", 2, groups_names=["sd-group"])
+    left(broker, "sd-group")
+    broker.ask("share_group_describe", version, group_ids=["sd-group"])
+    broker.ask("list_groups", 5, types_filter=["share"], states_filter=["Empty"])
+    broker.ask("delete_groups", 2, groups_names=["sd-group", "sd-none"])
+    broker.ask("share_group_describe", version, group_ids=["sd-group"])
+
+
+@share_script("share_group_heartbeat")
+def other_protocols(broker: Broker, version: int) -> None:
+    """What consumers of the other protocols are told of a share group's id."""
+    create(broker, "op")
+    member(broker, "op-group", "op")
+    join = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000, "protocol_type": "consumer"}
+    broker.ask("join_group", 5, group_id="op-group", protocols=[{"name": "range", "metadata": b""}], **join)
+    broker.ask(
+        "consumer_group_heartbeat",
+        1,
+        group_id="op-group",
+        member_id="c",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=["op"],
+        topic_partitions=[],
+    )
+    partition = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+    commit = {"group_id": "op-group", "topics": [{"name": "op", "partitions": [partition]}]}
+    for each in (8, 9):
+        broker.ask("offset_commit", each, generation_id_or_member_epoch=-1, **commit)
+    asked = [{"group_id": "op-group", "topics": [{"name": "op", "partition_indexes": [0]}]}]
+    broker.ask("offset_fetch", 9, groups=asked)
+    broker.ask("offset_delete", 0, group_id="op-group", topics=[{"name": "op", "partitions": [{"partition_index": 0}]}])
+    broker.ask("heartbeat", 4, group_id="op-group", member_id="m", generation_id=1)
+    broker.ask("leave_group", 4, group_id="op-group", members=[{"member_id": "m"}])
+    left(broker, "op-group")
+
+
+@share_script("share_fetch")
+def sessions(broker: Broker, version: int) -> None:
+    reader = prepared(broker, f"se{version}")
+    other = Reader(broker, f"se{version}", f"se{version}", "other")
+    for fields in (
+        {"group_id": None},
+        {"member_id": None},
+        {"member_id": ""},
+        {"member_id": "x" * 37},
+        {"share_session_epoch": 1},
+        {"share_session_epoch": -1},
+    ):
+        broker.ask("share_fetch", version, **{**other.request(), **fields})
+        acknowledge = {**other.who, "share_session_epoch": 1, "topics": []}
+        broker.ask("share_acknowledge", version, **{**acknowledge, **fields})
+    broker.ask("share_fetch", version, **reader.request(share_session_epoch=reader.epoch + 5))
+    broker.ask("share_fetch", version, **other.request((0, 0, [1])))
+    broker.ask("share_acknowledge", version, **reader.who, share_session_epoch=0, topics=[])
+    broker.ask("share_acknowledge", version, **reader.who, share_session_epoch=77, topics=[])
+    unknown: list[dict[str, Any]] = [{"topic_id": UNKNOWN_ID, "partitions": [{"partition_index": 0}]}]
+    absent: list[dict[str, Any]] = [{"topic_id": reader.topic_id, "partitions": [{"partition_index": 9}]}]
+    for topics in (unknown, absent):
+        broker.ask("share_fetch", version, **other.request(topics=topics, share_session_epoch=0))
+        broker.ask("share_acknowledge", version, **other.who, share_session_epoch=1, topics=topics)
+        types = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}]
+        for topic in topics:
+            topic["partitions"][0]["acknowledgement_batches"] = types
+        broker.ask("share_acknowledge", version, **other.who, share_session_epoch=2, topics=topics)
+        for topic in topics:
+            del topic["partitions"][0]["acknowledgement_batches"]
+    reader.fetch(version)
+    reader.fetch(version, topics=[])
+    reader.fetch(version, topics=[], forgotten_topics_data=[{"topic_id": reader.topic_id, "partitions": [0]}])
+    broker.ask("share_fetch", version, **reader.request(share_session_epoch=-1, topics=[]))
+    broker.ask("share_fetch", version, **reader.request(share_session_epoch=-1, topics=[]))
+
+
+@share_script("share_fetch")
+def acquiring(broker: Broker, version: int) -> None:
+    reader = prepared(broker, f"aq{version}", 6)
+    reader.fetch(version, max_records=1)
+    reader.fetch(version, max_records=15, batch_size=10)
+    reader.fetch(version, batch_size=10)
+    reader.fetch(version, max_wait_ms=10)
+    reader.fetch(version, (10, 19, [2]), (20, 24, [2]), max_records=0)
+    reader.fetch(version, max_records=500)
+    reader.fetch(version, (0, 9, [1]), (12, 13, [1]), (30, 39, [3]), max_wait_ms=10)
+    reader.fetch(version, (10, 11, [0, 2]), max_wait_ms=10)
+    reader.fetch(version, max_bytes=1, max_wait_ms=10)
+    reader.fetch(version, max_bytes=0, max_wait_ms=10)
+    write(broker, f"aq{version}", b"new")
+    reader.fetch(version, min_bytes=1_000, max_wait_ms=50)
+
+
+@share_script("share_fetch")
+def strictly(broker: Broker, version: int) -> None:
+    if version < 2:
+        return
+    reader = prepared(broker, "st", 3)
+    for count in (4, 10, 500):
+        reader.fetch(version, max_records=count, share_acquire_mode=1)
+    reader.fetch(version, (0, 3, [2]), (8, 11, [2]), max_records=0)
+    reader.fetch(version, max_records=3, share_acquire_mode=1)
+    reader.fetch(version, max_records=30, share_acquire_mode=1)
+
+
+@share_script("share_acknowledge")
+def acknowledging(broker: Broker, version: int) -> None:
+    reader = prepared(broker, f"ac{version}", 3)
+    reader.fetch(version, max_records=20)
+    for bad in (
+        (5, 4, [1]),
+        (0, 4, []),
+        (0, 4, [1, 1]),
+        (0, 4, [5]),
+        (0, 4, [-1]),
+        (0, 4, [4]),
+        (0, 100, [1]),
+        (100, 110, [1]),
+        (25, 25, [1]),
+    ):
+        reader.acknowledge(version, bad)
+    reader.acknowledge(version, (5, 9, [1]), (3, 4, [1]))
+    reader.acknowledge(version, (0, 4, [1]), (4, 6, [1]))
+    reader.acknowledge(version)
+    reader.acknowledge(version, topics=[])
+    reader.acknowledge(version, (0, 4, [1]), (5, 9, [1, 2, 3, 0, 1]))
+    reader.acknowledge(version, (0, 4, [1]))
+    reader.acknowledge(version, (5, 5, [1]))
+    reader.acknowledge(version, (6, 6, [1]))
+    other = Reader(broker, f"ac{version}", f"ac{version}", "other")
+    other.fetch(version, max_records=1)
+    other.acknowledge(version, (10, 19, [1]))
+    reader.acknowledge(version, (10, 12, [1]), share_session_epoch=-1)
+    time.sleep(SETTLE_S)
+    other.fetch(version)
+    other.acknowledge(version, topics=[], share_session_epoch=-1)
+    other.acknowledge(version, topics=[], share_session_epoch=-1)
+
+
+@share_script("share_acknowledge")
+def renewing(broker: Broker, version: int) -> None:
+    reader = prepared(broker, f"rn{version}")
+    reader.fetch(version)
+    if version < 2:
+        return
+    nothing: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 0, "max_records": 0}
+    reader.acknowledge(version, (0, 4, [4]), is_renew_ack=True)
+    reader.acknowledge(version, (0, 4, [4]))
+    reader.fetch(version, (0, 4, [4]), is_renew_ack=True, **nothing)
+    broker.ask("share_fetch", version, **reader.request((0, 4, [4]), is_renew_ack=True))
+    reader.acknowledge(version, (0, 4, [4, 1, 4, 2, 3]), is_renew_ack=True)
+    configured(broker, f"rn{version}", share_renew_acknowledge_enable="false")
+    reader.acknowledge(version, (10, 14, [4]), is_renew_ack=True)
+
+
+@share_script("share_fetch")
+def limit(broker: Broker, version: int) -> None:
+    """A record that is released again and again."""
+    reader = prepared(broker, f"li{version}", 1, share_delivery_count_limit="4")
+    for _ in range(2):
+        reader.fetch(version)
+        reader.fetch(version, (0, 9, [2]), max_records=0)
+    for _ in range(4):
+        answer = reader.fetch(version)
+        data = answer.responses[0].partitions[0]
+        runs = [(run.first_offset, run.last_offset, [2]) for run in data.acquired_records]
+        reader.fetch(version, *runs, max_records=0)
+
+
+@share_script("share_fetch")
+def committed(broker: Broker, version: int) -> None:
+    """read_committed: records of open and aborted transactions."""
+    name = f"tx{version}"
+    create(broker, name)
+    configured(broker, name, share_isolation_level="read_committed")
+    for commit in (True, False, None):
+        transact(broker, name, f"{name}-{commit}", commit=commit)
+        write(broker, name, b"plain")
+    member(broker, name, name)
+    reader = Reader(broker, name, name)
+    reader.fetch(version, quiet=True, max_records=0)
+    reader.fetch(version)
+    reader.fetch(version, max_wait_ms=10)
+
+
+def transact(broker: Broker, topic: str, transactional_id: str, *, commit: bool | None) -> None:
+    """Two records in a transaction that is ended so, or left open."""
+    producer = broker.ask_quietly(
+        "init_producer_id", 3, transactional_id=transactional_id, transaction_timeout_ms=60_000
+    )
+    who = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    topics = [{"name": topic, "partitions": [0]}]
+    added = broker.ask_quietly(
+        "add_partitions_to_txn",
+        3,
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.producer_epoch,
+        v3_and_below_topics=topics,
+    )
+    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0, added
+    records = batch(b"a", b"b", **who, base_sequence=0, is_transactional=True)
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": records}]}]
+    asked = {"transactional_id": transactional_id, "acks": -1, "timeout_ms": 5_000, "topic_data": data}
+    response = broker.ask_quietly("produce", 7, **asked)
+    assert response.responses[0].partition_responses[0].error_code == 0, response
+    if commit is not None:
+        ended = broker.ask_quietly("end_txn", 3, transactional_id=transactional_id, **who, committed=commit)
+        assert ended.error_code == 0, ended
+        time.sleep(SETTLE_S)
+
+
+def of_group(broker: Broker, version: int, group: str, topics: Any) -> Any:
+    return broker.ask("describe_share_group_offsets", version, groups=[{"group_id": group, "topics": topics}])
+
+
+@share_script("describe_share_group_offsets")
+def offsets(broker: Broker, version: int) -> None:
+    name = f"of{version}"
+    reader = prepared(broker, name, 3)
+    for group in (name, "of-none", ""):
+        for topics in (
+            None,
+            [],
+            [{"topic_name": name, "partitions": [0]}],
+            [{"topic_name": name, "partitions": [0, 7]}, {"topic_name": "none", "partitions": [0]}],
+        ):
+            of_group(broker, version, group, topics)
+    reader.fetch(1, max_records=20)
+    reader.acknowledge(1, (10, 14, [1]))
+    of_group(broker, version, name, None)
+    reader.acknowledge(1, topics=[], share_session_epoch=-1)
+    of_group(broker, version, name, None)
+    left(broker, name)
+    of_group(broker, version, name, None)
+
+
+@share_script("alter_share_group_offsets")
+def alter(broker: Broker, version: int) -> None:
+    name = "al"
+    reader = prepared(broker, name, 3)
+    partitions = [{"partition_index": 0, "start_offset": 5}, {"partition_index": 4, "start_offset": 5}]
+    topics = [{"topic_name": name, "partitions": partitions}, {"topic_name": "al-none", "partitions": partitions}]
+    broker.ask("alter_share_group_offsets", version, group_id=name, topics=topics)
+    reader.fetch(1, max_records=20)
+    left(broker, name)
+    for group in ("", "al-other", name):
+        broker.ask("alter_share_group_offsets", version, group_id=group, topics=topics)
+        of_group(broker, 1, group, [{"topic_name": name, "partitions": [0]}])
+    broker.ask("share_group_describe", 1, group_ids=[name, "al-other"])
+    member(broker, name, name)
+    again = Reader(broker, name, name)
+    again.fetch(1, quiet=True, max_records=0)
+    again.fetch(1, max_records=1)
+
+
+@share_script("delete_share_group_offsets")
+def delete(broker: Broker, version: int) -> None:
+    name = "dl"
+    reader = prepared(broker, name, 2)
+    topics = [{"topic_name": name}, {"topic_name": "dl-none"}]
+    broker.ask("delete_share_group_offsets", version, group_id=name, topics=topics)
+    reader.fetch(1, max_records=20)
+    reader.acknowledge(1, (0, 9, [1]))
+    left(broker, name)
+    for group in ("", "dl-other", name, name):
+        broker.ask("delete_share_group_offsets", version, group_id=group, topics=topics)
+        of_group(broker, 1, group, None)
+    member(broker, name, name)
+    again = Reader(broker, name, name)
+    again.fetch(1, quiet=True, max_records=0)
+    again.fetch(1, max_records=1)

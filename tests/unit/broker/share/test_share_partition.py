@@ -1,0 +1,400 @@
+"""The state of a share partition: acquiring, acknowledging, locks, limits, and what a restart makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.share.share_partition import (
+    ACCEPT,
+    GAP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    AcknowledgementBatch,
+    Acquired,
+    AcquireRequest,
+    BatchRange,
+    Limits,
+    SharePartition,
+)
+from broker.share.spans import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, Span
+from protocol.errors import InvalidRecordStateError, InvalidRequestError
+
+LIMITS = Limits(lock_duration_ms=1_000, delivery_count=5, record_locks=200)
+BATCH = 10
+
+
+def batches_from(offset: int, end: int, size: int = BATCH) -> list[BatchRange]:
+    """A log of full batches, from the one that holds the offset on."""
+    return [BatchRange(base, base + size - 1) for base in range(offset // size * size, end, size)]
+
+
+def acquire(
+    partition: SharePartition,
+    member: str = "m",
+    *,
+    end: int = 100,
+    now: float = 0.0,
+    limits: Limits = LIMITS,
+    batches: Sequence[BatchRange] | None = None,
+    **fields: Any,
+) -> list[Acquired]:
+    offset = partition.next_fetch_offset
+    values = {"max_records": 500, "batch_size": 500, "strict": False, **fields}
+    found = batches_from(offset, end) if batches is None else batches
+    return partition.acquire(AcquireRequest(member, offset, found, **values), limits, now)
+
+
+def acknowledge(
+    partition: SharePartition, first: int, last: int, *types: int, member: str = "m", now: float = 0.0
+) -> list[Span]:
+    """Acknowledge, take it over, and return what was to be stored."""
+    change = partition.acknowledge(member, [AcknowledgementBatch(first, last, types)], LIMITS, now)
+    partition.commit(change)
+    return change.batches
+
+
+def test_fresh_records_are_acquired_once() -> None:
+    partition = SharePartition(0)
+    assert acquire(partition, end=30) == [Acquired(0, 29, 1)]
+    assert (partition.start_offset, partition.end_offset, partition.next_fetch_offset) == (0, 29, 30)
+    assert acquire(partition, end=30) == []
+
+
+def test_whole_batches_are_acquired_though_fewer_records_were_asked_for() -> None:
+    assert acquire(SharePartition(0), max_records=15) == [Acquired(0, 19, 1)]
+
+
+def test_a_strict_request_gets_no_record_too_many() -> None:
+    partition = SharePartition(0)
+    assert acquire(partition, max_records=15, strict=True) == [Acquired(0, 14, 1)]
+    assert acquire(partition, max_records=15, strict=True) == [Acquired(15, 29, 1)]
+
+
+def test_acquired_runs_are_cut_at_the_batch_size() -> None:
+    assert acquire(SharePartition(0), end=50, batch_size=20) == [
+        Acquired(0, 19, 1),
+        Acquired(20, 39, 1),
+        Acquired(40, 49, 1),
+    ]
+
+
+def test_a_batch_that_begins_before_the_start_offset_is_acquired_from_there() -> None:
+    assert acquire(SharePartition(5), end=10) == [Acquired(5, 9, 1)]
+
+
+def test_no_more_than_the_lock_limit_is_in_flight() -> None:
+    partition = SharePartition(0)
+    limits = LIMITS._replace(record_locks=25)
+    assert acquire(partition, limits=limits) == [Acquired(0, 29, 1)]  # the batch with the last of them is whole
+    assert not partition.can_acquire(limits)
+    assert acquire(partition, limits=limits) == []
+
+
+def test_what_came_back_is_acquired_though_the_limit_is_reached() -> None:
+    partition = SharePartition(0)
+    limits = LIMITS._replace(record_locks=30)
+    acquire(partition, limits=limits)
+    acknowledge(partition, 10, 19, RELEASE)
+    assert partition.can_acquire(limits)
+    assert acquire(partition, "other", limits=limits) == [Acquired(10, 19, 2)]
+    assert partition.end_offset == 29
+
+
+def test_accepted_records_move_the_start_offset() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=30)
+    assert acknowledge(partition, 0, 9, ACCEPT) == []
+    assert (partition.start_offset, partition.in_flight) == (10, 20)
+    acknowledge(partition, 10, 29, ACCEPT)
+    assert (partition.start_offset, partition.end_offset, partition.spans) == (30, 30, [])
+    assert partition.next_fetch_offset == 30
+
+
+def test_records_accepted_out_of_order_wait_for_those_before_them() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=30)
+    assert acknowledge(partition, 20, 29, ACCEPT) == [Span(20, 29, ACKNOWLEDGED, 1)]
+    assert partition.start_offset == 0
+    change = partition.acknowledge("m", [AcknowledgementBatch(0, 9, [ACCEPT])], LIMITS, 0.0)
+    assert (change.start_offset, change.delivery_complete_count) == (10, 10)
+
+
+def test_each_record_may_have_its_own_acknowledgement() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=10)
+    stored = acknowledge(partition, 1, 5, ACCEPT, RELEASE, RELEASE, REJECT, GAP)
+    assert stored == [
+        Span(1, 1, ACKNOWLEDGED, 1),
+        Span(2, 3, AVAILABLE, 1),
+        Span(4, 4, ARCHIVED, 1),
+        Span(5, 5, ARCHIVED, 1),
+    ]
+    assert partition.next_fetch_offset == 2
+    assert acquire(partition, "other", end=10) == [Acquired(2, 3, 2)]
+
+
+def test_a_renewed_record_is_held_for_longer_and_nothing_is_stored() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=10)
+    change = partition.acknowledge("m", [AcknowledgementBatch(0, 4, [RENEW])], LIMITS, 600.0)
+    assert (change.is_news, change.batches) == (False, [])
+    partition.commit(change)
+    assert partition.next_deadline_ms == 1_000
+    partition.commit(partition.expire(LIMITS, 1_000.0))
+    assert [(span.first, span.last, span.state) for span in partition.spans] == [(0, 4, ACQUIRED), (5, 9, AVAILABLE)]
+    assert partition.next_deadline_ms == 1_600
+
+
+def test_renewal_can_be_switched_off() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=10)
+    with pytest.raises(InvalidRecordStateError):
+        partition.acknowledge("m", [AcknowledgementBatch(0, 4, [RENEW])], LIMITS._replace(renewal=False), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("member", "first", "last", "error"),
+    [
+        ("other", 0, 9, InvalidRecordStateError),
+        ("m", 0, 30, InvalidRequestError),
+        ("m", 40, 49, InvalidRequestError),
+    ],
+)
+def test_acknowledgements_of_others_records_change_nothing(
+    member: str, first: int, last: int, error: type[Exception]
+) -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=30)
+    before = list(partition.spans)
+    with pytest.raises(error):
+        partition.acknowledge(member, [AcknowledgementBatch(first, last, [ACCEPT])], LIMITS, 0.0)
+    assert partition.spans == before
+
+
+def test_one_bad_batch_refuses_all_of_them() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=30)
+    batches = [AcknowledgementBatch(0, 9, [ACCEPT]), AcknowledgementBatch(9, 12, [ACCEPT])]
+    with pytest.raises(InvalidRecordStateError):
+        partition.acknowledge("m", batches, LIMITS, 0.0)
+    assert partition.start_offset == 0
+
+
+def test_nothing_that_was_never_handed_out_is_acknowledged() -> None:
+    with pytest.raises(InvalidRecordStateError):
+        acknowledge(SharePartition(0), 0, 9, ACCEPT)
+
+
+def test_a_record_is_acknowledged_once() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=30)
+    acknowledge(partition, 10, 19, ACCEPT)
+    with pytest.raises(InvalidRecordStateError):
+        acknowledge(partition, 10, 19, ACCEPT)
+
+
+def test_acknowledgements_below_the_start_offset_mean_nothing_any_more() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=30)
+    acknowledge(partition, 0, 9, ACCEPT)
+    assert acknowledge(partition, 0, 9, ACCEPT) == []
+    assert partition.start_offset == 10
+
+
+def test_a_lock_runs_out() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=10)
+    early = partition.expire(LIMITS, 999.0)
+    assert not early.is_news
+    late = partition.expire(LIMITS, 1_000.0)
+    assert late.batches == [Span(0, 9, AVAILABLE, 1)]
+    partition.commit(late)
+    assert acquire(partition, "other", end=10) == [Acquired(0, 9, 2)]
+    with pytest.raises(InvalidRecordStateError):
+        acknowledge(partition, 0, 9, ACCEPT)
+
+
+def test_what_a_member_held_is_available_when_it_is_gone() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=10)
+    acquire(partition, "other", end=20)
+    partition.commit(partition.release("m", LIMITS))
+    assert [(span.first, span.state) for span in partition.spans] == [(0, AVAILABLE), (10, ACQUIRED)]
+
+
+def test_a_record_is_delivered_as_often_as_the_limit_says() -> None:
+    partition = SharePartition(0)
+    limits = LIMITS._replace(delivery_count=2)
+    one = [BatchRange(0, 0)]
+    for count in (1, 2):
+        assert acquire(partition, batches=one, limits=limits) == [Acquired(0, 0, count)]
+        partition.commit(partition.acknowledge("m", [AcknowledgementBatch(0, 0, [RELEASE])], limits, 0.0))
+    assert (partition.start_offset, partition.spans) == (1, [])
+
+
+def test_records_that_come_back_often_end_up_alone() -> None:
+    partition = SharePartition(0)
+    sizes = []
+    for _ in range(7):
+        acquired = acquire(partition, end=8, batches=[BatchRange(0, 7)])
+        assert len({run.delivery_count for run in acquired}) == 1
+        sizes.append((acquired[0].first, acquired[-1].last, acquired[0].delivery_count))
+        partition.commit(partition.release("m", LIMITS))
+    # all, all, all, then halves, then one at a time on the last delivery, which archives it
+    assert sizes == [(0, 7, 1), (0, 7, 2), (0, 7, 3), (0, 3, 4), (0, 0, 5), (1, 1, 5), (2, 2, 5)]
+    assert partition.start_offset == 3
+
+
+def test_what_is_not_in_the_log_any_more_is_archived() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=30)
+    partition.commit(partition.release("m", LIMITS))
+    assert acquire(partition, batches=[BatchRange(20, 29)]) == [Acquired(20, 29, 2)]
+    assert partition.start_offset == 20
+
+
+def test_a_hole_between_batches_is_never_handed_out() -> None:
+    partition = SharePartition(0)
+    acquire(partition, batches=[BatchRange(0, 9)])
+    assert acquire(partition, batches=[BatchRange(50, 59)]) == [Acquired(50, 59, 1)]
+    acknowledge(partition, 0, 9, ACCEPT)
+    assert partition.start_offset == 50
+
+
+def test_records_of_aborted_transactions_are_taken_back() -> None:
+    partition = SharePartition(0)
+    acquired = acquire(partition, end=30)
+    left = partition.drop_aborted([BatchRange(0, 9), BatchRange(15, 16)], acquired)
+    assert left == [Acquired(10, 14, 1), Acquired(17, 29, 1)]
+    assert partition.start_offset == 10
+    acknowledge(partition, 10, 14, ACCEPT)
+    assert partition.start_offset == 17
+
+
+def test_the_start_of_the_log_takes_the_start_offset_along() -> None:
+    partition = SharePartition(0)
+    acquire(partition, end=30)
+    partition.log_start_moved(15)
+    assert (partition.start_offset, partition.end_offset) == (15, 29)
+    assert acknowledge(partition, 0, 9, ACCEPT) == []
+    acknowledge(partition, 10, 19, ACCEPT)
+    assert partition.start_offset == 20
+    partition.log_start_moved(100)
+    assert (partition.start_offset, partition.end_offset, partition.next_fetch_offset) == (100, 100, 100)
+
+
+def test_what_was_in_flight_is_available_after_a_restart() -> None:
+    partition = SharePartition(
+        10, [Span(0, 12, ACKNOWLEDGED, 1), Span(20, 24, AVAILABLE, 3), Span(30, 39, ARCHIVED, 5)]
+    )
+    assert partition.start_offset == 10
+    assert [(span.first, span.last, span.state, span.delivery_count) for span in partition.spans] == [
+        (10, 12, ACKNOWLEDGED, 1),
+        (13, 19, AVAILABLE, 0),
+        (20, 24, AVAILABLE, 3),
+        (25, 29, AVAILABLE, 0),
+        (30, 39, ARCHIVED, 5),
+    ]
+    assert (partition.next_fetch_offset, partition.end_offset) == (13, 39)
+    assert acquire(partition, end=40)[0] == Acquired(13, 19, 1)
+
+
+class Model:
+    """A share partition offset by offset; it knows nothing of spans."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, tuple[str, int, str, float]] = {}
+        self.start = 0
+
+    def trim(self) -> None:
+        while self.states.get(self.start, ("",))[0] == "done":
+            del self.states[self.start]
+            self.start += 1
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("acquire"), st.sampled_from("ab"), st.integers(1, 25), st.booleans()),
+    st.tuples(
+        st.just("acknowledge"),
+        st.sampled_from("ab"),
+        st.integers(0, 60),
+        st.integers(0, 8),
+        st.sampled_from((ACCEPT, RELEASE, REJECT)),
+    ),
+    st.tuples(st.just("release"), st.sampled_from("ab")),
+    st.tuples(st.just("expire"), st.integers(0, 800)),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(STEPS, max_size=40))
+def test_each_offset_goes_its_way_alone(steps: list[tuple[Any, ...]]) -> None:
+    """Spans are a shorter way to say what the model says offset by offset."""
+    partition, model, now = SharePartition(0), Model(), 0.0
+    for step in steps:
+        if step[0] == "acquire":
+            for run in acquire(partition, step[1], end=60, now=now, max_records=step[2], strict=step[3]):
+                for offset in range(run.first, run.last + 1):
+                    state, count, _, _ = model.states.get(offset, ("free", 0, "", 0.0))
+                    assert (state, run.delivery_count) == ("free", count + 1)
+                    model.states[offset] = ("held", count + 1, step[1], now + LIMITS.lock_duration_ms)
+        elif step[0] == "acknowledge":
+            model_acknowledge(partition, model, step)
+        else:
+            if step[0] == "expire":
+                now += step[1]
+                partition.commit(partition.expire(LIMITS, now))
+            else:
+                partition.commit(partition.release(step[1], LIMITS))
+            for offset, (state, count, member, deadline) in list(model.states.items()):
+                over = deadline <= now if step[0] == "expire" else member == step[1]
+                if state == "held" and over:
+                    model.states[offset] = given_back(count)
+        model.trim()
+        check(partition, model)
+
+
+def model_acknowledge(partition: SharePartition, model: Model, step: tuple[Any, ...]) -> None:
+    _, member, first, size, kind = step
+    last = first + size
+    offsets = range(max(first, model.start), last + 1)
+    mine = last >= model.start and all(
+        model.states.get(offset, ("",) * 3)[0:3:2] == ("held", member) for offset in offsets
+    )
+    if last < model.start or mine:
+        acknowledge(partition, first, last, kind, member=member)
+        for offset in offsets:
+            count = model.states[offset][1]
+            model.states[offset] = given_back(count) if kind == RELEASE else ("done", count, "", 0.0)
+    else:
+        with pytest.raises((InvalidRecordStateError, InvalidRequestError)):
+            acknowledge(partition, first, last, kind, member=member)
+
+
+def given_back(count: int) -> tuple[str, int, str, float]:
+    return ("free" if count < LIMITS.delivery_count else "done", count, "", 0.0)
+
+
+def check(partition: SharePartition, model: Model) -> None:
+    names = {AVAILABLE: "free", ACQUIRED: "held", ACKNOWLEDGED: "done", ARCHIVED: "done"}
+    found = {
+        offset: (names[span.state], span.delivery_count, span.member_id)
+        for span in partition.spans
+        for offset in range(span.first, span.last + 1)
+    }
+    expected = {offset: values[:3] for offset, values in model.states.items()}
+    done = {offset for offset, values in expected.items() if values[0] == "done"}
+    assert {offset: found[offset] for offset in found if offset not in done} == {
+        offset: expected[offset] for offset in expected if offset not in done
+    }
+    assert {offset for offset, values in found.items() if values[0] == "done"} == done
+    assert partition.start_offset == model.start
+    free = [offset for offset, values in sorted(expected.items()) if values[0] == "free"]
+    end = max(expected, default=model.start - 1) + 1
+    assert partition.next_fetch_offset == (free[0] if free else end)
