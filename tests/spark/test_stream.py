@@ -1,0 +1,119 @@
+"""``readStream.format("tidelog")``: triggers, restarts and limits; every row once, as Spark's Kafka source gives it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import confluent_kafka
+import pytest
+
+from tests.support.admin import Admin
+from tests.support.broker import TidelogProcess
+from tests.support.spark_topics import Event, event, events, producer, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PARTITIONS = 3
+WAIT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A query that adds to a table what AvailableNow finds, from one checkpoint."""
+
+    spark: SparkSession
+    broker: TidelogProcess
+    topic: str
+    checkpoint: Path
+
+    def run(self, format_name: str = "tidelog", options: Mapping[str, str] | None = None) -> StreamingQuery:
+        """Run it to its end. Raises StreamingQueryException."""
+        given = {
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            "kafka.bootstrap.servers": self.broker.bootstrap,
+            **({"path": str(self.broker.data_directory)} if format_name == "tidelog" else {}),
+            **(options or {}),
+        }
+        rows = self.spark.readStream.format(format_name).options(**given).load()
+        query = (
+            rows.writeStream.format("parquet")
+            .option("path", str(self.checkpoint.with_name("table")))
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S)
+        return query
+
+    def rows(self) -> list[Row]:
+        """All rows so far, by partition and offset."""
+        return self.spark.read.parquet(str(self.checkpoint.with_name("table"))).orderBy("partition", "offset").collect()
+
+    def batch_rows(self) -> list[Row]:
+        """The same through Spark's Kafka source, in one batch."""
+        reader = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self.broker.bootstrap)
+        return reader.option("subscribe", self.topic).load().orderBy("partition", "offset").collect()
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tidelog_broker: TidelogProcess, tmp_path: Path) -> Stream:
+    topic = f"stream-{uuid.uuid4().hex[:8]}"
+    Admin(tidelog_broker.bootstrap).create(topic, PARTITIONS, {"retention.ms": "-1"})
+    return Stream(spark, tidelog_broker, topic, tmp_path / "checkpoint")
+
+
+def test_restarts_and_limits_give_every_row_once_and_lag_is_seen(stream: Stream) -> None:
+    write(producer(stream.broker.bootstrap), stream.topic, events(500, PARTITIONS), flush_every=20)
+    group = f"lag-{stream.topic}"
+    first = stream.run(options={"maxOffsetsPerTrigger": "210", "commitGroup": group})
+    assert [progress.numInputRows for progress in first.recentProgress] == [209, 210, 81]
+    assert _committed(stream, group) == [167, 167, 166]
+
+    write(producer(stream.broker.bootstrap), stream.topic, events(400, PARTITIONS, start=500), flush_every=20)
+    Admin(stream.broker.bootstrap).grow(stream.topic, PARTITIONS + 1)
+    write(producer(stream.broker.bootstrap), stream.topic, _of_partition(PARTITIONS, 60))
+    second = stream.run(options={"maxBytesPerTrigger": "10k"})
+    assert len(second.recentProgress) > 1
+    assert stream.rows() == stream.batch_rows()
+    source = json.loads(second.recentProgress[-1].sources[0].endOffset)
+    assert source[stream.topic] == {"0": 300, "1": 300, "2": 300, "3": 60}
+
+
+def test_a_query_moves_from_sparks_kafka_source_with_its_checkpoint(stream: Stream) -> None:
+    write(producer(stream.broker.bootstrap), stream.topic, events(200, PARTITIONS))
+    stream.run("kafka")
+    write(producer(stream.broker.bootstrap), stream.topic, events(100, PARTITIONS, start=200))
+    moved = stream.run("tidelog")
+    assert sum(progress.numInputRows for progress in moved.recentProgress) == 100
+    assert stream.rows() == stream.batch_rows()
+
+
+def test_a_topic_made_anew_stops_the_query(stream: Stream) -> None:
+    admin = Admin(stream.broker.bootstrap)
+    write(producer(stream.broker.bootstrap), stream.topic, events(100, PARTITIONS))
+    stream.run()
+    admin.delete(stream.topic)
+    admin.create(stream.topic, PARTITIONS)
+    write(producer(stream.broker.bootstrap), stream.topic, events(300, PARTITIONS))
+    with pytest.raises(Exception, match=f"topic {stream.topic} was deleted and made anew"):
+        stream.run(options={"failOnDataLoss": "false"})
+
+
+def _committed(stream: Stream, group: str) -> list[int]:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": stream.broker.bootstrap, "group.id": group})
+    asked = [confluent_kafka.TopicPartition(stream.topic, number) for number in range(PARTITIONS)]
+    found = [entry.offset for entry in consumer.committed(asked, timeout=10)]
+    consumer.close()
+    return found
+
+
+def _of_partition(partition: int, count: int) -> list[Event]:
+    return [replace(event(number), partition=partition) for number in range(count)]
