@@ -1,0 +1,185 @@
+"""Reading beside a broker that lives: passes over a log while it is appended to, rolled, trimmed and cleaned.
+
+Each pass plans and then reads, as a query does, and is checked against what was written: no value is another's, no
+offset comes twice, and nothing is missing that retention or cleaning did not take.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from cleaner.cleaner import Cleaner, CleanerOptions
+from cleaner.engine import ReferenceEngine
+from log.unified_log import UnifiedLog
+from pipeline.columns import Columns
+from pipeline.decode import Isolation, ReadOptions, read_slice
+from pipeline.errors import PipelineError
+from pipeline.options import parse_options
+from pipeline.plan import plan
+from pipeline.request import batch_request
+from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log, whole
+
+ROUNDS = 12
+RECORDS = 60
+KEYS = 25
+SEGMENT_BYTES = 2000
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one query saw, and where the log ended when it was planned."""
+
+    end: int
+    values: Mapping[int, bytes]
+
+
+@dataclass
+class Query(threading.Thread):
+    """Reads the log from end to end, again and again, until told to stop."""
+
+    root: Path
+    options: Mapping[str, str] = field(default_factory=dict)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    passes: list[Pass] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self.stopped.is_set()
+            try:
+                self.passes.append(self._pass())
+            except PipelineError as error:
+                self.errors.append(str(error))
+
+    def _pass(self) -> Pass:
+        options = parse_options(
+            {"path": str(self.root), "subscribe": PARTITION.topic, "bytesPerTask": "700", **self.options}
+        )
+        request = batch_request(options)
+        isolation = Isolation.READ_COMMITTED if options.read_committed else Isolation.READ_UNCOMMITTED
+        read = ReadOptions(isolation, fail_on_data_loss=options.fail_on_data_loss)
+        seen: list[tuple[int, bytes]] = []
+        for piece in plan(request):
+            for batch in read_slice(piece, Columns(("offset", "value")), options=read):
+                seen += zip(*(column.to_pylist() for column in batch), strict=True)
+        offsets = [offset for offset, _ in seen]
+        assert offsets == sorted(set(offsets)), "ascending, none twice"
+        return Pass(request.ranges[0].end, dict(seen))
+
+    def finish(self) -> None:
+        self.stopped.set()
+        self.join()
+        assert self.passes
+
+
+def write_round(log: UnifiedLog, writer: LogWriter, number: int, written: dict[int, bytes]) -> None:
+    for index in range(RECORDS):
+        value = b"%d-%d" % (number, index)
+        written[log.log_end_offset] = value
+        writer.append([(b"key %d" % (index % KEYS), value)])
+
+
+def test_appends_and_rolls(tmp_path: Path) -> None:
+    log = open_log(tmp_path, compacted(segment_bytes=SEGMENT_BYTES))
+    writer, written = LogWriter(log), dict[int, bytes]()
+    write_round(log, writer, 0, written)
+    query = Query(tmp_path)
+    query.start()
+    for number in range(1, ROUNDS):
+        write_round(log, writer, number, written)
+    query.finish()
+    assert not query.errors
+    for seen in query.passes:
+        assert seen.values == {offset: value for offset, value in written.items() if offset < seen.end}
+    assert query.passes[-1].end == log.log_end_offset
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_retention(tmp_path: Path, fail_on_data_loss: str) -> None:
+    log = open_log(tmp_path, compacted(segment_bytes=SEGMENT_BYTES, file_delete_delay_ms=0))
+    writer, written = LogWriter(log), dict[int, bytes]()
+    write_round(log, writer, 0, written)
+    query = Query(tmp_path, {"failOnDataLoss": fail_on_data_loss})
+    query.start()
+    for number in range(1, ROUNDS):
+        write_round(log, writer, number, written)
+        log.maybe_increment_log_start_offset(log.log_end_offset - 2 * RECORDS)
+        log.delete_old_segments(NOW_MS)
+        log.environment.deletions.run()
+    query.finish()
+    assert all("failOnDataLoss=false would go on" in error for error in query.errors)
+    assert fail_on_data_loss == "true" or not query.errors
+    for seen in query.passes:
+        first = min(seen.values)
+        expected = {offset: value for offset, value in written.items() if first <= offset < seen.end}
+        if fail_on_data_loss == "true":
+            assert seen.values == expected, "all from the first one on"
+        assert seen.values.items() <= expected.items()
+        assert max(seen.values) == seen.end - 1
+
+
+def test_cleaning(tmp_path: Path) -> None:
+    log = open_log(tmp_path, compacted(segment_bytes=SEGMENT_BYTES, file_delete_delay_ms=0))
+    writer, written = LogWriter(log), dict[int, bytes]()
+    cleaner = Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024))
+    write_round(log, writer, 0, written)
+    queries = [Query(tmp_path), Query(tmp_path)]
+    for query in queries:
+        query.start()
+    first_dirty = 0
+    for number in range(1, ROUNDS):
+        write_round(log, writer, number, written)
+        writer.roll()
+        cleanable = whole(log, first_dirty)
+        cleaner.clean(cleanable, NOW_MS)
+        first_dirty = cleanable.first_uncleanable_offset
+        log.environment.deletions.run()
+    for query in queries:
+        query.finish()
+        assert not query.errors
+        for seen in query.passes:
+            assert seen.values.items() <= written.items()
+            latest = {offset % RECORDS % KEYS: offset for offset in sorted(written) if offset < seen.end}
+            assert set(latest.values()) <= seen.values.keys(), "the last record of every key"
+
+
+def test_cleaning_of_aborted_transactions(tmp_path: Path) -> None:
+    log = open_log(tmp_path, compacted(segment_bytes=SEGMENT_BYTES, file_delete_delay_ms=0))
+    writer = LogWriter(log)
+    cleaner = Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024))
+    query = Query(tmp_path, {"kafka.isolation.level": "read_committed"})
+    first_dirty, last_good = 0, -1
+    for number in range(ROUNDS * 2):
+        for index in range(8):
+            commit = index % 2 == 0
+            first = writer.transactional(
+                index, [(b"key %d" % index, b"good" if commit else b"bad"), (b"x", b"good" if commit else b"bad")]
+            )
+            writer.end(index, commit=commit)
+            last_good = first if commit else last_good
+        if number == 1:
+            query.start()
+        writer.roll()
+        cleanable = whole(log, first_dirty)
+        cleaner.clean(cleanable, NOW_MS)
+        first_dirty = cleanable.first_uncleanable_offset
+        log.environment.deletions.run()
+    query.finish()
+    assert not query.errors
+    for seen in query.passes:
+        assert set(seen.values.values()) == {b"good"}
+    assert last_good in query.passes[-1].values
