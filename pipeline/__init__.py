@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: Tidelog's logs as DataFrames, and the jobs that export, audit, index, compact and replay them.
+"""The data pipeline on Spark: logs as DataFrames, and the jobs that export, audit, index, compact and replay them.
 
 It reads segment files with the decoder of ``log``; of a running broker it asks at most the end offsets.
 """
