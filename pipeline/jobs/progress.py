@@ -1,6 +1,6 @@
 """A job's progress as people see it: one line on a terminal that changes, a line every few seconds elsewhere.
 
-export: 12 of 40 tasks, 1.5 of 5.0 GB, 0.8 GB/s
+export: 12 of 40 tasks, 1.5 of 5.0 GB, 812.4 MB/s
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TextIO
 
 LINE_EVERY_S = 5.0
 REDRAW_EVERY_S = 0.2
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 
 Clock = Callable[[], float]
 
@@ -55,10 +56,10 @@ class Progress:
     def line(self, tasks_done: int, bytes_done: int) -> str:
         """What is shown when so much is done."""
         seconds = max(self._clock() - self._began, 1e-6)
-        rate = bytes_done / seconds / 1e9
+        unit, name = next((unit, name) for unit, name in _UNITS if self._bytes >= unit or unit == 1)
         return (
             f"{self._job}: {tasks_done} of {self._tasks} tasks, "
-            f"{bytes_done / 1e9:.2f} of {self._bytes / 1e9:.2f} GB, {rate:.2f} GB/s"
+            f"{bytes_done / unit:.1f} of {self._bytes / unit:.1f} {name}, {bytes_done / seconds / 1e6:.1f} MB/s"
         )
 
     def _write(self, line: str) -> None:

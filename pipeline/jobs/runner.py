@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.errors import PipelineError
-from pipeline.jobs.errors import SPARK_INSTALL, JobError, missing
+from pipeline.jobs.errors import SPARK_INSTALL, BadRequestError, JobError, missing
 from pipeline.jobs.progress import Progress
 from protocol.errors import KafkaError
 
@@ -49,7 +49,7 @@ class Task:
 def run_tasks(
     spark: SparkSession | None, tasks: Sequence[Task], work: Callable[[Plan], Result], progress: Progress
 ) -> list[Result]:
-    """The results of ``work(task.plan)``, in the order of ``tasks``. Raises JobError naming a task that failed."""
+    """The results of ``work(task.plan)``, in the order of ``tasks``. Raises JobError or BadRequestError of a task."""
     progress.begin(len(tasks), sum(task.size for task in tasks))
     if not tasks:
         return []
@@ -58,7 +58,8 @@ def run_tasks(
     results: list[Result] = []
     for number, ok, result in sorted(rows, key=lambda row: row[0]):
         if not ok:
-            raise JobError(f"{tasks[number].name}: {pickle.loads(result)}")
+            kind, message = pickle.loads(result)
+            raise kind(f"{tasks[number].name}: {message}")
         results.append(pickle.loads(result))
     return results
 
@@ -68,7 +69,8 @@ def do_task(number: int, plan: bytes, work: Callable[[Any], Any]) -> tuple[int, 
     try:
         return number, True, pickle.dumps(work(pickle.loads(plan)))
     except (PipelineError, KafkaError, OSError) as error:
-        return number, False, pickle.dumps(str(error))
+        kind = BadRequestError if isinstance(error, BadRequestError) else JobError
+        return number, False, pickle.dumps((kind, str(error)))
 
 
 def _here(tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress) -> list[tuple[int, bool, bytes]]:

@@ -9,8 +9,9 @@ from pipeline.options import OffsetSpec, SourceOptions, TopicChoice, parse_optio
 from pipeline.request import Partition, find_bounds
 from pipeline.selection import PartitionDirectory, find_partitions
 
-ALL_TOPICS = TopicChoice(pattern="(?!__).*")
+ALL_PATTERN = "(?!__).*"
 """Every topic but the broker's own."""
+ALL_TOPICS = TopicChoice(pattern=ALL_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)

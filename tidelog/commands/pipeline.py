@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pipeline.jobs.progress import Progress
     from pipeline.jobs.source import LogSource
+    from pipeline.jobs.writing import Target
     from pipeline.offline_logs import Configuration
 
 HELP = "jobs over logs on Spark: export, audit, index, compact, replay, backfill"
@@ -25,6 +26,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 IN_PROCESS = "none"
 DEFAULT_MASTER = "local[*]"
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 EXPORT_HELP = "export topics to a table of Parquet files or of Iceberg, incrementally, each record exactly once"
 AUDIT_HELP = "check logs on disk: checksums, gaps, duplicates, indices; and against an exported table"
@@ -41,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("audit", AUDIT_HELP, _add_audit),
         ("index", INDEX_HELP, _add_index),
         ("compact", COMPACT_HELP, _add_compact),
+        ("replay", REPLAY_HELP, _add_replay),
+        ("backfill", BACKFILL_HELP, _add_backfill),
     ):
         job = jobs.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.",
                               allow_abbrev=False)  # fmt: skip
@@ -118,6 +122,31 @@ def _add_configs(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="a topic configuration, over what the broker's metadata says; may be repeated",
     )
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", required=True, metavar="TOPIC", help="the topic to write to")
+    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the broker to write to")
+    parser.add_argument(
+        "--name", metavar="NAME", help="which run this is: one that was stopped goes on under its name; default: TOPIC"
+    )
+    parser.add_argument("--rate", type=float, metavar="N", help="records per second, all tasks together")
+    parser.add_argument(
+        "--compression", choices=CODECS, default="none", help="codec of the batches; default: %(default)s"
+    )
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    _add_target(parser)
+    parser.add_argument("--from", dest="begin", metavar="WHERE", help="earliest, a time in ms or ISO 8601, or JSON")
+    parser.add_argument("--until", dest="end", metavar="WHERE", help="latest, a time, or JSON {topic:{partition:N}}")
+    parser.add_argument("--by-key", action="store_true", help="partitions by key; default: those the records come from")
+
+
+def _add_backfill(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="PATH", help="Parquet files, or directories of them")
+    _add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -265,4 +294,41 @@ def _compact(arguments: argparse.Namespace) -> int:
     return 0
 
 
-JOBS = {"export": _export, "audit": _audit, "index": _index, "compact": _compact}
+def _target(arguments: argparse.Namespace) -> Target:
+    """Raises BadRequestError."""
+    from pipeline.jobs.errors import BadRequestError
+    from pipeline.jobs.writing import Target
+
+    if arguments.rate is not None and not arguments.rate > 0:
+        raise BadRequestError(f"--rate {arguments.rate}: expected more than 0 records per second")
+    return Target(arguments.bootstrap, arguments.to, CODECS.index(arguments.compression), arguments.rate)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from pipeline.jobs.replay import ReplayRequest, replay, replay_source, report
+    from pipeline.jobs.source import ALL_PATTERN
+
+    names = {"subscribe": arguments.topic, "subscribePattern": arguments.pattern, "assign": arguments.assign}
+    choice = {name: text for name, text in names.items() if text is not None}
+    source = replay_source(arguments.path, choice or {"subscribePattern": ALL_PATTERN}, arguments.begin, arguments.end)
+    request = ReplayRequest(source, _target(arguments), arguments.name or arguments.to, by_key=arguments.by_key)
+    print("\n".join(report(replay(_spark(arguments), request, _progress(arguments)), request)))
+    return 0
+
+
+def _backfill(arguments: argparse.Namespace) -> int:
+    from pipeline.jobs.backfill import BackfillRequest, backfill, report
+
+    request = BackfillRequest(tuple(arguments.files), _target(arguments), arguments.name or arguments.to)
+    print("\n".join(report(backfill(_spark(arguments), request, _progress(arguments)), request)))
+    return 0
+
+
+JOBS = {
+    "export": _export,
+    "audit": _audit,
+    "index": _index,
+    "compact": _compact,
+    "replay": _replay,
+    "backfill": _backfill,
+}

@@ -1,0 +1,177 @@
+"""Backfill: the rows of Parquet files written into a topic, each once.
+
+    a task per file: row groups -> rows -> transactions into the topic (pipeline.jobs.writing); a row's number is its
+    place in the file
+
+Columns are those of an exported table, ``value`` is required: key and value as bytes or text, ``timestamp`` (without:
+now), ``headers``, ``partition`` (without, or null: by key as Kafka's producer, keyless rows in turn). ``topic``,
+``offset`` and ``timestampType`` are passed over: the target's log has its own. Any other column is refused, since it
+would be lost. A file is known by its path and size: one that was changed is another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline.jobs.errors import BadRequestError
+from pipeline.jobs.progress import Progress
+from pipeline.jobs.runner import Task, run_tasks
+from pipeline.jobs.writing import Chunks, Target, TopicWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_PASSED_OVER = ("topic", "offset", "timestampType")
+SUFFIX = ".parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRequest:
+    """Parquet files (or directories of them), where their rows go, and under which name."""
+
+    files: tuple[str, ...]
+    target: Target
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPlan:
+    """One task: a file. ``number`` spreads keyless rows of different files."""
+
+    path: str
+    writer: str
+    target: Target
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillResult:
+    """What was written of one file: ``rows`` now, ``before`` by earlier runs."""
+
+    path: str
+    rows: int
+    before: int
+
+
+def find_files(paths: Iterable[str]) -> list[str]:
+    """The Parquet files that are named, or lie in a directory that is. Raises BadRequestError."""
+    found: list[str] = []
+    for path in paths:
+        if os.path.isdir(path):
+            inside = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIX))
+            if not inside:
+                raise BadRequestError(f"{path} has no file {SUFFIX}: expected Parquet files")
+            found += inside
+        elif os.path.isfile(path):
+            found.append(path)
+        else:
+            raise BadRequestError(f"{path} does not exist: expected a Parquet file or a directory of them")
+    return [os.path.abspath(path) for path in dict.fromkeys(found)]
+
+
+def backfill(
+    spark: SparkSession | None, request: BackfillRequest, progress: Progress | None = None
+) -> list[BackfillResult]:
+    """Write the files' rows. Raises BadRequestError before anything is written, PipelineError."""
+    paths = find_files(request.files)
+    for path in paths:
+        sink_schema(path)
+    slots = 1 if spark is None else min(len(paths), spark.sparkContext.defaultParallelism)
+    target = request.target.share(slots)
+    plans = [BackfillPlan(path, _writer(request.name, path), target, number) for number, path in enumerate(paths)]
+    tasks = [Task(plan.path, os.path.getsize(plan.path), plan) for plan in plans]
+    return run_tasks(spark, tasks, backfill_file, progress or Progress("backfill", quiet=True))
+
+
+def _writer(name: str, path: str) -> str:
+    identity = hashlib.sha256(f"{path}\0{os.path.getsize(path)}".encode()).hexdigest()[:24]
+    return f"backfill-{name}-{identity}"
+
+
+def sink_schema(path: str) -> pa.Schema:
+    """The columns that are written, in the types the sink takes. Raises BadRequestError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise BadRequestError(f"{path} is no Parquet file: {str(error).splitlines()[0]}") from error
+    fields = [_field(path, field) for field in schema if field.name not in _PASSED_OVER]
+    if "value" not in schema.names:
+        raise BadRequestError(f"{path} has no column value: expected one of type string or binary")
+    return pa.schema(fields)
+
+
+def _field(path: str, field: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    is_bytes = any(
+        check(field.type) for check in (kinds.is_binary, kinds.is_string, kinds.is_large_binary, kinds.is_large_string)
+    )
+    known = {
+        "key": (is_bytes, pa.binary(), "string or binary"),
+        "value": (is_bytes, pa.binary(), "string or binary"),
+        "partition": (kinds.is_integer(field.type), pa.int32(), "an integer"),
+        "timestamp": (kinds.is_timestamp(field.type), pa.timestamp("us", tz="UTC"), "a timestamp"),
+        "headers": (kinds.is_list(field.type), pa.list_(header), "a list of (key, value)"),
+    }
+    if field.name not in known:
+        raise BadRequestError(
+            f"{path}: column {field.name} cannot be written; expected some of {', '.join((*known, *_PASSED_OVER))}"
+        )
+    fits, target, expected = known[field.name]
+    if not fits:
+        raise BadRequestError(f"{path}: column {field.name} has type {field.type}, expected {expected}")
+    return pa.field(field.name, target)
+
+
+def backfill_file(plan: BackfillPlan) -> BackfillResult:
+    """Write one file's rows. Raises PipelineError, OSError."""
+    with TopicWriter(plan.target, plan.writer, first=plan.number) as writer:
+        done = before = writer.committed() + 1
+        chunks = Chunks(plan.target.chunk_rows)
+        for batch in _rows(plan.path, before):
+            for chunk in chunks.add(batch):
+                done += sum(part.num_rows for part in chunk)
+                writer.write(chunk, done - 1)
+        if rest := chunks.rest():
+            done += sum(part.num_rows for part in rest)
+            writer.write(rest, done - 1)
+    return BackfillResult(plan.path, done - before, before)
+
+
+def _rows(path: str, skipped: int) -> Iterator[pa.RecordBatch]:
+    """The file's rows behind the first ``skipped``, row group by row group."""
+    import pyarrow.parquet as pq
+
+    schema = sink_schema(path)
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if skipped >= rows:
+                skipped -= rows
+                continue
+            for batch in file.iter_batches(row_groups=[group], columns=schema.names):
+                left = batch.slice(min(skipped, batch.num_rows))
+                skipped -= batch.num_rows - left.num_rows
+                if left.num_rows:
+                    yield left.select(schema.names).cast(schema)
+
+
+def report(results: list[BackfillResult], request: BackfillRequest) -> list[str]:
+    """Lines for people."""
+    lines = []
+    for result in results:
+        line = f"{result.path}: {result.rows:,} rows"
+        if result.before:
+            line += f"; {result.before:,} were written before under the name {request.name}"
+        lines.append(line)
+    return lines

@@ -1,0 +1,203 @@
+"""Replay: a range of a log's committed records written into a topic again, in order, each once.
+
+    a task per source partition: slices -> rows, with a header ``replayed-from`` = ``topic-partition@offset``
+    -> transactions into the topic (pipeline.jobs.writing); a row's number is its offset in the source
+
+Keys, values, headers and timestamps are kept. Records go to the partition they come from, or with ``by_key`` to the one
+their key hashes to. Run again under the same name, it goes on behind what is written and writes nothing twice; another
+name begins anew. Replaying into the topic it reads works: the range is fixed when the job starts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pipeline.columns import Columns
+from pipeline.decode import Isolation, read_slice
+from pipeline.export_manifest import id_text
+from pipeline.jobs.errors import BadRequestError
+from pipeline.jobs.progress import Progress
+from pipeline.jobs.runner import Task, run_tasks
+from pipeline.jobs.writing import Chunks, Target, TopicWriter
+from pipeline.options import SourceOptions, parse_options
+from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
+from pipeline.request import batch_request
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+HEADER = "replayed-from"
+_COLUMNS = Columns(("key", "value", "partition", "offset", "timestamp", "headers"))
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """What to replay, where to, and under which name. ``source``: see :func:`replay_source`."""
+
+    source: SourceOptions
+    target: Target
+    name: str
+    by_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """One task: a range of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    slices: tuple[SegmentSlice, ...]
+    target: Target
+    writer: str
+    by_key: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log to read."""
+        return sum(piece.size_bytes for piece in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What was written of one partition: offsets ``start`` to below ``end``; ``resumed`` is where this run began."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    resumed: int
+    rows: int
+
+
+def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: str | None) -> SourceOptions:
+    """Options of a range. ``begin`` and ``end``: ``earliest``/``latest``, a time (ms or ISO 8601), or offsets in JSON.
+
+    ``choice`` is one of subscribe, subscribePattern, assign. Raises OptionError, BadRequestError.
+    """
+    options = {"path": paths, "includeHeaders": "true", "kafka.isolation.level": "read_committed", **choice}
+    options["startingOffsetsByTimestampStrategy"] = "latest"
+    for name, text, default in (("starting", begin, "earliest"), ("ending", end, "latest")):
+        if text is None or text == default or text.lstrip().startswith("{"):
+            options[f"{name}Offsets"] = text or default
+        else:
+            options[f"{name}Timestamp"] = str(moment(text))
+    return parse_options(options)
+
+
+def moment(text: str) -> int:
+    """A time in ms. Raises BadRequestError."""
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadRequestError(f"{text}: expected ms since 1970, an ISO 8601 time, or offsets in JSON") from None
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progress | None = None) -> list[ReplayResult]:
+    """Replay the range. Raises BadRequestError, PipelineError."""
+    if not _NAME.fullmatch(request.name):
+        raise BadRequestError(f"name {request.name}: expected up to 60 letters, digits, dots, dashes, underscores")
+    ranges = batch_request(request.source).ranges
+    slots = 1 if spark is None else min(len(ranges), spark.sparkContext.defaultParallelism)
+    plans = [_plan(wanted, request, request.target.share(slots)) for wanted in ranges if wanted.start < wanted.end]
+    tasks = [Task(f"{plan.topic}-{plan.partition}", plan.size, plan) for plan in plans]
+    return run_tasks(spark, tasks, replay_partition, progress or Progress("replay", quiet=True))
+
+
+def _plan(wanted: OffsetRange, request: ReplayRequest, target: Target) -> ReplayPlan:
+    directory = wanted.directory
+    read = ReadRequest((), request.source.bytes_per_task, read_committed=True)
+    writer = f"replay-{request.name}-{directory.topic}-{id_text(directory.topic_id)}-{directory.partition}"
+    return ReplayPlan(
+        directory.topic,
+        directory.partition,
+        wanted.start,
+        wanted.end,
+        tuple(plan_range(wanted, read)),
+        target,
+        writer,
+        request.by_key,
+    )
+
+
+def replay_partition(plan: ReplayPlan) -> ReplayResult:
+    """Replay one partition's range. Raises PipelineError."""
+    rows = 0
+    with TopicWriter(plan.target, plan.writer, first=plan.partition) as writer:
+        if not plan.by_key and plan.partition >= writer.partitions:
+            raise BadRequestError(
+                f"topic {plan.target.topic} has {writer.partitions} partitions: expected more than {plan.partition} "
+                "(or partitions by key)"
+            )
+        begin = max(plan.start, writer.committed() + 1)
+        chunks = Chunks(plan.target.chunk_rows)
+        for piece in plan.slices:
+            if piece.end_offset <= begin:
+                continue
+            for batch in read_slice(piece, _COLUMNS, isolation=Isolation.READ_COMMITTED):
+                for chunk in chunks.add(_from(batch, begin)):
+                    rows += _write(writer, chunk, plan)
+        if rest := chunks.rest():
+            rows += _write(writer, rest, plan)
+    return ReplayResult(plan.topic, plan.partition, plan.start, plan.end, begin, rows)
+
+
+def _from(batch: pa.RecordBatch, begin: int) -> pa.RecordBatch:
+    """The rows from offset ``begin`` on."""
+    offsets = batch.column("offset").to_numpy()
+    return batch.slice(int(offsets.searchsorted(begin)))
+
+
+def _write(writer: TopicWriter, chunk: list[pa.RecordBatch], plan: ReplayPlan) -> int:
+    last = chunk[-1].column("offset")[-1].as_py()
+    marked = [mark(batch, f"{plan.topic}-{plan.partition}", keep_partition=not plan.by_key) for batch in chunk]
+    writer.write(marked, last)
+    return sum(batch.num_rows for batch in chunk)
+
+
+def mark(batch: pa.RecordBatch, place: str, *, keep_partition: bool) -> pa.RecordBatch:
+    """The rows with ``replayed-from`` behind their headers, ready for the sink."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    headers = batch.column("headers")
+    counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy().astype(np.int64)
+    old = headers.flatten()
+    origin = pc.binary_join_element_wise(f"{place}@", batch.column("offset").cast(pa.string()), "").cast(pa.binary())
+    names = pa.array([HEADER] * batch.num_rows, pa.string())
+    new = pa.StructArray.from_arrays([names, origin], fields=list(old.type))
+    ends = np.cumsum(counts + 1)
+    take = np.empty(int(ends[-1]) if len(ends) else 0, np.int64)
+    is_new = np.zeros(len(take), np.bool_)
+    is_new[ends - 1] = True
+    take[is_new] = len(old) + np.arange(batch.num_rows)
+    take[~is_new] = np.arange(len(old))
+    flat = pa.concat_arrays([old, new]).take(pa.array(take))
+    starts = pa.array(np.concatenate(([0], ends)), pa.int32())
+    marked = pa.ListArray.from_arrays(starts, flat)
+    names_kept = ["key", "value", "timestamp", *(["partition"] if keep_partition else [])]
+    columns = [batch.column(name) for name in names_kept]
+    return pa.RecordBatch.from_arrays([*columns, marked], names=[*names_kept, "headers"])
+
+
+def report(results: list[ReplayResult], request: ReplayRequest) -> list[str]:
+    """Lines for people."""
+    lines = []
+    for result in results:
+        line = (
+            f"{result.topic}-{result.partition}: {result.rows:,} records of offsets {result.start} to {result.end - 1}"
+        )
+        if result.resumed > result.start:
+            line += f"; below {result.resumed} they were written before under the name {request.name}"
+        lines.append(line)
+    return lines or ["nothing in the range"]

@@ -1,0 +1,189 @@
+"""What replay and backfill share: rows written into a topic in transactions, each with how far the source is read.
+
+    rows -> record batches, staged      (pipeline.sink_rows)
+    one transaction: the batches, and in a group the number of the last row   (pipeline.sink_commit)
+
+The transactional id and the group are ``tidelog-spark-<writer>``; a writer reads one stretch of one source in order,
+and numbers its rows. A run that was killed goes on behind the last number that was committed, so a reader of committed
+records sees each row once. One run per writer at a time. The group's offset expires with the broker's
+``offsets.retention.minutes`` (7 days): a run that is repeated later than that would write everything again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from log.records.build import SectionBuilder
+from pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
+from pipeline.jobs.errors import JobError
+from pipeline.sink_commit import Publication, publish
+from pipeline.sink_options import SinkOptions
+from pipeline.sink_rows import BatchBuilder
+from pipeline.sink_task import PartitionCounts
+from pipeline.staging import StagingFile, TaskIdentity, remove_files
+from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Rows of one transaction at most: about 10 MB of 100-byte records.
+CHUNK_ROWS = 100_000
+_INIT, _FETCH = 4, 7
+_PATIENCE_S = 30.0
+_RETRY_S = 0.2
+#: With a rate, transactions are so short that a second has several.
+_CHUNKS_PER_SECOND = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows go: a topic of the brokers at ``bootstrap``; ``codec`` by Kafka's number; records per second and task,
+    None for as fast as it goes."""
+
+    bootstrap: str
+    topic: str
+    codec: int = 0
+    rate: float | None = None
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of one transaction."""
+        return CHUNK_ROWS if self.rate is None else max(1, min(CHUNK_ROWS, int(self.rate / _CHUNKS_PER_SECOND)))
+
+    def share(self, tasks: int) -> Target:
+        """The same for one of ``tasks`` that run side by side."""
+        rate = None if self.rate is None else self.rate / max(tasks, 1)
+        return Target(self.bootstrap, self.topic, self.codec, rate)
+
+
+class Pace:
+    """Holds writing down to a rate."""
+
+    def __init__(
+        self,
+        rate: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._sleep = sleep
+        self._began = clock()
+        self._rows = 0
+
+    def wrote(self, rows: int) -> None:
+        """Wait as long as so many more rows take at the rate."""
+        self._rows += rows
+        if self._rate is not None:
+            ahead = self._rows / self._rate - (self._clock() - self._began)
+            if ahead > 0:
+                self._sleep(ahead)
+
+
+class TopicWriter:
+    """Writes one source's rows. Use as a context; one thread. Raises JobError when the broker does not take them."""
+
+    def __init__(self, target: Target, writer: str, *, first: int = 0) -> None:
+        self._target = target
+        self._writer = writer
+        self._first = first
+        self._stack = ExitStack()
+        self._pace = Pace(target.rate)
+
+    def __enter__(self) -> Self:
+        staging = Path(self._stack.enter_context(TemporaryDirectory(prefix="tidelog-")))
+        self._options = SinkOptions(self._target.bootstrap, staging, topic=self._target.topic, codec=self._target.codec)
+        self._counts = PartitionCounts(self._options)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has. Raises PipelineError."""
+        return self._counts.of(self._target.topic)
+
+    def committed(self) -> int:
+        """The number of the last row that was written under this name, -1 for none. Ends what a killed run left open.
+
+        Raises JobError.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                with Cluster(self._options.bootstrap, self._options.request_timeout_ms / 1000) as cluster:
+                    return _committed(cluster, Publication(self._writer, 0, ()).name)
+            except Trouble as error:
+                if not is_passing(error) or time.monotonic() > deadline:
+                    raise JobError(f"{self._options.bootstrap}: {error}") from error
+                time.sleep(_RETRY_S)
+
+    def write(self, rows: Iterable[pa.RecordBatch], number: int) -> None:
+        """Write rows of one schema in one transaction; ``number`` is that of the last. Raises PipelineError."""
+        batches = list(rows)
+        names = batches[0].schema.names if batches else []
+        task = TaskIdentity(self._writer, number, self._first, 0)
+        builder = BatchBuilder(
+            options=self._options,
+            columns={name: names.index(name) for name in ("key", "value", "partition", "headers", "timestamp")
+                     if name in names},
+            partitions_of=self._counts.of,
+            first=self._first,
+            sections=SectionBuilder(),
+            keyless_bytes={},
+        )  # fmt: skip
+        with StagingFile(self._options.staging, task) as file:
+            for batch in builder.batches(batches):
+                file.append(batch.topic, batch.partition, batch.data, batch.records)
+            staged = file.finish()
+        publish(self._options, Publication(self._writer, number, (staged,)))
+        remove_files([staged])
+        self._pace.wrote(sum(batch.num_rows for batch in batches))
+
+
+def _committed(cluster: Cluster, name: str) -> int:
+    request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+    begun = ask(cluster.coordinator(name, TRANSACTION), request, InitProducerIdResponse, _INIT)
+    raise_for_code(begun.error_code, f"InitProducerId of {name}")
+    wanted = OffsetFetchRequest(group_id=name, topics=None, require_stable=True)
+    answer = ask(cluster.coordinator(name, GROUP), wanted, OffsetFetchResponse, _FETCH)
+    raise_for_code(answer.error_code, f"OffsetFetch of {name}")
+    found = [partition for topic in answer.topics for partition in topic.partitions]
+    for partition in found:
+        raise_for_code(partition.error_code, f"OffsetFetch of {name}")
+    return max((partition.committed_offset for partition in found), default=-1)
+
+
+class Chunks:
+    """Collects rows to transactions: ``add`` gives out a chunk as soon as there are enough."""
+
+    def __init__(self, rows: int) -> None:
+        self._wanted = rows
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterable[list[pa.RecordBatch]]:
+        """The chunks that ``batch`` completes."""
+        while batch.num_rows:
+            part = batch.slice(0, self._wanted - self._rows)
+            batch = batch.slice(part.num_rows)
+            self._held.append(part)
+            self._rows += part.num_rows
+            if self._rows == self._wanted:
+                yield self.rest()
+
+    def rest(self) -> list[pa.RecordBatch]:
+        """What is left."""
+        held, self._held, self._rows = self._held, [], 0
+        return held
