@@ -19,7 +19,7 @@ from pipeline.jobs.errors import BadRequestError, ConflictError, JobError
 from pipeline.jobs.export import ExportRequest, ExportResult, export
 from pipeline.jobs.export_report import report
 from protocol.record_batch import Record
-from tests.support.pipelines import NOW_MS, DataDirectory, fill, write
+from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
 
 OTHER_ID = bytes(range(1, 17))
 
@@ -92,6 +92,18 @@ def test_a_large_last_file_stays(data: DataDirectory) -> None:
     second = run(data, file_bytes=1000)
     assert set(first.manifest.files[:-1]) <= set(second.manifest.files)
     assert shown(rows_of(request_for(data))) == expected(written)
+
+
+def test_aborted_and_open_transactions_are_left_out_and_exported_when_they_commit(data: DataDirectory) -> None:
+    log = data.log("orders")
+    kept = fill(log, 2)
+    fill(log, 1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
+    end_transaction(log, 5, commit=False)
+    kept += fill(log, 1, producer_id=6, producer_epoch=0, base_sequence=0, is_transactional=True)
+    assert run(data).manifest.offsets() == {"orders": {0: kept[-1].offset - 4}}
+    end_transaction(log, 6, commit=True)
+    run(data)
+    assert shown(rows_of(request_for(data))) == expected(kept)
 
 
 def test_everything_is_exported_when_uncommitted_is_asked_for(data: DataDirectory) -> None:
