@@ -13,7 +13,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,15 +41,13 @@ from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka, dump_log_segments, run_tool
 from tests.support.broker import TidelogProcess
 from tests.support.logs import read_bytes
-from tests.support.samples import GROUP, OPEN_TRANSACTION, Picture, Samples, picture
+from tests.support.samples import GROUP, OPEN_TRANSACTION, Picture, Samples, picture, wait_until_cleaned
 from tests.support.zookeeper_kafka import ZooKeeperKafka
 
 pytestmark = pytest.mark.java
 FILE_SYSTEM = OsFileSystem()
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "moving-from-kafka.md"
 PAGE_SOURCE, PAGE_TARGET, PAGE_PROPERTIES = "/var/lib/kafka/data", "/var/lib/tidelog", "server.properties"
-CLEAN_TIMEOUT_S = 60.0
-POLL_S = 0.1
 OFFSETS_PARTITIONS, TRANSACTION_PARTITIONS = 7, 5
 """Not the defaults: the source's own counts must be kept, or groups and transactions look in the wrong partition."""
 KAFKA_SETTINGS = {
@@ -83,26 +80,6 @@ class Written:
 
 
 # ---- the brokers' runs
-
-
-def wait_until_cleaned(data: Path, samples: Samples) -> None:
-    """Until the cleaner has done all it will do in the compacted topics, and log start offsets are on disk."""
-    compacted = [Place(topic, 0) for topic in samples.topics if ".compacted" in topic]
-    deadline = time.monotonic() + CLEAN_TIMEOUT_S
-    while not (
-        all(_cleaned_to(data, place) == _active_segment(data / str(place)) for place in compacted)
-        and Place(samples.name("trimmed"), 0) in read_offset_checkpoint(FILE_SYSTEM, str(data / LOG_START_OFFSET_FILE))
-    ):
-        assert time.monotonic() < deadline, "the cleaner or the checkpoint of start offsets did not come about"
-        time.sleep(POLL_S)
-
-
-def _cleaned_to(data: Path, place: Place) -> int:
-    return read_offset_checkpoint(FILE_SYSTEM, str(data / "cleaner-offset-checkpoint")).get(place, 0)
-
-
-def _active_segment(directory: Path) -> int:
-    return max(int(path.name[:20]) for path in directory.glob("*.log"))
 
 
 def adopt(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

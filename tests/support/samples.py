@@ -11,11 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
+from log.file_system import OsFileSystem
+from log.topic_partition import TopicPartition as Place
 from tests.support.admin import Admin
 from tests.support.real_text import real_lines
 
@@ -35,6 +39,9 @@ _LOADING = (
     KafkaError.NOT_COORDINATOR,
 )
 SEGMENT_BYTES = "30000"
+CLEAN_TIMEOUT_S = 60.0
+POLL_S = 0.1
+FILE_SYSTEM = OsFileSystem()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +178,26 @@ class Samples:
         """What the group has committed."""
         name = self.name("codecs")
         return [TopicPartition(name, partition, 100 + partition, "checked") for partition in range(len(CODECS))]
+
+
+def wait_until_cleaned(data: Path, samples: Samples) -> None:
+    """Until the cleaner has done all it will do in the compacted topics, and log start offsets are on disk."""
+    compacted = [Place(topic, 0) for topic in samples.topics if ".compacted" in topic]
+    deadline = time.monotonic() + CLEAN_TIMEOUT_S
+    while not (
+        all(_cleaned_to(data, place) == _active_segment(data / str(place)) for place in compacted)
+        and Place(samples.name("trimmed"), 0) in read_offset_checkpoint(FILE_SYSTEM, str(data / LOG_START_OFFSET_FILE))
+    ):
+        assert time.monotonic() < deadline, "the cleaner or the checkpoint of start offsets did not come about"
+        time.sleep(POLL_S)
+
+
+def _cleaned_to(data: Path, place: Place) -> int:
+    return read_offset_checkpoint(FILE_SYSTEM, str(data / "cleaner-offset-checkpoint")).get(place, 0)
+
+
+def _active_segment(directory: Path) -> int:
+    return max(int(path.name[:20]) for path in directory.glob("*.log"))
 
 
 def _flush(producer: Any) -> None:
