@@ -89,9 +89,8 @@ class DraftSteps:
         is_new = draft.member_id not in group.members
         if is_new or draft.subscription != before:
             draft.records.append(member_record(group.group_id, draft.member_id, draft.subscription))
-        changed = (is_new and draft.replaced is None) or (
-            (draft.subscription.topic_names, draft.subscription.topic_regex) != (before.topic_names, before.topic_regex)
-        )
+        now, then = draft.subscription, before
+        changed = (now.topic_names, now.topic_regex) != (then.topic_names, then.topic_regex)
         if not changed and group.metadata_version == self.metadata.changes:
             return
         self._resolve_regexes(draft)

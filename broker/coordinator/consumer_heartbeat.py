@@ -32,6 +32,7 @@ from broker.coordinator.consumer_records import (
     epoch_record,
     member_record,
     member_tombstones,
+    target_epoch_record,
     target_record,
 )
 from broker.coordinator.group_records import group_tombstone
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
+FIRST_EPOCH = 1
 
 T = TypeVar("T")
 
@@ -156,12 +158,12 @@ class ConsumerHeartbeats:
         if request.member_epoch != JOIN_EPOCH:
             raise GroupIdNotFoundError(f"Consumer group {request.group_id} not found.")
         if group is None:
-            return self._find_member(ConsumerGroup(request.group_id), request, records)
+            return self._find_member(new_group(request.group_id, records), request, records)
         if not isinstance(group, ClassicGroup):
             raise GroupIdNotFoundError(f"Group {request.group_id} is not a consumer group.")
         if group.is_empty:  # it changes its protocol, its offsets stay
             records.append(group_tombstone(request.group_id))
-            return self._find_member(ConsumerGroup(request.group_id), request, records)
+            return self._find_member(new_group(request.group_id, records), request, records)
         upgraded = self.migration.upgrade(group, records)
         self.check_size(upgraded, request.member_id, request.instance_id)
         draft = self._find_member(upgraded, request, records)
@@ -264,6 +266,14 @@ class ConsumerHeartbeats:
         result = self._remove(group, member, None)
         self.clocks.heard_of(group_id, member_id, member.subscription)  # should the append fail, it is tried again
         return result
+
+
+def new_group(group_id: str, records: list[CoordinatorRecord]) -> ConsumerGroup:
+    """A group without members and with an assignment of nothing, both of epoch 1: epoch 0 is of who is not in yet."""
+    group = ConsumerGroup(group_id)
+    group.epoch = group.assignment_epoch = FIRST_EPOCH
+    records += [epoch_record(group_id, FIRST_EPOCH, 0), target_epoch_record(group_id, FIRST_EPOCH, 0)]
+    return group
 
 
 def leaving_member(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:

@@ -87,7 +87,7 @@ def settle(world: GroupWorld, *member_ids: str) -> dict[str, dict[bytes, list[in
 def test_the_first_member_gets_everything() -> None:
     world = GroupWorld()
     response = join(world, "a")
-    assert (response.member_id, response.member_epoch, response.heartbeat_interval_ms) == ("a", 1, 5_000)
+    assert (response.member_id, response.member_epoch, response.heartbeat_interval_ms) == ("a", 2, 5_000)
     assert partitions(response) == {T: [0, 1, 2, 3]}
     assert group_of(world).state is ConsumerGroupState.STABLE
 
@@ -100,7 +100,7 @@ def test_a_heartbeat_without_news_answers_shortly_and_writes_nothing() -> None:
     world = GroupWorld()
     join(world, "a")
     appends = world.log.appends
-    assert partitions(beat(world, "a", 1)) is None
+    assert partitions(beat(world, "a", 2)) is None
     assert world.log.appends == appends
 
 
@@ -108,7 +108,7 @@ def test_a_full_heartbeat_is_told_the_assignment_again() -> None:
     world = GroupWorld()
     join(world, "a")
     fields = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ["t"], "owned": {T: [0, 1, 2, 3]}}
-    assert partitions(beat(world, "a", 1, **fields)) == {T: [0, 1, 2, 3]}
+    assert partitions(beat(world, "a", 2, **fields)) == {T: [0, 1, 2, 3]}
 
 
 @pytest.mark.parametrize(
@@ -155,29 +155,29 @@ def test_the_group_has_a_size() -> None:
     join(world, "a")
     with pytest.raises(GroupMaxSizeReachedError):
         join(world, "b")
-    beat(world, "a", 1)
+    beat(world, "a", 2)
 
 
 def test_topics_that_do_not_exist_come_when_they_do() -> None:
     world = GroupWorld()
     assert partitions(join(world, "a", "later")) == {}
     world.metadata.put(TopicImage("later", b"L" * 16, 2, {}, False))
-    assert partitions(beat(world, "a", 1)) == {b"L" * 16: [0, 1]}
+    assert partitions(beat(world, "a", 2)) == {b"L" * 16: [0, 1]}
 
 
 def test_topics_that_grow_are_noticed() -> None:
     world = GroupWorld()
     join(world, "a")
     world.metadata.put(TopicImage("t", T, 6, {}, False))
-    assert partitions(beat(world, "a", 1)) == {T: [0, 1, 2, 3, 4, 5]}
+    assert partitions(beat(world, "a", 2)) == {T: [0, 1, 2, 3, 4, 5]}
 
 
 def test_other_topics_change_nothing() -> None:
     world = GroupWorld()
     join(world, "a")
     world.metadata.put(TopicImage("other", b"O" * 16, 6, {}, False))
-    assert partitions(beat(world, "a", 1)) is None
-    assert group_of(world).epoch == 1
+    assert partitions(beat(world, "a", 2)) is None
+    assert group_of(world).epoch == 2
 
 
 # -- reconciliation -------------------------------------------------------------------------------------------------
@@ -187,15 +187,15 @@ def test_partitions_move_only_after_they_were_given_back() -> None:
     world = GroupWorld()
     join(world, "a")
     waiting = join(world, "b")
-    assert (waiting.member_epoch, partitions(waiting)) == (2, {})
-    revoking = beat(world, "a", 1, owned={T: [0, 1, 2, 3]})
-    assert revoking.member_epoch == 1
+    assert (waiting.member_epoch, partitions(waiting)) == (3, {})
+    revoking = beat(world, "a", 2, owned={T: [0, 1, 2, 3]})
+    assert revoking.member_epoch == 2
     kept = partitions(revoking)
     assert kept is not None
-    assert partitions(beat(world, "b", 2, owned={})) is None
-    released = beat(world, "a", 1, owned=kept)
-    assert released.member_epoch == 2
-    got = partitions(beat(world, "b", 2, owned={}))
+    assert partitions(beat(world, "b", 3, owned={})) is None
+    released = beat(world, "a", 2, owned=kept)
+    assert released.member_epoch == 3
+    got = partitions(beat(world, "b", 3, owned={}))
     assert got is not None
     assert sorted(kept[T] + got[T]) == [0, 1, 2, 3]
     assert group_of(world).state is ConsumerGroupState.STABLE
@@ -206,22 +206,22 @@ def test_a_silent_member_is_taken_to_hold_what_it_had() -> None:
     join(world, "a")
     join(world, "b")
     for _ in range(3):
-        assert beat(world, "a", 1).member_epoch == 1
+        assert beat(world, "a", 2).member_epoch == 2
     assert group_of(world).state is ConsumerGroupState.RECONCILING
 
 
 def test_a_lost_answer_may_be_asked_for_with_the_epoch_of_before() -> None:
     world = GroupWorld()
     join(world, "a", "t")
-    beat(world, "a", 1, subscribed_topic_names=["t", "u"], owned={T: [0, 1, 2, 3]})
-    assert beat(world, "a", 1, owned={T: [0, 1, 2, 3]}).member_epoch == 2
+    beat(world, "a", 2, subscribed_topic_names=["t", "u"], owned={T: [0, 1, 2, 3]})
+    assert beat(world, "a", 2, owned={T: [0, 1, 2, 3]}).member_epoch == 3
 
 
-@pytest.mark.parametrize(("epoch", "owned"), [(1, None), (1, {b"?" * 16: [0]}), (3, {})])
+@pytest.mark.parametrize(("epoch", "owned"), [(2, None), (2, {b"?" * 16: [0]}), (4, {})])
 def test_other_epochs_are_fenced(epoch: int, owned: Any) -> None:
     world = GroupWorld()
     join(world, "a", "t")
-    beat(world, "a", 1, subscribed_topic_names=["t", "u"], owned={T: [0, 1, 2, 3]})
+    beat(world, "a", 2, subscribed_topic_names=["t", "u"], owned={T: [0, 1, 2, 3]})
     with pytest.raises(FencedMemberEpochError):
         beat(world, "a", epoch, owned=owned)
 
@@ -229,9 +229,9 @@ def test_other_epochs_are_fenced(epoch: int, owned: Any) -> None:
 def test_a_fenced_member_joins_anew_under_its_id() -> None:
     world = GroupWorld()
     join(world, "a")
-    beat(world, "a", 1, subscribed_topic_names=["t", "u"], owned={T: [0, 1, 2, 3]})
+    beat(world, "a", 2, subscribed_topic_names=["t", "u"], owned={T: [0, 1, 2, 3]})
     response = join(world, "a", "t", "u")
-    assert response.member_epoch == 2
+    assert response.member_epoch == 3
     assert partitions(response) == {T: [0, 1, 2, 3], U: [0, 1, 2, 3]}
 
 
@@ -249,9 +249,9 @@ def test_many_members_settle_with_every_partition_owned_once(assignor: str) -> N
 def test_a_subscription_that_shrinks_gives_partitions_back() -> None:
     world = GroupWorld()
     join(world, "a", "t", "u")
-    answer = beat(world, "a", 1, subscribed_topic_names=["u"], owned={T: [0, 1, 2, 3], U: [0, 1, 2, 3]})
+    answer = beat(world, "a", 2, subscribed_topic_names=["u"], owned={T: [0, 1, 2, 3], U: [0, 1, 2, 3]})
     assert partitions(answer) == {U: [0, 1, 2, 3]}
-    assert beat(world, "a", 1, owned={U: [0, 1, 2, 3]}).member_epoch == 2
+    assert beat(world, "a", 2, owned={U: [0, 1, 2, 3]}).member_epoch == 3
 
 
 # -- patterns -------------------------------------------------------------------------------------------------------
@@ -263,14 +263,14 @@ def test_a_pattern_follows_the_topics() -> None:
     assert partitions(response) == {T: [0, 1, 2, 3], U: [0, 1, 2, 3]}
     world.metadata.put(TopicImage("t-new", b"N" * 16, 1, {}, False))
     world.metadata.put(TopicImage("t-hidden", b"H" * 16, 1, {}, True))
-    assert partitions(beat(world, "a", 1)) == {T: [0, 1, 2, 3], U: [0, 1, 2, 3], b"N" * 16: [0]}
+    assert partitions(beat(world, "a", 2)) == {T: [0, 1, 2, 3], U: [0, 1, 2, 3], b"N" * 16: [0]}
     assert group_of(world).is_subscribed_to("t-new")
 
 
 def test_an_empty_pattern_takes_the_pattern_away() -> None:
     world = GroupWorld()
     join(world, "a", "u", subscribed_topic_regex="t")
-    beat(world, "a", 1, subscribed_topic_regex="")
+    beat(world, "a", 2, subscribed_topic_regex="")
     assert group_of(world).regexes == {}
     assert world.restarted().group().subscribed_topics() == {"u"}
 
@@ -341,7 +341,7 @@ def test_a_silent_member_is_removed() -> None:
     join(world, "b")
     for _ in range(4):
         world.advance(15_000)
-        beat(world, "b", 2, owned={})
+        beat(world, "b", 3, owned={})
     assert set(group_of(world).members) == {"b"}
     assert settle(world, "b") == {"b": {T: [0, 1, 2, 3]}}
 
@@ -351,8 +351,8 @@ def test_a_member_that_does_not_give_back_is_removed_after_its_rebalance_timeout
     join(world, "a")
     join(world, "b")
     for _ in range(3):
-        beat(world, "a", 1)
-        beat(world, "b", 2, owned={})
+        beat(world, "a", 2)
+        beat(world, "b", 3, owned={})
         world.advance(10_000)
     assert set(group_of(world).members) == {"b"}
 
@@ -381,7 +381,7 @@ def test_everything_survives_a_restart() -> None:
     world = GroupWorld()
     join(world, "a", instance_id="i", subscribed_topic_regex="u")
     join(world, "b")
-    beat(world, "a", 1, owned={T: [0, 1, 2, 3], U: [0, 1, 2, 3]})
+    beat(world, "a", 2, owned={T: [0, 1, 2, 3], U: [0, 1, 2, 3]})
     before, after = group_of(world), group_of(world.restarted())
     for name in (
         "epoch",
@@ -403,7 +403,7 @@ def test_members_and_revocations_have_clocks_after_a_restart() -> None:
     world = GroupWorld()
     join(world, "a")
     join(world, "b")
-    beat(world, "a", 1, owned={T: [0, 1, 2, 3]})
+    beat(world, "a", 2, owned={T: [0, 1, 2, 3]})
     again = world.restarted()
     again.advance(30_001)
     assert set(group_of(again).members) == {"b"}
@@ -421,7 +421,7 @@ def test_a_group_may_have_its_own_session_timeout_and_interval() -> None:
     world.advance(49_999)
     assert not group_of(world).is_empty
     world.settings.clear()
-    assert beat(world, "a", 1).heartbeat_interval_ms == 5000
+    assert beat(world, "a", 2).heartbeat_interval_ms == 5000
     world.advance(45_001)
     assert group_of(world).is_empty
 
@@ -465,7 +465,7 @@ def test_classic_requests_to_a_consumer_group_are_of_unknown_members() -> None:
 
 @pytest.mark.parametrize(
     ("member_id", "epoch", "error"),
-    [("a", 1, None), ("a", 2, StaleMemberEpochError), ("b", 1, UnknownMemberIdError), ("", -1, UnknownMemberIdError)],
+    [("a", 2, None), ("a", 3, StaleMemberEpochError), ("b", 2, UnknownMemberIdError), ("", -1, UnknownMemberIdError)],
 )
 def test_members_commit_and_fetch_with_their_epoch(member_id: str, epoch: int, error: type[KafkaError] | None) -> None:
     world = GroupWorld()
@@ -488,8 +488,8 @@ def test_describing_a_consumer_group() -> None:
     group = world.coordinator.describe_consumer_group("g", names, operations=True)
     assert (group.group_state, group.group_epoch, group.assignment_epoch, group.assignor_name) == (
         "Stable",
-        1,
-        1,
+        2,
+        2,
         "range",
     )
     (member,) = group.members
