@@ -1,14 +1,15 @@
 """Chooses who builds record sections from columns: kernels for many rows where numba is there, else plain Python.
 
-The first call with KERNEL_ROWS rows imports the kernels (0.7 s, once per process, from numba's cache on disk; 10 s more
-where nothing is cached yet), in the calling thread: this serves writers outside the broker, which have nothing else to
-do meanwhile. Results are equal (``log.records.build_reference``).
+After KERNEL_ROWS rows the kernels are imported (0.7 s, once per process, from numba's cache on disk; 5 s more where
+nothing is cached yet), in the calling thread: this serves writers outside the broker, which have nothing else to do
+meanwhile. In a process that has them they are used at once. Results are equal (``log.records.build_reference``).
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ByteColumn", "RecordColumns", "SectionBuilder", "Taken", "byte_column", "read_only"]
 
-#: Rows in one go from which importing the kernels pays: the plain version takes 5 µs a row.
-KERNEL_ROWS = 100_000
+#: Rows of one builder after which importing the kernels pays: the plain version takes 10 µs a row.
+KERNEL_ROWS = 50_000
+_KERNELS = "log.records.build_kernels"
 
 
 def read_only(array: IntegerArray) -> IntegerArray:
@@ -61,10 +63,14 @@ class SectionBuilder:
     def __init__(self, kernel_rows: int | None = KERNEL_ROWS) -> None:
         self._kernel_rows = kernel_rows
         self._kernels: ModuleType | None = None
+        self._rows = 0
 
     def expect_rows(self, count: int) -> None:
         """So many rows come next: change over to the kernels, for good, when that is worth it."""
-        if self._kernels is None and self._kernel_rows is not None and count >= self._kernel_rows:
+        if self._kernels is not None or self._kernel_rows is None:
+            return
+        self._rows += count
+        if self._rows >= self._kernel_rows or _KERNELS in sys.modules:
             self._kernels = load_kernels()
 
     def key_hashes(self, keys: ByteColumn) -> IntegerArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import accumulate
 from random import Random
 
@@ -111,8 +112,17 @@ def test_both_engines_hash_keys_alike(keys: list[bytes | None]) -> None:
 
 
 def test_kernels_wait_for_enough_rows() -> None:
+    loaded = sys.modules.pop("log.records.build_kernels")
     builder = SectionBuilder(kernel_rows=10)
-    builder.expect_rows(9)
+    builder.expect_rows(5)
+    builder.expect_rows(4)
     assert builder._kernels is None
-    builder.expect_rows(10)
+    builder.expect_rows(1)
+    assert builder._kernels is load_kernels()
+    sys.modules["log.records.build_kernels"] = loaded
+
+
+def test_kernels_that_are_there_are_used_at_once() -> None:
+    builder = SectionBuilder()
+    builder.expect_rows(1)
     assert builder._kernels is load_kernels()
