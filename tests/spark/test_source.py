@@ -1,0 +1,216 @@
+"""``format("tidelog")`` as a batch source in Spark: what a query says, what comes back, and how mistakes are told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from log.checkpoints import write_partition_metadata
+from log.file_system import OsFileSystem
+from pipeline.segment_files import list_segments
+from protocol.record_batch import Record
+from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill, write
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+pytestmark = pytest.mark.java
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+BATCHES = 40
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataDirectory]:
+    directory = DataDirectory(tmp_path / "data")
+    yield directory
+    directory.close()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DataDirectory, list[Record]]]:
+    """Topic t, two partitions of which the first has 200 records; for tests that only read."""
+    directory = DataDirectory(tmp_path_factory.mktemp("kept") / "data")
+    written = fill(directory.log("t"), BATCHES, compression=4)
+    write(directory.log("t", 1), [Record(0, NOW_MS, None, None, (("h", b"1"), ("h", None)))])
+    yield directory, written
+    directory.close()
+
+
+def load(spark: SparkSession, data: DataDirectory, **given: Any) -> DataFrame:
+    options = {name.replace("__", "."): str(value) for name, value in given.items()}
+    if not {"subscribe", "assign", "subscribePattern"} & options.keys():
+        options["subscribe"] = "t"
+    return spark.read.format("tidelog").options(**options).load(str(data.path))
+
+
+def offsets(frame: DataFrame) -> list[int]:
+    return sorted(row["offset"] for row in frame.select("offset").collect())
+
+
+def test_schema_and_rows(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+    data, written = kept
+    frame = load(spark, data, includeHeaders="true")
+    assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
+        ("key", "binary"), ("value", "binary"), ("topic", "string"), ("partition", "int"), ("offset", "bigint"),
+        ("timestamp", "timestamp"), ("timestampType", "int"), ("headers", "array<struct<key:string,value:binary>>"),
+    ]  # fmt: skip
+    rows = sorted(frame.collect(), key=lambda row: (row["partition"], row["offset"]))
+    for row, record in zip(rows, written, strict=False):
+        when = datetime.fromtimestamp(record.timestamp / 1000, UTC).replace(tzinfo=None)
+        expected = (record.key, record.value, "t", 0, record.offset, when, 0, None)
+        assert (*row[:5], row["timestamp"], *row[6:]) == expected
+    last = rows[-1]
+    assert len(rows) == len(written) + 1
+    assert (last["key"], last["value"], last["partition"]) == (None, None, 1)
+    assert [(header["key"], header["value"]) for header in last["headers"]] == [("h", b"1"), ("h", None)]
+
+
+def test_columns_by_option_and_by_schema(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+    data, written = kept
+    assert load(spark, data, columns="offset, key").columns == ["offset", "key"]
+    reader = spark.read.format("tidelog").schema("value binary, offset bigint")
+    frame = reader.option("assign", '{"t":[0]}').load(str(data.path))
+    assert sorted((row["offset"], row["value"]) for row in frame.collect()) == [(r.offset, r.value) for r in written]
+    with pytest.raises(Exception, match="column offset has type int in the schema: expected bigint"):
+        spark.read.format("tidelog").schema("offset int").option("subscribe", "t").load(str(data.path)).collect()
+
+
+def test_ranges_of_offsets_and_times(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+    data, written = kept
+    place: Mapping[str, Any] = {"assign": '{"t":[0]}'}
+    given = {"startingOffsets": '{"t":{"0":50}}', "endingOffsets": '{"t":{"0":60}}'}
+    assert offsets(load(spark, data, **place, **given)) == list(range(50, 60))
+    times = {"startingTimestamp": written[33].timestamp, "endingTimestamp": written[77].timestamp}
+    assert offsets(load(spark, data, **place, **times)) == list(range(33, 77))
+
+
+def test_one_partition_feeds_many_tasks(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+    data, written = kept
+    for given in ({"minPartitions": 6}, {"bytesPerTask": 1000}, {"maxRecordsPerPartition": 20}):
+        frame = load(spark, data, assign='{"t":[0]}', **given)
+        assert frame.rdd.getNumPartitions() >= 6
+        assert offsets(frame) == [record.offset for record in written]
+
+
+def test_one_key(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+    data, written = kept
+    assert offsets(load(spark, data, key="key-3")) == [record.offset for record in written if record.key == b"key-3"]
+
+
+def test_pushed_filters(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+    data, written = kept
+    low = datetime.fromtimestamp(written[100].timestamp / 1000, UTC).isoformat()
+    conditions = (
+        "offset between 20 and 29",
+        f"timestamp >= timestamp'{low}' and partition = 0",
+        "key = X'6b65792d33' and offset < 50 and value is not null",
+        "partition in (1, 7)",
+        "topic = 'other'",
+        "offset > 10 and (partition = 1 or offset < 20)",
+    )
+    plain = [load(spark, data, bytesPerTask=500).where(condition) for condition in conditions]
+    expected = [offsets(frame) for frame in plain]
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        pushed = [load(spark, data, bytesPerTask=500, pushFilters="true").where(condition) for condition in conditions]
+        assert [offsets(frame) for frame in pushed] == expected
+        tasks = [frame.rdd.getNumPartitions() for frame in pushed]
+    finally:
+        spark.conf.unset(PUSHDOWN)
+    everything = plain[0].rdd.getNumPartitions()
+    assert all(count < everything // 2 + 1 for count in (tasks[0], tasks[3], tasks[4]))
+    assert list(map(len, expected)) == [10, 100, 8, 1, 0, 9]
+    with pytest.raises(Exception, match="PUSHDOWN_DISABLED"):
+        load(spark, data, pushFilters="true").where("offset = 1").collect()
+
+
+def test_in_sql(spark: SparkSession, kept: tuple[DataDirectory, list[Record]]) -> None:
+    data, written = kept
+    spark.sql(f"create or replace temporary view events using tidelog options (path '{data.path}', subscribe 't')")
+    found = spark.sql("select count(*), max(offset) from events where partition = 0").collect()[0]
+    assert tuple(found) == (len(written), written[-1].offset)
+
+
+def test_an_empty_range(spark: SparkSession, data: DataDirectory) -> None:
+    data.log("t")
+    assert load(spark, data).collect() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"startingOfsets": "earliest"}, "option startingofsets is unknown: the nearest is startingOffsets"),
+        ({"subscribe": "nobody"}, "topic nobody has no partition below"),
+        ({"startingOffsets": '{"t":{"0":9999,"1":0}}'}, "offset 9999 of t-0 is beyond the end of the log, 200"),
+        ({"columns": "size"}, "column 'size' is unknown"),
+    ],
+)
+def test_mistakes(
+    spark: SparkSession, kept: tuple[DataDirectory, list[Record]], given: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        load(spark, kept[0], **given).collect()
+
+
+def test_foreign_paths(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "notes").touch()
+    reader = spark.read.format("tidelog").option("subscribe", "t")
+    with pytest.raises(Exception, match="is no Kafka data directory"):
+        reader.load(str(tmp_path)).collect()
+    with pytest.raises(Exception, match="missing does not exist: expected a data directory"):
+        reader.load(str(tmp_path / "missing")).collect()
+
+
+class TestUnderARunningQuery:
+    """Files change after the query was planned and before its tasks read."""
+
+    def planned(self, spark: SparkSession, data: DataDirectory, **given: Any) -> RDD[Row]:
+        rows = load(spark, data, **given).rdd
+        rows.getNumPartitions()  # plans, and keeps the plan
+        return rows
+
+    def test_a_deleted_segment(self, spark: SparkSession, data: DataDirectory) -> None:
+        fill(data.log("t"), BATCHES)
+        lossless, lossy = self.planned(spark, data), self.planned(spark, data, failOnDataLoss="false")
+        segments = list_segments(str(data.path / "t-0"))
+        data.close()
+        os.remove(segments[0].path)
+        with pytest.raises(Exception, match="were deleted while the query ran"):
+            lossless.collect()
+        assert [row["offset"] for row in lossy.collect()] == list(range(segments[1].base_offset, 200))
+
+    def test_a_topic_made_anew(self, spark: SparkSession, data: DataDirectory) -> None:
+        fill(data.log("t"), 3)
+        write_partition_metadata(OsFileSystem(), str(data.path / "t-0"), TOPIC_ID)
+        frame = self.planned(spark, data)
+        data.close()
+        os.rename(data.path / "t-0", data.path / "t-0.0-delete")
+        fill(data.log("t"), 3)
+        write_partition_metadata(OsFileSystem(), str(data.path / "t-0"), bytes(range(1, 17)))
+        with pytest.raises(Exception, match="topic t was deleted and made anew"):
+            frame.collect()
+        shutil.rmtree(data.path / "t-0.0-delete")
+
+    def test_a_damaged_batch(self, spark: SparkSession, data: DataDirectory) -> None:
+        fill(data.log("t"), 3)
+        path = list_segments(str(data.path / "t-0"))[0].path
+        frame = self.planned(spark, data)
+        with open(path, "r+b") as file:
+            file.seek(100)
+            file.write(b"\xff\xfe")
+        with pytest.raises(Exception, match=rf"{path}: corrupt batch at byte 0 \(offset 0\): its checksum"):
+            frame.collect()
+
+    def test_appends_after_planning_are_not_part_of_it(self, spark: SparkSession, data: DataDirectory) -> None:
+        fill(data.log("t"), 5)
+        frame = self.planned(spark, data)
+        fill(data.log("t"), 5)
+        assert [row["offset"] for row in frame.collect()] == list(range(25))
+        assert offsets(load(spark, data)) == list(range(50))
