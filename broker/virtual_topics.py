@@ -12,7 +12,9 @@ Filtering reads the disk and decodes, so it never happens on the loop:
 
 A result without matching records is an empty batch that carries the client's position over the gap. Where the job gave
 up for having read enough, it is handed out at once; at the end of the log only after GAP_WAIT_MS, so that a busy topic
-with few matches does not answer its consumers at every append. Loop thread, but for the jobs.
+with few matches does not answer its consumers at every append. For the same reason a job that reached the end of the
+log is followed by the next one PAUSE_MS later at the earliest: it looks at all that was appended meanwhile. Loop
+thread, but for the jobs.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from log.unified_log import LogAppendInfo, UnifiedLog
 
 GAP_WAIT_MS = 250
+PAUSE_MS = 5
+"""A job takes 0.2 to 0.3 ms of a processor whatever it finds: at a thousand appends a second this saves most of them,
+and a record that matches is seen so much later at most."""
 KEEP_MS = 2_000
 """How long a result may be handed out: what it holds may be cleaned away meanwhile."""
 MAX_RESULTS = 8
@@ -69,6 +74,8 @@ class FilteredLog:
         self._reader = reader
         self._results: OrderedDict[Key, _Result] = OrderedDict()
         self._is_running = False
+        self._pause_until_ms = 0.0
+        self._touch_is_due = False
 
     def __getattr__(self, name: str) -> Any:
         """What is not filtered is the log's own."""
@@ -124,8 +131,14 @@ class FilteredLog:
         return nothing._replace(records=records)
 
     def _start(self, key: Key, reading: Reading) -> None:
-        """Look for what matches, in a worker; one job at a time."""
+        """Look for what matches, in a worker; one job at a time, and at the end of the log not one for each append."""
         if self._is_running:
+            return
+        wait_ms = self._pause_until_ms - self._broker.time.monotonic_ms()
+        if wait_ms > 0:
+            if not self._touch_is_due:
+                self._touch_is_due = True
+                self._broker.timers.schedule(wait_ms, self._touch_after_pause)
             return
         self._is_running = True
         broker, reader, partition = self._broker, self._reader, self._partition
@@ -157,11 +170,17 @@ class FilteredLog:
             matching = join(key[0], matching)
             if matching.is_gap:
                 made_ms = before.made_ms  # the client has waited since then
+        if matching is not None and matching.next_offset >= upper:
+            self._pause_until_ms = self._broker.time.monotonic_ms() + PAUSE_MS
         self._results[key] = _Result(matching, error, upper, made_ms)
         while len(self._results) > MAX_RESULTS:
             self._drop(self._results.popitem(last=False)[1])
         if matching is not None and matching.is_gap and matching.next_offset >= upper:
             self._broker.timers.schedule(GAP_WAIT_MS, self._touch)
+        self._touch()
+
+    def _touch_after_pause(self) -> None:
+        self._touch_is_due = False
         self._touch()
 
     def _touch(self) -> None:

@@ -128,7 +128,8 @@ class LogIndexer:
             self._move_to(watermark)  # what was below it has been cleaned away
             return 1
         try:
-            chunk = memoryview(os.pread(found.records.file.fileno(), found.records.size, found.records.position))
+            chunk = memoryview(bytearray(found.records.size))  # open for writing: kernels take it as it is
+            chunk = chunk[: os.preadv(found.records.file.fileno(), [chunk], found.records.position)]
             self._index(chunk, found.records.position)
         except OSError as error:
             raise KafkaStorageError(f"cannot read {log.topic_partition} for its index: {error}") from error

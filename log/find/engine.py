@@ -1,18 +1,20 @@
 """Chooses who takes rows out of records and puts them into files: the reference, or the kernels once they are loaded.
 
-As ``log.records.engine``: results never depend on it, a broker that indexes little never loads numba.
+As ``log.records.engine``: results never depend on it, and a broker that indexes loads no numba but an image of what it
+compiled (``log.records.array_kernels``).
 """
 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from log.find import reference
 from log.find.reference import Put, Restored, Stop, Walk, Wanted
 
 if TYPE_CHECKING:
     from log.consume_queue import ConsumeQueueFile
+    from log.find.calls import FindCalls
     from log.find.rows import Rows
     from log.index_file import IndexFile
 
@@ -30,19 +32,25 @@ class FindEngine:
     def __init__(self, load_after_bytes: int = LOAD_AFTER_BYTES) -> None:
         self.load_after_bytes = load_after_bytes
         self._work_bytes = 0
-        self.kernels: ModuleType | None = None
+        self.kernels: FindCalls | ModuleType | None = None
 
-    def use_kernels(self, kernels: ModuleType) -> None:
-        """Switch to a loaded kernel module (its numpy side, ``log.find.kernel_calls``); called by the loader."""
+    def use_kernels(self, kernels: FindCalls | ModuleType) -> None:
+        """Switch to loaded kernels (``log.find.calls``, or the module ``log.find.kernel_calls``)."""
         self.kernels = kernels
+
+    def _use_image(self, kernels: Any) -> None:
+        from log.find.calls import FindCalls
+
+        self.use_kernels(FindCalls(kernels))
 
     def _count_work(self, size: int) -> None:
         before = self._work_bytes
         self._work_bytes = before + size
         if before < self.load_after_bytes <= before + size:
-            from log.records.kernel_loader import load_in_background  # subprocess and threading are not cheap to import
+            from log.find.kernel_group import FIND
+            from log.records.kernel_loader import load_array_kernels  # subprocess and threading are not cheap to import
 
-            load_in_background("log.find.kernel_calls", self.use_kernels)
+            load_array_kernels(FIND, self._use_image, self.use_kernels)
 
     def walk_chunk(self, rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int) -> Walk:
         """See :func:`log.find.reference.walk_chunk`."""

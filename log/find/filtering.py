@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from log.fetch import FetchIsolation
+from log.find.engine import ENGINE
 from log.find.hashing import key_hash, key_seed, tag_hash
 from log.find.lookup import MIN_TIME, Query, records_of
 from protocol.errors import KafkaStorageError, OffsetOutOfRangeError
@@ -53,6 +54,8 @@ SLICE_BYTES = 64 * 1024
 """A run of whole batches of this size is sent from the file; a shorter one is copied with what follows."""
 SMALLEST_READ, DENSE_READ, LARGEST_READ = 16 * 1024, 256 * 1024, 1024 * 1024
 _MAX_DELTA = 2**31 - 1
+SMALLEST_RECORD = 7
+"""Bytes of a record: length, attributes, two deltas, two lengths, header count."""
 MAX_KEY_CANDIDATES = 4_000_000
 """Offsets of one key that are remembered; beyond, the log itself is read."""
 
@@ -264,12 +267,26 @@ def matching_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes
             return None
         return batch.view() if len(kept) == len(records) else _rebuild_legacy(batch, kept)
     section = bytes(batch.uncompressed_section())
-    places = [place for place, record in _records_with_places(batch, section) if query.matches(record)]
+    places = _matching_places(batch, section, query)
     if not places:
         return None
     if len(places) == batch.record_count:
         return batch.view()
     return rebuild(batch, section, places)
+
+
+def _matching_places(batch: RecordBatch, section: bytes, query: Query) -> list[tuple[int, int]]:
+    """Where the records lie that match: by a kernel where there is one; it leaves a malformed section to the rest."""
+    if ENGINE.kernels is not None and batch.record_count * SMALLEST_RECORD <= len(section):
+        has_tag = query.tag is not None
+        append_time = batch.timestamp_type == LOG_APPEND_TIME
+        flags = (query.key is not None) | has_tag << 1 | append_time << 2
+        asked = (flags, batch.base_timestamp, batch.max_timestamp, query.begin, query.end, 0)
+        texts = (query.key or b"", (query.tag_header or "").encode(), query.tag or b"")
+        places = ENGINE.kernels.match_records(section, batch.record_count, asked, texts)
+        if places is not None and not (has_tag and query.tag_header is None):
+            return places
+    return [place for place, record in _records_with_places(batch, section) if query.matches(record)]
 
 
 def _records_with_places(batch: RecordBatch, section: bytes) -> Iterator[tuple[tuple[int, int], Record]]:

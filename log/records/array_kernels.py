@@ -17,6 +17,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from log.records.machine_code import Image, ImageError, LoadedImage, extract, merge
@@ -137,6 +138,8 @@ def _flatten_buffer(argument: Array, buffer: Any, flat: list[int], kept: list[An
         raise TypeError(f"a buffer of {view.nbytes} bytes, expected {argument.items} in one dimension")
     if not view.nbytes:
         address = 0
+    elif isinstance(buffer, bytes):
+        address = ctypes.cast(ctypes.c_char_p(buffer), ctypes.c_void_p).value or 0
     elif view.readonly:
         copied = ctypes.create_string_buffer(view.tobytes(), view.nbytes)
         kept.append(copied)
@@ -147,6 +150,31 @@ def _flatten_buffer(argument: Array, buffer: Any, flat: list[int], kept: list[An
         address = ctypes.addressof(first)
     count = view.nbytes // size
     flat += (0, 0, count, size, address, count, size)
+
+
+# ---- with numba
+
+
+def numba_callers(group: KernelGroup, kernels: Mapping[str, Any]) -> SimpleNamespace:
+    """Numba's ``kernels`` called as :class:`ArrayKernels` are: any buffer will do for an array of one dimension."""
+
+    def caller(kernel: Any, arguments: tuple[Argument, ...]) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            return kernel(*map(_as_numpy, arguments, values))
+
+        return call
+
+    return SimpleNamespace(
+        **{name: caller(kernels[name], signature.arguments) for name, signature in group.signatures.items()}
+    )
+
+
+def _as_numpy(argument: Argument, value: Any) -> Any:
+    if not isinstance(argument, Array) or hasattr(value, "__array_interface__"):
+        return value
+    import numpy as np
+
+    return np.frombuffer(value, argument.items) if memoryview(value).nbytes else np.zeros(0, argument.items)
 
 
 # ---- in the child

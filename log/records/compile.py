@@ -14,7 +14,7 @@ DEFAULT_MODULES = (
     "log.records.kernels",
     "log.records.kernel_image",
     "log.records.scan_kernels",
-    "log.find.kernel_calls",
+    "log.find.kernel_image",
     "cleaner.kernel_image",
 )
 #: Compilation gives way to the broker it works for.

@@ -9,17 +9,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from log import index_file
 from log.consume_queue import ConsumeQueueFile
 from log.file_system import OsFileSystem
-from log.find import reference
+from log.find import filtering, lookup, reference
+from log.find.calls import FindCalls
 from log.find.engine import FindEngine
 from log.find.hashing import key_seed
+from log.find.kernel_group import FIND
+from log.find.lookup import Query
 from log.find.reference import Stop, Wanted
 from log.find.rows import Rows
-from log.index_file import IndexFile
-from protocol.record_batch import BatchOptions, EndTransactionMarker, Record, build_batch, end_transaction_marker
+from log.index_file import IndexDamagedError, IndexFile
+from log.records.kernel_loader import load_array_kernels
+from protocol.errors import InvalidRecordError
+from protocol.record_batch import (
+    BatchOptions,
+    EndTransactionMarker,
+    Record,
+    RecordBatch,
+    build_batch,
+    end_transaction_marker,
+    iter_batches,
+)
 
 kernels = pytest.importorskip("log.find.kernel_calls", reason="no numba: pip install 'tidelog[kernels]'")
+IMAGE: list[FindCalls] = []
+load_array_kernels(FIND, lambda loaded: IMAGE.append(FindCalls(loaded)), lambda _: None).join()
+ENGINES = [kernels, *IMAGE]
+"""Numba's, and where the processor allows it an image of their machine code."""
 WANTED = Wanted(key_seed("topic"), b"kind")
 
 HEADERS = st.lists(
@@ -57,10 +75,13 @@ def columns(rows: Rows) -> list[list[int]]:
 
 
 def walk_both(chunk: bytes, capacity: int = 100) -> tuple[Rows, reference.Walk]:
-    plain, fast = Rows(capacity), Rows(capacity)
+    plain = Rows(capacity)
     expected = reference.walk_chunk(plain, memoryview(chunk), WANTED, 1000)
-    assert kernels.walk_chunk(fast, memoryview(chunk), WANTED, 1000) == expected
-    assert columns(fast) == columns(plain)
+    for engine in ENGINES:
+        for form in (memoryview(chunk), memoryview(bytearray(chunk))):
+            fast = Rows(capacity)
+            assert engine.walk_chunk(fast, form, WANTED, 1000) == expected
+            assert columns(fast) == columns(plain)
     return plain, expected
 
 
@@ -93,17 +114,17 @@ def test_files_are_filled_alike(tmp_path_factory: pytest.TempPathFactory, chunk:
     rows = Rows(100)
     reference.walk_chunk(rows, memoryview(chunk), WANTED, 0)
     contents = []
-    for name in ("plain", "fast"):
+    for name, engine in [("plain", reference), *((f"fast{n}", each) for n, each in enumerate(ENGINES))]:
         file = IndexFile.create(OsFileSystem(), str(directory / f"{name}.keys"), slots, room)
         first = rows.first_keyed(0, rows.count)
         begin = rows.timestamps[first] if first >= 0 else 0
         file.bounds = file.bounds._replace(begin_timestamp=begin)
-        put = (reference if name == "plain" else kernels).put_entries(file, rows, 0, rows.count)
+        put = engine.put_entries(file, rows, 0, rows.count)
         base = rows.offsets[0] if rows.count else 0
         tags = ConsumeQueueFile.create(OsFileSystem(), str(directory / f"{name}.tags"), base, 100)
-        (reference if name == "plain" else kernels).put_tags(tags, rows, 0, rows.count)
+        engine.put_tags(tags, rows, 0, rows.count)
         contents.append((put, bytes(file.data), bytes(tags.data)))
-    assert contents[0] == contents[1]
+    assert all(content == contents[0] for content in contents)
 
 
 def test_little_work_loads_no_kernels() -> None:
@@ -140,3 +161,83 @@ def test_slots_are_restored_alike(tmp_path: Path) -> None:
     for restore in (reference.restore_slots, restoring.restore_slots):
         file.data[slots] = bytes(4 * 7)
         assert restore(file, 501).damaged_entry == 77
+
+
+def engine_with(calls: object) -> FindEngine:
+    engine = FindEngine(load_after_bytes=1 << 60)
+    if calls is not None:
+        engine.use_kernels(calls)  # type: ignore[arg-type]
+    return engine
+
+
+LOOKED_FOR = st.builds(
+    Query,
+    key=st.none() | st.binary(max_size=3),
+    tag=st.none() | st.binary(max_size=3),
+    tag_header=st.none() | st.just("kind"),
+    begin=st.integers(-10, 100),
+    end=st.integers(0, 2**40) | st.just(2**63 - 1),
+)
+SMALL_RECORD = st.tuples(st.integers(-5, 200), st.none() | st.binary(max_size=2), st.binary(max_size=3), HEADERS)
+
+
+@given(st.lists(SMALL_RECORD, min_size=1, max_size=8), LOOKED_FOR, st.none() | st.just(77), st.integers(0, 2**20))
+@settings(deadline=None)
+def test_the_same_records_of_a_batch_match(
+    records: list[tuple[int, bytes | None, bytes, list[tuple[str, bytes | None]]]], query: Query,
+    append_time: int | None, damage: int,
+) -> None:  # fmt: skip
+    rows = [Record(5 + i, t, k, v, tuple(h)) for i, (t, k, v, h) in enumerate(records)]
+    stored = build_batch(rows, BatchOptions(log_append_time=append_time))
+    (batch,) = iter_batches(bytes(stored))
+    assert isinstance(batch, RecordBatch)
+    section = bytearray(batch.uncompressed_section())
+    if damage % 3 == 0:
+        section[damage % len(section)] ^= 1 << damage % 8
+    answers: list[object] = []
+    for calls in (None, *ENGINES):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(filtering, "ENGINE", engine_with(calls))
+            try:
+                answers.append(filtering._matching_places(batch, bytes(section), query))
+            except (InvalidRecordError, UnicodeDecodeError) as error:
+                answers.append(type(error))
+    assert all(answer == answers[0] for answer in answers)
+
+
+@pytest.mark.parametrize("min_offset", [0, 2500])
+def test_long_chains_are_walked_alike(tmp_path: Path, min_offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = random.Random(2)
+    rows = Rows(5000)
+    for row in range(5000):
+        rows.offsets[row], rows.timestamps[row] = row, 1000 * row
+        rows.key_hashes[row] = generator.choice((7, 7, 17, 3))
+    rows.count = 5000
+    file = IndexFile.create(OsFileSystem(), str(tmp_path / "file.keys"), 10, 6000)
+    monkeypatch.setattr(index_file, "ENGINE", engine_with(None))
+    file.put_rows(rows, 0)
+    expected = list(file.select(7, 100_000, 4_000_000, min_offset))
+    assert len(expected) > 500
+    for calls in ENGINES:
+        monkeypatch.setattr(index_file, "ENGINE", engine_with(calls))
+        assert list(file.select(7, 100_000, 4_000_000, min_offset)) == expected
+    for broken, what in ((4, "outside of its chain"), (16, "follows entry")):
+        entry = 40 + 4 * 10 + 20 * 2000
+        before = bytes(file.data[entry + broken : entry + broken + 4])
+        file.data[entry + broken : entry + broken + 4] = b"\x7f\xff\xff\xff"
+        for calls in (None, *ENGINES):
+            monkeypatch.setattr(index_file, "ENGINE", engine_with(calls))
+            with pytest.raises(IndexDamagedError, match=what):
+                list(file.select(rows.key_hashes[1999], 0, 2**62))
+        file.data[entry + broken : entry + broken + 4] = before
+
+
+def test_the_nth_record_of_a_batch_is_found_alike() -> None:
+    records = [Record(i, 1, b"k", bytes(i % 200)) for i in range(500)]
+    (batch,) = iter_batches(bytes(build_batch(records)))
+    assert isinstance(batch, RecordBatch)
+    section = bytes(batch.uncompressed_section())
+    for index in (0, 1, 150, 499):
+        expected = lookup.nth_place(section, index)
+        assert [engine.nth_place(section, index) for engine in ENGINES] == [expected] * len(ENGINES)
+    assert [engine.nth_place(section, 500) for engine in ENGINES] == [(-1, -1)] * len(ENGINES)
