@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from log.batch_scan import BatchHeader
@@ -25,7 +26,7 @@ from pipeline.plan_rows import AbortedTransaction
 from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile
 from pipeline.sparse_index import offset_index
 from protocol.errors import KafkaError, KafkaStorageError
-from protocol.record_batch import RecordBatch, parse_end_transaction_marker
+from protocol.record_batch import RECORD_BATCH_OVERHEAD, RecordBatch, parse_end_transaction_marker
 
 _SNAPSHOT = re.compile(r"(\d{20})\.snapshot")
 _NO_TRANSACTION = -1
@@ -38,19 +39,58 @@ class Transactions(NamedTuple):
     aborted: tuple[AbortedTransaction, ...]
 
 
+@dataclass(slots=True)
+class _Walked:
+    """A walk up to byte ``position`` of a segment: what is open there. ``last`` are the 61 first bytes of the batch
+    before it, which are no longer there when the segment was cut and written anew."""
+
+    inode: int
+    position: int
+    last_position: int
+    last: bytes
+    open_transactions: dict[int, int]
+    aborted: list[AbortedTransaction]
+
+
+#: By path of an active segment: a stream asks at every trigger, and goes on where it was. Forgotten all at once.
+_WALKED: dict[str, _Walked] = {}
+MAX_REMEMBERED = 10_000
+
+
 def look_for_transactions(segments: Sequence[SegmentFile], end: int, count: ReadCount | None = None) -> Transactions:
-    """The transactions of a log that ends at ``end``.
+    """The transactions of a log that ends at ``end``. One thread.
 
     Raises FileNotFoundError when a segment goes meanwhile, CorruptBatchError.
     """
-    directory = os.path.dirname(segments[0].path)
-    offset, open_transactions = _newest_snapshot(directory, segments[0].base_offset, end)
-    walk = _Walk(offset, end, open_transactions)
-    for number, segment in enumerate(segments):
-        following = segments[number + 1].base_offset if number + 1 < len(segments) else end
-        if following > offset:
-            walk.segment(segment, count)
-    return Transactions(min(open_transactions.values(), default=None), tuple(walk.aborted))
+    walk = _continued(segments[-1], end, count)
+    if walk is None:
+        directory = os.path.dirname(segments[0].path)
+        offset, open_transactions = _newest_snapshot(directory, segments[0].base_offset, end)
+        walk = _Walk(offset, end, open_transactions, [])
+        for number, segment in enumerate(segments):
+            following = segments[number + 1].base_offset if number + 1 < len(segments) else end
+            if following > offset:
+                with OpenSegment(segment.path, count) as file:
+                    walk.go(file, _position(segment, offset, count))
+    if len(_WALKED) >= MAX_REMEMBERED:
+        _WALKED.clear()
+    if walk.walked is not None:
+        _WALKED[segments[-1].path] = walk.walked
+    return Transactions(min(walk.open_transactions.values(), default=None), tuple(walk.aborted))
+
+
+def _continued(active: SegmentFile, end: int, count: ReadCount | None) -> _Walk | None:
+    """The walk of the last call, taken further; None when there was none, or not over these bytes."""
+    known = _WALKED.get(active.path)
+    if known is None:
+        return None
+    with OpenSegment(active.path, count) as file:
+        if file.inode != known.inode or file.read_at(known.last_position, len(known.last)) != known.last:
+            return None
+        walk = _Walk(active.base_offset, end, dict(known.open_transactions), list(known.aborted))
+        walk.walked = known
+        walk.go(file, known.position)
+    return walk
 
 
 def _newest_snapshot(directory: str, start: int, end: int) -> tuple[int, dict[int, int]]:
@@ -69,38 +109,50 @@ def _newest_snapshot(directory: str, start: int, end: int) -> tuple[int, dict[in
     return start, {}
 
 
+def _position(segment: SegmentFile, offset: int, count: ReadCount | None) -> int:
+    """Where in a segment to begin for what follows ``offset``: closed segments are walked whole only when there is no
+    snapshot of their end."""
+    index = offset_index(segment, count)
+    try:
+        slot = index.floor(offset - segment.base_offset - 1)
+        return index.entry(slot).value if slot >= 0 else 0
+    finally:
+        index.close()
+
+
 class _Walk:
     """Follows the transactions from offset ``start`` to ``end``."""
 
-    def __init__(self, start: int, end: int, open_transactions: dict[int, int]) -> None:
+    def __init__(
+        self, start: int, end: int, open_transactions: dict[int, int], aborted: list[AbortedTransaction]
+    ) -> None:
         self._start = start
         self._end = end
-        self._open = open_transactions
-        self.aborted: list[AbortedTransaction] = []
+        self.open_transactions = open_transactions
+        self.aborted = aborted
+        self.walked: _Walked | None = None
 
-    def segment(self, segment: SegmentFile, count: ReadCount | None) -> None:
-        """Go through a segment's batches."""
-        with OpenSegment(segment.path, count) as file:
-            for header in headers(file, self._position(segment, count), file.size):
-                if header.base_offset >= self._end:
-                    return
-                if header.base_offset >= self._start and header.is_transactional:
-                    self._note(file, header)
-
-    def _position(self, segment: SegmentFile, count: ReadCount | None) -> int:
-        """Where to begin: closed segments are walked whole only when there is no snapshot of their end."""
-        index = offset_index(segment, count)
-        try:
-            slot = index.floor(self._start - segment.base_offset - 1)
-            return index.entry(slot).value if slot >= 0 else 0
-        finally:
-            index.close()
+    def go(self, file: OpenSegment, position: int) -> None:
+        """Go through a segment's batches from byte ``position`` on."""
+        last: BatchHeader | None = None
+        for header in headers(file, position, file.size):
+            if header.base_offset >= self._end:
+                break
+            if header.base_offset >= self._start and header.is_transactional:
+                self._note(file, header)
+            last = header
+        if last is not None:
+            first_bytes = file.read_at(last.position, RECORD_BATCH_OVERHEAD)
+            self.walked = _Walked(
+                file.inode, last.position + last.size, last.position, first_bytes,
+                dict(self.open_transactions), list(self.aborted),
+            )  # fmt: skip
 
     def _note(self, file: OpenSegment, header: BatchHeader) -> None:
         if not header.is_control:
-            self._open.setdefault(header.producer_id, header.base_offset)
+            self.open_transactions.setdefault(header.producer_id, header.base_offset)
             return
-        first = self._open.pop(header.producer_id, None)
+        first = self.open_transactions.pop(header.producer_id, None)
         if first is not None and _is_abort(file, header):
             self.aborted.append(AbortedTransaction(header.producer_id, first, header.last_offset))
 

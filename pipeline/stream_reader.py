@@ -34,7 +34,7 @@ from pipeline.columns import Columns
 from pipeline.errors import DataLossError
 from pipeline.offset_json import PartitionOffsets
 from pipeline.options import SourceOptions
-from pipeline.plan import OffsetRange, ReadRequest, plan
+from pipeline.plan import OffsetRange, ReadRequest, RowFilter, group, plan
 from pipeline.reader import SlicePartition, TidelogReader
 from pipeline.request import Partition, find_bounds, starting_offset
 from pipeline.selection import PartitionDirectory, ensure_same_topics
@@ -105,8 +105,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=self.options.min_partitions,
             max_records_per_partition=self.options.max_records_per_partition,
             read_committed=self.options.read_committed,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            row_filter=RowFilter(key=self.options.key),
         )
-        return [SlicePartition((piece,)) for piece in plan(request)]
+        return [SlicePartition(slices) for slices in group(plan(request), request)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one task as ``pyarrow.RecordBatch``es; runs in an executor. Raises PipelineError."""

@@ -16,6 +16,7 @@ from log.checkpoints import write_offset_checkpoint, write_partition_metadata
 from log.file_system import OsFileSystem
 from log.indexer import LogIndexer
 from log.topic_partition import TopicPartition
+from pipeline import last_stable
 from pipeline.columns import Columns
 from pipeline.decode import Isolation, ReadOptions, read_slice
 from pipeline.errors import (
@@ -30,7 +31,7 @@ from pipeline.offsets import broker_bounds, log_bounds
 from pipeline.options import parse_options
 from pipeline.plan import ReadRequest, SegmentSlice, group, plan
 from pipeline.request import batch_request
-from pipeline.segment_files import list_segments
+from pipeline.segment_files import ReadCount, list_segments
 from pipeline.selection import ensure_same_topics, find_partitions
 from pipeline.timestamps import first_offset_at_or_after
 from protocol.record_batch import BatchOptions, Record, build_batch
@@ -376,3 +377,30 @@ def test_unused_batches_are_no_records(data: DataDirectory) -> None:
     fill(log, 1)
     assert offsets_of(request_of(data)) == [*range(10), *range(11, 16)]
     assert build_batch([], BatchOptions(base_offset=0, last_offset_delta=3))
+
+
+def test_a_stream_that_asks_again_walks_only_what_is_new(data: DataDirectory) -> None:
+    log = data.log("t")
+    for number in range(40):
+        transaction = {"producer_id": number, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+        write(log, [Record(0, 1, b"k", b"v" * 30)], **transaction)
+        if number % 3:
+            end_transaction(log, number - 1, commit=number % 2 == 0)
+        bounds = log_bounds(request_directory(data), read_committed=True)
+        assert (bounds.end, bounds.last_stable) == (log.log_end_offset, log.last_stable_offset)
+    further, anew = ReadCount(), ReadCount()
+    log_bounds(request_directory(data), read_committed=True, count=further)
+    last_stable._WALKED.clear()
+    log_bounds(request_directory(data), read_committed=True, count=anew)
+    assert further.bytes_read < anew.bytes_read - 1000
+
+
+def test_a_log_that_was_cut_and_written_anew_is_walked_anew(data: DataDirectory) -> None:
+    log = data.log("t")
+    transaction = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    fill(log, 1)
+    write(log, [Record(0, 1, b"k", b"v")], **transaction)
+    assert log_bounds(request_directory(data), read_committed=True).last_stable == 5
+    log.truncate_to(5)
+    write(log, [Record(0, 2, b"k", b"w")], **{**transaction, "is_transactional": False})
+    assert log_bounds(request_directory(data), read_committed=True).last_stable == 6
