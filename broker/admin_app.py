@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from broker.admin_metrics import rest, snapshot
-from broker.compaction import cleaner_of
+from broker.compaction import cleaner_of, statuses
 from log.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ def plain(value: Any) -> Any:
 async def compaction(request: web.Request) -> web.Response:
     """Every compacted partition."""
     broker = request.app[BROKER]
-    statuses = await broker.loop.run_in_executor(None, cleaner_of(broker).status)
-    return web.json_response([plain(status) for status in statuses])
+    cleaner_of(broker)  # started now, if nobody has
+    found = await broker.loop.run_in_executor(None, statuses, broker)
+    return web.json_response([plain(status) for status in found])
 
 
 async def run_compaction(request: web.Request) -> web.Response:

@@ -8,13 +8,14 @@ for, whose only segment will have to be closed.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cleaner.cleaner_manager import LogCleanerManager
+from cleaner.cleaner_manager import CleaningState, LogCleanerManager, PartitionStatus
 from cleaner.config import CleanerConfig
 from cleaner.log_cleaner import LogCleaner
 from log.segment import LOG_SUFFIX
@@ -62,8 +63,7 @@ class CompactedLogs:
                     yield log
 
     def _config_of(self, topic: str) -> LogConfig | None:
-        image = self._broker.metadata.topics.get(topic)
-        return None if image is None else self._broker.configs.log_config(image)
+        return config_of(self._broker, topic)
 
     def _may_be_cleaned(self, partition: TopicPartition, config: LogConfig) -> bool:
         for directory in self._broker.config.log_dirs:
@@ -77,6 +77,51 @@ class CompactedLogs:
                 continue
             return len(segments) > 1 or waits
         return False
+
+
+def config_of(broker: Broker, topic: str) -> LogConfig | None:
+    """A topic's configuration, None when there is no such topic."""
+    image = broker.metadata.topics.get(topic)
+    return None if image is None else broker.configs.log_config(image)
+
+
+def statuses(broker: Broker) -> list[PartitionStatus]:
+    """Every compacted partition by name: also those nobody has opened since the start, and those that are refused, with
+    the reason. Blocks on disk: in a worker."""
+    cleaner: LogCleaner = broker.cleaner
+    seen = {status.topic_partition: status for status in cleaner.status()}
+    refused = broker.log_manager.refused
+    for partition in broker.log_manager.partitions():
+        if partition not in seen:
+            config = config_of(broker, partition.topic)
+            if config is not None and config.compact:
+                seen[partition] = unopened_status(broker, partition, refused.get(partition))
+    return [seen[partition] for partition in sorted(seen)]
+
+
+def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError | None) -> PartitionStatus:
+    """A log that is not open has one segment at most, the active one: nothing of it can be cleaned."""
+    bases = [0]
+    for directory in broker.config.log_dirs:
+        path = os.path.join(directory, partition.directory_name)
+        with contextlib.suppress(OSError):
+            bases = [int(name[:20]) for name in os.listdir(path) if name.endswith(LOG_SUFFIX) and name[:20].isdigit()]
+    first = min(bases, default=0)
+    return PartitionStatus(
+        topic_partition=partition,
+        state=CleaningState.IDLE,
+        pauses=0,
+        cleanable_ratio=0.0,
+        dirty_bytes=0,
+        clean_bytes=0,
+        first_dirty_offset=first,
+        first_uncleanable_offset=first,
+        compaction_lag_ms=0,
+        last_round=None,
+        last_error=None if error is None else f"not opened: {error}",
+        failures=0,
+        retry_in_ms=None,
+    )
 
 
 def forget_deleted(broker: Broker, partition: TopicPartition) -> None:

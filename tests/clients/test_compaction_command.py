@@ -146,3 +146,28 @@ def test_topic_made_anew_does_not_inherit_what_was_clean(broker: TidelogProcess)
     while f"{name} 0" in checkpoint.read_text() and time.monotonic() < deadline:
         pass
     assert f"{name} 0" not in checkpoint.read_text()
+
+
+def test_status_lists_logs_that_nobody_has_opened_and_those_that_are_refused(tmp_path: Path) -> None:
+    """After a clean stop a log of one segment is not opened for the cleaner: it is there all the same."""
+    with TidelogProcess(tmp_path / "broker") as process:
+        admin = AdminClient({"bootstrap.servers": process.bootstrap})
+        topic = NewTopic("small", 2, 1, config={"cleanup.policy": "compact"})
+        for created in admin.create_topics([topic, NewTopic("plain", 1, 1)]).values():
+            created.result()
+        producer = Producer({"bootstrap.servers": process.bootstrap})
+        for partition in range(2):
+            producer.produce("small", b"value", b"key", partition=partition)
+        producer.flush()
+    log = next((process.data_directory / "small-1").glob("*.log"))
+    log.rename(log.with_name(f"{7:020d}.log"))
+    with TidelogProcess(tmp_path / "broker", port=process.port) as process:
+        first, second = json.loads(get(process, "/compaction")[1])
+        assert (first["topic_partition"], first["state"]) == ({"topic": "small", "partition": 0}, "idle")
+        assert (first["dirty_bytes"], first["last_error"]) == (0, None)
+        assert second["topic_partition"] == {"topic": "small", "partition": 1}
+        producer = Producer({"bootstrap.servers": process.bootstrap, "message.timeout.ms": 2000, "log_level": 0})
+        producer.produce("small", b"value", b"key", partition=1)
+        producer.flush()
+        refused = json.loads(get(process, "/compaction")[1])[1]
+        assert "begins with offset 0, which is not its name's" in refused["last_error"]
