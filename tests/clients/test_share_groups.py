@@ -1,0 +1,221 @@
+"""Share groups with unmodified clients and tools: KafkaShareConsumer, kafka-share-groups, franz-go."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+from benchmarks.rivals.process import BrokerProcess
+from benchmarks.rivals.tidelog_broker import TidelogProcess
+from tests.clients.test_java_group_tools import VERIFIABLE_PRODUCER, Call, run
+from tests.support.admin import Admin
+from tests.support.apache_kafka import CONFIG_COMMAND, dump_log_segments
+from tests.support.kafka_jars import broker_classpath
+from tests.support.requirements import require_tool
+from tests.support.toolchains import ask, go_program
+
+pytestmark = [pytest.mark.slow]
+
+PROGRAM = Path(__file__).parent / "java" / "Share.java"
+TOOLS = "org.apache.kafka.tools"
+SHARE_GROUPS = f"{TOOLS}.consumer.group.ShareGroupCommand"
+CONSOLE_SHARE_CONSUMER = f"{TOOLS}.consumer.ConsoleShareConsumer"
+VERIFIABLE_SHARE_CONSUMER = f"{TOOLS}.VerifiableShareConsumer"
+SHORT_LOCKS = {"group.share.min.record.lock.duration.ms": "1000", "group.share.record.lock.duration.ms": "1500"}
+TIMEOUT_S = 110
+
+
+class Event(NamedTuple):
+    """One line of the program: what, which member, which record, and how often delivered or how acknowledged."""
+
+    what: str
+    member: int
+    partition: int
+    offset: int
+    more: str
+
+
+class ShareMembers:
+    """A running ``Share.java``."""
+
+    def __init__(self, broker: BrokerProcess, **words: object) -> None:
+        java = require_tool("java", install="apt-get install default-jdk-headless")
+        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF", "-cp", broker_classpath()]
+        values = {"bootstrap": broker.bootstrap, "members": 1, "idle_ms": 500, **words}
+        self.process = subprocess.Popen(
+            [*command, str(PROGRAM), *(f"{key}={value}" for key, value in values.items())],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def events(self) -> list[Event]:
+        """What happened, once it has ended."""
+        out, _ = self.process.communicate(timeout=TIMEOUT_S)
+        assert self.process.returncode == 0
+        found = (line.split() for line in out.splitlines() if line.startswith(("got ", "done ")))
+        return [Event(what, int(member), int(part), int(offset), more) for what, member, part, offset, more in found]
+
+
+def configure(broker: BrokerProcess, directory: Path, group: str, **configs: str) -> None:
+    """Set configs of a group; it reads from the earliest record."""
+    pairs = {"share.auto.offset.reset": "earliest", **{key.replace("_", "."): value for key, value in configs.items()}}
+    text = ",".join(f"{key}={value}" for key, value in pairs.items())
+    entity = ("--entity-type", "groups", "--entity-name", group)
+    run(directory, [(CONFIG_COMMAND, "--bootstrap-server", broker.bootstrap, *entity, "--alter", "--add-config", text)])
+
+
+def produce(broker: BrokerProcess, topic: str, *texts: str) -> None:
+    """One record per text, in a topic of one partition."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1})
+    for text in texts:
+        producer.produce(topic, text.encode(), partition=0)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.java
+def test_each_record_goes_its_own_way(broker: BrokerProcess, tmp_path: Path) -> None:
+    kinds = ["accept", "reject", "release", "again", "renew", "accept"]
+    Admin(broker.bootstrap).create("ways")
+    produce(broker, "ways", *kinds)
+    configure(broker, tmp_path, "ways-group", share_delivery_count_limit="3")
+    events = ShareMembers(broker, group="ways-group", topic="ways", count=5, idle_ms=2_000).events()
+    told = run(tmp_path, [described(broker, "ways-group")])[0]
+    deliveries = Counter(event.offset for event in events if event.what == "got")
+    assert deliveries == {0: 1, 1: 1, 2: 3, 3: 2, 4: 1, 5: 1}
+    ends = {event.offset: event.more for event in events if event.what == "done"}
+    assert ends == {0: "accept", 1: "reject", 2: "release", 3: "accept", 4: "accept", 5: "accept"}
+    assert re.search(r"ways-group\s+ways\s+0\s+6\s+0", told), told
+
+
+@pytest.mark.java
+def test_a_record_that_is_held_too_long_comes_again(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path / "data", SHORT_LOCKS) as broker:
+        Admin(broker.bootstrap).create("held")
+        produce(broker, "held", "accept", "hold", "accept")
+        configure(broker, tmp_path, "held-group")
+        events = ShareMembers(broker, group="held-group", topic="held", count=3, idle_ms=2_000).events()
+    got = [(event.offset, event.more) for event in events if event.what == "got"]
+    assert got == [(0, "1"), (1, "1"), (2, "1"), (1, "2")]
+    assert [event.offset for event in events if event.what == "done"] == [0, 2, 1]
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("mode", ["batch_optimized", "record_limit"])
+def test_two_members_share_one_partition(broker: BrokerProcess, tmp_path: Path, mode: str) -> None:
+    topic = f"shared-{mode}"
+    Admin(broker.bootstrap).create(topic)
+    for number in range(40):
+        produce(broker, topic, *(f"accept {number}" for _ in range(10)))
+    configure(broker, tmp_path, f"{topic}-group")
+    words = {"group": f"{topic}-group", "topic": topic, "members": 2, "count": 400, "mode": mode, "records": 20}
+    events = ShareMembers(broker, **words).events()
+    got = Counter(event.offset for event in events if event.what == "got")
+    assert got == dict.fromkeys(range(400), 1), "each record once, to one of them"
+    assert len({event.member for event in events}) == 2
+
+
+@pytest.mark.java
+def test_what_is_confirmed_survives_kill_and_nothing_is_lost(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path / "data", SHORT_LOCKS) as broker:
+        Admin(broker.bootstrap).create("killed")
+        for number in range(120):
+            produce(broker, "killed", *(f"accept {number}" for _ in range(20)))
+        configure(broker, tmp_path, "killed-group")
+        members = ShareMembers(
+            broker, group="killed-group", topic="killed", members=2, count=2_400, records=50, idle_ms=4_000
+        )
+        for _ in range(2):
+            time.sleep(2.5)
+            broker.kill()
+            broker.start()
+        events = members.events()
+    confirmed: dict[int, int] = {}
+    again = []
+    for position, event in enumerate(events):
+        if event.what == "done":
+            confirmed.setdefault(event.offset, position)
+        elif event.offset in confirmed:
+            again.append(event)
+    assert set(confirmed) == set(range(2_400)), "a record was lost"
+    assert again == [], "a record came again though its acknowledgement was confirmed"
+
+
+def described(broker: BrokerProcess, group: str, *views: str) -> Call:
+    return (SHARE_GROUPS, "--bootstrap-server", broker.bootstrap, "--describe", "--group", group, *views)
+
+
+@pytest.mark.java
+def test_kafkas_own_tools_list_describe_reset_and_delete(broker: BrokerProcess, tmp_path: Path) -> None:
+    topic, group = "share-tools", "share-tools-group"
+    server = ("--bootstrap-server", broker.bootstrap)
+    Admin(broker.bootstrap).create(topic)
+    configure(broker, tmp_path, group)
+    of = (SHARE_GROUPS, *server, "--group", group)
+    reset = (*of, "--reset-offsets", "--topic", topic, "--execute")
+    consume = (CONSOLE_SHARE_CONSUMER, *server, "--topic", topic, "--group", group, "--timeout-ms", "20000")
+    told = run(
+        tmp_path,
+        [
+            (VERIFIABLE_PRODUCER, *server, "--topic", topic, "--max-messages", "200", "--acks", "-1"),
+            (*(VERIFIABLE_SHARE_CONSUMER, *server), "--topic", topic, "--group-id", group, "--max-messages", "200"),
+            (SHARE_GROUPS, *server, "--list", "--state"),
+            described(broker, group),
+            described(broker, group, "--state"),
+            described(broker, group, "--members"),
+            (*reset, "--to-earliest"),
+            (*consume, "--max-messages", "200"),
+            (*reset, "--to-latest"),
+            described(broker, group),
+            (*of, "--delete-offsets", "--topic", topic),
+            (*of, "--delete"),
+            (SHARE_GROUPS, *server, "--list"),
+        ],
+    )
+    consumed = [json.loads(line) for line in told[1].splitlines() if line.startswith("{")]
+    assert sum(event["count"] for event in consumed if event["name"] == "records_consumed") == 200
+    assert sum(event["count"] for event in consumed if event["name"] == "offsets_acknowledged") == 200
+    assert re.search(rf"{group}\s+Empty", told[2]), told[2]
+    assert re.search(rf"{group}\s+{topic}\s+0\s+200\s+0", told[3]), told[3]
+    assert re.search(rf"{group}\s.*Empty\s+0", told[4]), told[4]
+    assert re.search(rf"{group}\s+{topic}\s+0\s+0", told[6]), told[6]
+    assert len(told[7].split()) >= 200, told[7]
+    assert re.search(rf"{group}\s+{topic}\s+0\s+200\s+0", told[9]), told[9]
+    assert "Successful" in told[10] or topic in told[10], told[10]
+    assert group not in told[12], told[12]
+
+
+@pytest.mark.java
+def test_kafkas_dump_tool_reads_the_state_topic(tmp_path: Path) -> None:
+    one = {"share.coordinator.state.topic.num.partitions": "1"}
+    with TidelogProcess(tmp_path / "data", one) as broker:
+        Admin(broker.bootstrap).create("dumped")
+        produce(broker, "dumped", *(f"accept {number}" for number in range(10)))
+        configure(broker, tmp_path, "dumped-group")
+        ShareMembers(broker, group="dumped-group", topic="dumped", count=10).events()
+    log = tmp_path / "data" / "data" / "__share_group_state-0" / f"{0:020d}.log"
+    told = run(tmp_path, [(dump_log_segments(), "--files", str(log), "--share-group-state-decoder")])[0]
+    assert '"startOffset":-1' in told, told
+    assert '"startOffset":10' in told, told
+    assert '"groupId":"dumped-group"' in told, told
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_franz_go_shares(broker: BrokerProcess, strict: bool) -> None:
+    topic = f"franz-{strict}"
+    Admin(broker.bootstrap).create(topic, 2)
+    command = go_program("share")
+    values = [f"v{number}" for number in range(200)]
+    question = {"bootstrap": broker.bootstrap, "topic": topic, "group": f"{topic}-group", "values": values}
+    answer = ask(command, {**question, "strict": strict, "members": 3})
+    assert Counter(record["value"] for record in answer["accepted"]) == dict.fromkeys(values, 1)
+    again = [record for record in answer["accepted"] if record["deliveries"] == 2]
+    assert len(again) == 20, "every tenth record is released once"
+    assert answer["ack_errors"] == 0
