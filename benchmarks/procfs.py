@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+STAT_PPID = 1
 STAT_UTIME = 11
 STAT_STIME = 12
 """Fields of /proc/PID/stat counted from the state, the first after the command's name in brackets: proc(5)."""
@@ -60,3 +63,33 @@ def run_time_s(pid: int) -> float:
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process in bytes."""
     return parse_rss_bytes(Path(f"/proc/{pid}/status").read_text())
+
+
+def parse_tree_stat(text: str, ticks_per_second: int) -> tuple[int, float]:
+    """The parent, and the processor time in seconds of a process and of its children that ended and were waited for."""
+    fields = text.rpartition(")")[2].split()
+    return int(fields[STAT_PPID]), sum(map(int, fields[STAT_UTIME : STAT_UTIME + 4])) / ticks_per_second
+
+
+def tree_cpu_s(root: int) -> float:
+    """Processor time in seconds of a process and of all that descend from it."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    found: dict[int, tuple[int, float]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
+            found[int(path.parent.name)] = parse_tree_stat(path.read_text(), ticks)
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid, (parent, _) in found.items():
+        children[parent].append(pid)
+    total, waiting = 0.0, [root]
+    while waiting:
+        pid = waiting.pop()
+        total += found[pid][1]
+        waiting += children[pid]
+    return total
+
+
+def read_bytes(pid: int) -> int:
+    """Bytes a process has read by system calls so far, from the page cache or not; mapped files do not count."""
+    lines = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+    return int(lines["rchar"])

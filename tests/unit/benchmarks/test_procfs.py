@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
-from benchmarks.procfs import CpuTime, cpu_time, parse_rss_bytes, parse_stat, rss_bytes
+from benchmarks.procfs import (
+    CpuTime,
+    cpu_time,
+    parse_rss_bytes,
+    parse_stat,
+    parse_tree_stat,
+    read_bytes,
+    rss_bytes,
+    tree_cpu_s,
+)
 
 STAT = "42 (a (b) c) S 1 42 42 0 -1 4194304 9 0 0 0 250 75 3 4 20 0 1 0 100 1 1 1"
 
@@ -32,3 +43,20 @@ def test_status_without_rss_is_an_error() -> None:
 def test_own_process_can_be_read() -> None:
     assert cpu_time(os.getpid()).total_s >= 0
     assert rss_bytes(os.getpid()) > 1_000_000
+
+
+def test_the_time_of_children_counts_in_a_tree() -> None:
+    assert parse_tree_stat(STAT, 100) == (1, 3.32)
+
+
+def test_a_tree_has_the_time_of_a_child_that_ended() -> None:
+    before = tree_cpu_s(os.getpid())
+    subprocess.run([sys.executable, "-I", "-c", "sum(range(3_000_000))"], check=True)
+    assert tree_cpu_s(os.getpid()) > before
+
+
+def test_what_was_read_is_counted() -> None:
+    before = read_bytes(os.getpid())
+    with open("/dev/zero", "rb", buffering=0) as file:
+        file.read(100_000)
+    assert read_bytes(os.getpid()) >= before + 100_000

@@ -1,0 +1,221 @@
+"""The roads into Spark, side by side in one run: ``python -m benchmarks.spark``.
+
+    source        one partition into Spark's noop sink: format("kafka") on Apache Kafka and on Tidelog, with default
+                  options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB
+    export        Spark's Kafka source to Parquet, and the export job, both with zstd
+    audit         GB/s of the audit job, per second and per processor second
+    point         one key, and a thousandth of the time, out of --point-gb of records: bytes read
+    list-offsets  the broker's processor time for one ListOffsets request: Spark sends two for 500 records
+
+Everything runs in turn on one Spark of two cores, after a warm-up that nobody measures; medians of the rounds. Spark's
+processor time is the driver's, the JVM's and the Python workers'. Needs Java 17 or newer, Maven and gcc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks import machine
+from benchmarks.report import append_section
+from benchmarks.rivals.apache_kafka import ApacheKafka
+from benchmarks.rivals.kafka_jars import BUILD, KAFKA_4
+from benchmarks.rivals.spark import SessionPlan, connector_jars, start_session
+from benchmarks.rivals.tidelog_broker import TidelogProcess
+from benchmarks.spark_work import (
+    GB,
+    ROADS,
+    Bench,
+    Figures,
+    audit_with_job,
+    export_with_job,
+    export_with_spark,
+    list_offsets,
+    load,
+    load_keyed,
+    look_up,
+    read_all,
+)
+
+SIZES = {"100 B": 100, "1 kB": 1000}
+ROWS_OF_1_KB = 6
+"""There is one row of 1 kB for so many of 100 B."""
+LIST_OFFSETS = 20_000
+SECTIONS = ("source", "export", "audit", "point", "list-offsets")
+
+
+def topic_of(size: str) -> str:
+    """The topic with values of a size."""
+    return "values-" + size.replace(" ", "-").lower()
+
+
+def rows_of(size: str, rows: int) -> int:
+    """How many records that topic has."""
+    return rows if size == "100 B" else rows // ROWS_OF_1_KB
+
+
+def median(found: Sequence[Figures]) -> Figures:
+    """The medians, each figure by itself."""
+    return Figures(
+        *(statistics.median(getattr(one, name) for one in found) for name in Figures.__slots__),
+    )
+
+
+def in_rounds(rounds: int, works: Sequence[Callable[[], Figures]]) -> list[Figures]:
+    """Medians of all works, taken in turn; a first round warms up and is not counted."""
+    found: list[list[Figures]] = [[] for _ in works]
+    for number in range(rounds + 1):
+        for place, work in zip(found, works, strict=True):
+            figures = work()
+            if number:
+                place.append(figures)
+    return [median(place) for place in found]
+
+
+def source_table(bench: Bench, rows: int, rounds: int) -> str:
+    """Reading on every road."""
+    lines = [
+        "| values | source | Mrow/s | MB/s of values | Spark CPU s | broker CPU s | to kafka on Apache Kafka |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for size, value_bytes in SIZES.items():
+        topic, count = topic_of(size), rows_of(size, rows)
+        for road in ROADS:
+            seen = road.open(bench, topic).count()
+            if not 0.99 * count <= seen <= count:
+                raise SystemExit(f"{road.title}: {seen} rows of {count}")
+        found = in_rounds(rounds, [partial(read_all, bench, road, topic) for road in ROADS])
+        for road, figures in zip(ROADS, found, strict=True):
+            speed = count / figures.seconds / 1e6
+            cells = [f"{speed:.2f}", f"{speed * value_bytes:,.0f}", f"{figures.spark_cpu_s:.2f}"]
+            cells += [f"{figures.broker_cpu_s:.2f}", f"{found[0].seconds / figures.seconds:.1f}x"]
+            lines.append(f"| {size} | {road.title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def export_table(bench: Bench, rows: int, rounds: int) -> str:
+    """To Parquet."""
+    lines = ["| values | export | Mrow/s | Mrow per CPU s | broker CPU s | to Spark |", "|---|---|---:|---:|---:|---:|"]
+    for size in SIZES:
+        topic, count, table = topic_of(size), rows_of(size, rows), bench.work / "table"
+        works: list[Callable[[], Figures]] = [
+            partial(export_with_spark, bench, topic, table),
+            partial(export_with_job, bench, topic, table),
+        ]
+        found = in_rounds(rounds, works)
+        titles = ("format kafka on Apache Kafka, Parquet", "tidelog pipeline export")
+        for title, figures in zip(titles, found, strict=True):
+            cpu = figures.spark_cpu_s + figures.broker_cpu_s
+            cells = [f"{count / figures.seconds / 1e6:.2f}", f"{count / cpu / 1e6:.2f}"]
+            cells += [f"{figures.broker_cpu_s:.2f}", f"{found[0].seconds / figures.seconds:.1f}x"]
+            lines.append(f"| {size} | {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def audit_table(bench: Bench, _rows: int, rounds: int) -> str:
+    """Audits."""
+    lines = ["| values | audit | GB/s | GB per CPU s |", "|---|---|---:|---:|"]
+    for size in SIZES:
+        for title, records in (("batches and records", True), ("batches only (--quick)", False)):
+            (figures,) = in_rounds(rounds, [partial(audit_with_job, bench, topic_of(size), records=records)])
+            gigabytes = figures.amount / GB
+            cells = [f"{gigabytes / figures.seconds:.2f}", f"{gigabytes / figures.spark_cpu_s:.2f}"]
+            lines.append(f"| {size} | {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def point_table(bench: Bench, size: float) -> str:
+    """Look-ups in one large log."""
+    topic = "keyed"
+    begin = datetime.datetime.now(datetime.UTC).timestamp()
+    count = load_keyed(bench, topic, int(size * GB))
+    spent = datetime.datetime.now(datetime.UTC).timestamp() - begin
+    middle = int((begin + spent / 2) * 1000)
+    questions = {
+        "one key, by its index": {"key": f"key-{count // 2:08d}"},
+        "a thousandth of the time": {
+            "startingTimestamp": str(middle),
+            "endingTimestamp": str(middle + max(1, int(spent))),
+        },
+    }
+    lines = ["| query | log GB | rows | ms | bytes read | of the log |", "|---|---:|---:|---:|---:|---:|"]
+    for title, options in questions.items():
+        look_up(bench, topic, options)
+        found = look_up(bench, topic, options)
+        part = f"{100 * found.bytes_read / found.log_bytes:.4f} %"
+        cells = [f"{found.log_bytes / GB:.2f}", f"{found.rows:,}", f"{found.seconds * 1000:.1f}"]
+        lines.append(f"| {title} | {' | '.join(cells)} | {found.bytes_read:,} | {part} |")
+    return "\n".join(lines)
+
+
+def list_offsets_table(bench: Bench, rounds: int) -> str:
+    """ListOffsets on both brokers."""
+    brokers = (bench.tidelog, bench.kafka)
+    topic = topic_of("100 B")
+    works = [partial(list_offsets, bench, broker, topic, LIST_OFFSETS) for broker in brokers]
+    lines = ["| ListOffsets of | broker CPU, µs/request | round trip, µs |", "|---|---:|---:|"]
+    for broker, figures in zip(brokers, in_rounds(rounds, works), strict=True):
+        each = 1e6 / figures.amount
+        lines.append(f"| {broker.name} | {figures.broker_cpu_s * each:.1f} | {figures.seconds * each:.1f} |")
+    return "\n".join(lines)
+
+
+def measure(bench: Bench, arguments: argparse.Namespace) -> str:
+    """The chosen sections, printed as they come."""
+    for size, value_bytes in SIZES.items():
+        load(bench, topic_of(size), rows_of(size, arguments.rows), value_bytes)
+    rounds, rows = arguments.rounds, arguments.rows
+    works: dict[str, Callable[[], str]] = {
+        "source": lambda: source_table(bench, rows, rounds),
+        "export": lambda: export_table(bench, rows, rounds),
+        "audit": lambda: audit_table(bench, rows, rounds),
+        "point": lambda: point_table(bench, arguments.point_gb),
+        "list-offsets": lambda: list_offsets_table(bench, rounds),
+    }
+    tables = []
+    for name in arguments.only or SECTIONS:
+        tables.append(works[name]())
+        print(f"\n{name}\n\n{tables[-1]}", flush=True)
+    return "\n\n".join(tables)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(
+        prog="benchmarks.spark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument("--rows", type=int, default=3_000_000, help="records of 100 B (default: %(default)s)")
+    found.add_argument("--rounds", type=int, default=3, help="counted rounds (default: %(default)s)")
+    found.add_argument("--point-gb", type=float, default=10.0, help="size of the log of point (default: %(default)s)")
+    found.add_argument("--only", action="append", choices=SECTIONS, help="this section; may be repeated")
+    found.add_argument("--save", action="store_true", help="put the tables on top of benchmarks/RESULTS.md")
+    return found
+
+
+def main() -> None:
+    """Run, print, and with ``--save`` keep."""
+    arguments = parser().parse_args()
+    BUILD.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=BUILD, prefix="spark-") as name, ExitStack() as running:
+        work = Path(name)
+        tidelog = running.enter_context(TidelogProcess(work / "tidelog"))
+        kafka = running.enter_context(ApacheKafka(work / "kafka"))
+        session = start_session(SessionPlan(work, memory="2g", jars=tuple(connector_jars())))
+        running.callback(session.stop)
+        tables = measure(Bench(session, tidelog, kafka, work, tidelog.data_directory), arguments)
+    if arguments.save:
+        now = datetime.datetime.now(datetime.UTC)
+        command = f"`python -m benchmarks.spark --rows {arguments.rows} --rounds {arguments.rounds}`"
+        versions = f"Spark 4.2.0, Apache Kafka {KAFKA_4}"
+        body = f"{command}, commit {machine.commit()}. {machine.describe()}, {versions}.\n\n{tables}"
+        append_section(Path(__file__).resolve().parent / "RESULTS.md", f"Spark, {now:%Y-%m-%d %H:%M} UTC", body)
+
+
+if __name__ == "__main__":
+    main()

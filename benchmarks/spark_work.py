@@ -1,0 +1,221 @@
+"""What ``benchmarks.spark`` measures: queries on the three roads into Spark, jobs, look-ups, ListOffsets.
+
+Every figure is of work between two looks at the clock and at /proc: wall time, the processor time of Spark (the JVM
+and the Python workers below it) and of the broker that is asked. Queries end in Spark's ``noop`` sink.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import confluent_kafka
+
+from benchmarks.procfs import read_bytes, tree_cpu_s
+from benchmarks.rivals.process import BrokerProcess
+from benchmarks.serving_rows import JAVA_BATCH_BYTES, load_batches
+from benchmarks.topics import Topics
+from pipeline.columns import Columns
+from pipeline.jobs.audit import AuditRequest, audit
+from pipeline.jobs.export import ExportRequest, export
+from pipeline.jobs.source import LogSource, choose
+from pipeline.options import parse_options
+from pipeline.reader import TidelogReader
+from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MB, GB = 1_000_000, 1_000_000_000
+KEEP = {"retention.ms": "-1"}
+TUNED = {"kafka.max.poll.records": "20000"}
+ONE_TASK = {"bytesPerTask": "64g"}
+SLIM = {"columns": "offset,timestamp"}
+LIST_OFFSETS_VERSION = 9
+KEYED_VALUE = os.urandom(500) * 2
+
+
+@dataclass(slots=True)
+class Figures:
+    """One piece of work. ``amount`` is rows or bytes, as the row says."""
+
+    seconds: float = 0.0
+    spark_cpu_s: float = 0.0
+    broker_cpu_s: float = 0.0
+    amount: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What the measurements share."""
+
+    spark: SparkSession
+    tidelog: BrokerProcess
+    kafka: BrokerProcess
+    work: Path
+    tidelog_data: Path
+    driver_pid: int = field(default_factory=os.getpid)
+
+    @contextmanager
+    def measured(self, broker: BrokerProcess) -> Iterator[Figures]:
+        """Fill the figures inside the ``with`` block. Spark's time is this process's and of all below but brokers."""
+        found = Figures()
+        before = self._cpu(broker)
+        begin = time.perf_counter()
+        yield found
+        found.seconds = time.perf_counter() - begin
+        after = self._cpu(broker)
+        found.spark_cpu_s, found.broker_cpu_s = after[0] - before[0], after[1] - before[1]
+
+    def _cpu(self, broker: BrokerProcess) -> tuple[float, float]:
+        brokers = {each.pid: tree_cpu_s(each.pid) for each in (self.tidelog, self.kafka)}
+        return tree_cpu_s(self.driver_pid) - sum(brokers.values()), brokers[broker.pid]
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """One way to read a topic."""
+
+    title: str
+    open: Callable[[Bench, str], DataFrame]
+    broker: Callable[[Bench], BrokerProcess]
+
+
+def kafka_format(bench: Bench, broker: BrokerProcess, topic: str, options: Mapping[str, str]) -> DataFrame:
+    """Spark's own source on a broker."""
+    reader = bench.spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
+    return reader.option("subscribe", topic).options(**options).load()
+
+
+def tidelog_format(bench: Bench, topic: str, options: Mapping[str, str]) -> DataFrame:
+    """Ours, on the files of the running Tidelog."""
+    reader = bench.spark.read.format("tidelog").option("path", str(bench.tidelog_data))
+    reader = reader.option("kafka.bootstrap.servers", bench.tidelog.bootstrap)
+    return reader.option("subscribe", topic).options(**options).load()
+
+
+def kafka(bench: Bench) -> BrokerProcess:
+    return bench.kafka
+
+
+def tidelog(bench: Bench) -> BrokerProcess:
+    return bench.tidelog
+
+
+ROADS = (
+    Road("kafka on Apache Kafka", lambda b, t: kafka_format(b, b.kafka, t, {}), kafka),
+    Road("kafka on Apache Kafka, max.poll.records=20000", lambda b, t: kafka_format(b, b.kafka, t, TUNED), kafka),
+    Road("kafka on Tidelog", lambda b, t: kafka_format(b, b.tidelog, t, {}), tidelog),
+    Road("kafka on Tidelog, max.poll.records=20000", lambda b, t: kafka_format(b, b.tidelog, t, TUNED), tidelog),
+    Road("tidelog, one task", lambda b, t: tidelog_format(b, t, ONE_TASK), tidelog),
+    Road("tidelog, offset and timestamp only", lambda b, t: tidelog_format(b, t, ONE_TASK | SLIM), tidelog),
+    Road("tidelog, two tasks", lambda b, t: tidelog_format(b, t, {"minPartitions": "2"}), tidelog),
+)
+
+
+def load(bench: Bench, topic: str, rows: int, value_bytes: int) -> None:
+    """The same topic on both brokers: one partition of uncompressed batches as the Java client sends them."""
+    for broker in (bench.tidelog, bench.kafka):
+        Topics(broker.bootstrap).create(topic, 1, KEEP)
+        load_batches(broker, topic, rows * value_bytes, value_bytes, JAVA_BATCH_BYTES)
+
+
+def read_all(bench: Bench, road: Road, topic: str) -> Figures:
+    """Every row into the ``noop`` sink."""
+    frame = road.open(bench, topic)
+    with bench.measured(road.broker(bench)) as found:
+        frame.write.format("noop").mode("overwrite").save()
+    return found
+
+
+def export_with_spark(bench: Bench, topic: str, table: Path) -> Figures:
+    """Spark's Kafka source on Apache Kafka into Parquet with zstd."""
+    shutil.rmtree(table, ignore_errors=True)
+    frame = kafka_format(bench, bench.kafka, topic, {"includeHeaders": "true"})
+    with bench.measured(bench.kafka) as found:
+        frame.write.option("compression", "zstd").parquet(str(table))
+    return found
+
+
+def export_with_job(bench: Bench, topic: str, table: Path) -> Figures:
+    """The same by the export job, on Tidelog's files."""
+    shutil.rmtree(table, ignore_errors=True)
+    with bench.measured(bench.tidelog) as found:
+        done = export(bench.spark, ExportRequest(source(bench, topic), str(table)))
+    found.amount = done.rows
+    return found
+
+
+def audit_with_job(bench: Bench, topic: str, *, records: bool) -> Figures:
+    """The audit job; the amount is bytes of the log."""
+    with bench.measured(bench.tidelog) as found:
+        done = audit(bench.spark, AuditRequest(source(bench, topic), records=records))
+    found.amount = done.total("bytes_read")
+    return found
+
+
+def source(bench: Bench, topic: str) -> LogSource:
+    """A topic of the running Tidelog."""
+    return LogSource((str(bench.tidelog_data),), choose(topic, None, None), bench.tidelog.bootstrap)
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """What a point query gave."""
+
+    rows: int
+    seconds: float
+    bytes_read: int
+    log_bytes: int
+
+
+def load_keyed(bench: Bench, topic: str, size: int) -> int:
+    """About ``size`` bytes of 1 kB records with keys all different, indexed by key; the number of records."""
+    Topics(bench.tidelog.bootstrap).create(topic, 1, {**KEEP, "index.keys": "true"})
+    settings = {"bootstrap.servers": bench.tidelog.bootstrap, "linger.ms": 20, "batch.size": 900_000}
+    producer = confluent_kafka.Producer({**settings, "queue.buffering.max.kbytes": 200_000})
+    count = size // (len(KEYED_VALUE) + 20)
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, KEYED_VALUE, b"key-%08d" % number)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    producer.flush()
+    return count
+
+
+def look_up(bench: Bench, topic: str, options: Mapping[str, str]) -> LookUp:
+    """A query of ``format("tidelog")`` in this process, without Spark, so that what it reads can be counted."""
+    given = {"path": str(bench.tidelog_data), "subscribe": topic, **options}
+    begin, before = time.perf_counter(), read_bytes(os.getpid())
+    reader = TidelogReader(parse_options(given), Columns.all())
+    rows = sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task))
+    seconds, count = time.perf_counter() - begin, read_bytes(os.getpid()) - before
+    log_bytes = sum(path.stat().st_size for path in (bench.tidelog_data / f"{topic}-0").glob("*.log"))
+    return LookUp(rows, seconds, count, log_bytes)
+
+
+def list_offsets(bench: Bench, broker: BrokerProcess, topic: str, count: int) -> Figures:
+    """``count`` ListOffsets requests as Spark's Kafka source sends them, one after the other on one connection."""
+    partition = ListOffsetsPartition(partition_index=0, current_leader_epoch=0, timestamp=-1)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
+    body = request.encode(LIST_OFFSETS_VERSION)
+    with socket.create_connection((broker.host, broker.port)) as connection, bench.measured(broker) as found:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(count):
+            header = struct.pack(">hhih", 2, LIST_OFFSETS_VERSION, number, 5) + b"spark\0"
+            connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
+            size = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))[0]
+            connection.recv(size, socket.MSG_WAITALL)
+    found.amount = count
+    return found
