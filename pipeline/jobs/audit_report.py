@@ -163,7 +163,7 @@ def as_markdown(result: AuditResult, pictures: list[str]) -> str:
     lines += [*_markdown_table(_rows(result)), ""]
     lines += [line for name in pictures for line in (f"![{name}]({name})", "")]
     if not pictures:
-        lines += ["No pictures: matplotlib is not installed.", ""]
+        lines += ["No pictures: matplotlib is not installed (pip install matplotlib).", ""]
     for partition in result.partitions:
         lines += [f"## {partition.name}", ""]
         faults = findings(partition)

@@ -258,18 +258,22 @@ def check_topic_configs(texts: Mapping[str, str]) -> None:
 
 
 def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
-    """Topic -> its own configuration, from the metadata store of a data directory that has one."""
+    """Topic -> its own configuration, from the metadata store of a data directory that has one. Raises JobError."""
     import os
 
-    from broker.metadata_store import SqliteMetadataStore
+    from broker.metadata_store import MetadataStoreError, SqliteMetadataStore
     from broker.startup import STORE_FILE
     from broker.topic_manager import TOPICS_PREFIX, decode_topic
     from log.time import SystemTime
+    from pipeline.jobs.errors import JobError
 
     store_path = os.path.join(path, STORE_FILE)
     if not os.path.exists(store_path):
         return {}
-    store = SqliteMetadataStore(store_path, SystemTime())
+    try:
+        store = SqliteMetadataStore(store_path, SystemTime())
+    except MetadataStoreError as error:
+        raise JobError(str(error)) from error
     try:
         images = [decode_topic(entry) for entry in store.list(TOPICS_PREFIX)]
     finally:

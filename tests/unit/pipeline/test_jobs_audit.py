@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -28,6 +29,7 @@ from pipeline.offline_logs import Configuration
 from protocol.message_set import MessageSetOptions, build_message_set
 from protocol.record_batch import Record
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
+from tests.support.requirements import missing
 
 COMPACTED = Configuration(overrides={"cleanup.policy": "compact"})
 
@@ -343,7 +345,8 @@ def test_the_report_has_text_numbers_and_pictures(data: DataDirectory, tmp_path:
 
 
 def test_pictures_are_drawn_where_matplotlib_is(data: DataDirectory, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="pip install 'tidelog[report]'")
+    if importlib.util.find_spec("matplotlib") is None:
+        missing("matplotlib", "pip install matplotlib")
     fill(data.log("orders"), 60)
     data.close()
     gone = segment_paths(data)[0]

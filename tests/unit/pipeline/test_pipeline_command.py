@@ -1,0 +1,201 @@
+"""``tidelog pipeline``: what each job prints, and its exit codes. In this process, without Spark."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from broker.metadata import TopicImage
+from broker.metadata_store import Put, SqliteMetadataStore
+from broker.startup import STORE_FILE
+from broker.topic_manager import TOPICS_PREFIX, encode_topic
+from log.time import SystemTime
+from pipeline.offline_logs import LOCK_FILE
+from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
+from tidelog.cli import main
+
+SMALL = ["--config", "segment.bytes=4096", "--config", "index.interval.bytes=200"]
+JOBS = ("export", "audit", "index", "compact", "replay", "backfill")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    directory = DataDirectory(tmp_path / "data")
+    fill(directory.log("orders"), 100)
+    directory.close()
+    return directory
+
+
+def run(data: DataDirectory, job: str, *words: str) -> int:
+    return main(["pipeline", job, "--path", str(data.path), "--master", "none", "--quiet", *words])
+
+
+def test_export_tells_rows_files_and_how_far_it_is_complete(
+    data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = str(tmp_path / "table")
+    assert run(data, "export", table, "--file-bytes", "10k") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{table} version 1: 500 rows in ")
+    assert lines[1] == "orders-0 complete through offset 499, 2023-11-14T23:52:20.004+00:00"
+    assert run(data, "export", table) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{table} version 1: nothing new"
+
+
+def test_export_to_iceberg(data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    catalog, warehouse = f"sqlite:///{tmp_path / 'catalog.db'}", str(tmp_path / "warehouse")
+    words = ["lake.orders", "--catalog", catalog, "--warehouse", warehouse]
+    assert run(data, "export", *words) == 0
+    assert capsys.readouterr().out.startswith("lake.orders version 1: 500 rows in 1 files")
+    assert run(data, "export", "orders", "--catalog", catalog) == 2
+    assert capsys.readouterr().err == "tidelog pipeline export: Iceberg table orders: expected NAMESPACE.TABLE\n"
+
+
+def test_audit_is_0_when_all_is_in_order_and_1_otherwise(
+    data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report"
+    assert run(data, "audit", "--report", str(report)) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "everything is in order"
+    assert json.loads((report / "report.json").read_text())["totals"]["records"] == 500
+    path = data.path / "orders-0" / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    assert run(data, "audit", "--quick") == 1
+    out = capsys.readouterr().out
+    assert f"orders-0: {path} at byte 0: wrong CRC in the batch of offset 0" in out
+    assert out.splitlines()[-1] == "something is wrong"
+
+
+def test_index_and_compact_take_the_configuration_of_the_brokers_topics(
+    data: DataDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = {
+        "index.keys": "true",
+        "cleanup.policy": "compact",
+        "segment.bytes": "4096",
+        "index.interval.bytes": "200",
+    }
+    store = SqliteMetadataStore(str(data.path / STORE_FILE), SystemTime())
+    store.txn([], [Put(TOPICS_PREFIX + "orders", encode_topic(TopicImage("orders", TOPIC_ID, 1, configs, False)))], [])
+    store.close()
+    assert run(data, "index") == 0
+    assert "500 keys in 1 files" in capsys.readouterr().out
+    assert run(data, "compact", "--dry-run") == 0
+    assert "to 7 records, would go from" in capsys.readouterr().out
+    assert run(data, "compact", "--topic", "orders") == 0
+    assert "to 7 records, went from" in capsys.readouterr().out
+    assert run(data, "audit") == 0
+
+
+def test_configuration_can_be_given(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(data, "index", "--config", "index.keys=true", *SMALL) == 0
+    assert "500 keys" in capsys.readouterr().out
+    assert run(data, "compact", *SMALL) == 0
+    assert capsys.readouterr().out == "no compacted topic\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "t", "--topic", "nothing"], "topic nothing has no partition below"),
+        (["export", "t", "--file-bytes", "much"], "--file-bytes=much: expected a size"),
+        (["export", "t", "--assign", "{"], "assign={"),
+        (["audit", "--table", "/nowhere"], "/nowhere is no exported table"),
+        (["index", "--config", "index.keys"], "--config index.keys: expected KEY=VALUE"),
+        (["index", "--config", "no.such=1"], "--config no.such: not a topic configuration"),
+        (["index", "--config", "index.keys=perhaps"], "index.keys"),
+        (["compact", "--topic", "orders"], "orders: cleanup.policy is not compact"),
+        (["replay", "--to", "t", "--bootstrap", "b:1", "--from", "soon"], "soon: expected ms since 1970"),
+        (["replay", "--to", "t", "--bootstrap", "b:1", "--rate", "0"], "--rate 0.0: expected more than 0"),
+        (["replay", "--to", "t", "--bootstrap", "b:1", "--name", "a b"], "name a b: expected up to 60"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    data: DataDirectory, words: list[str], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert run(data, words[0], *words[1:]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"tidelog pipeline {words[0]}: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_backfill_refuses_files_before_it_asks_a_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"price": [1]}), path)
+    words = ["pipeline", "backfill", str(path), "--to", "t", "--bootstrap", "b:1", "--master", "none"]
+    assert main(words) == 2
+    assert f"{path}: column price cannot be written" in capsys.readouterr().err
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "photos").mkdir()
+    words = ["pipeline", "audit", "--path", str(tmp_path / "photos"), "--master", "none"]
+    assert main(words) == 2
+    assert "is no Kafka data directory" in capsys.readouterr().err
+
+
+def test_a_broker_that_runs_is_named(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    from log.file_system import OsFileSystem
+
+    lock = OsFileSystem().lock_file(str(data.path / LOCK_FILE))
+    assert lock is not None
+    assert run(data, "index") == 1
+    lock.close()
+    assert "stop it first" in capsys.readouterr().err
+
+
+def test_a_store_of_a_later_version_is_an_error_not_a_crash(
+    data: DataDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sqlite3.connect(data.path / STORE_FILE) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    assert run(data, "index") == 1
+    assert "has format 99" in capsys.readouterr().err
+
+
+def test_without_pyspark_the_package_is_named(
+    data: DataDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for master in ("none", "local[1]"):
+        assert main(["pipeline", "audit", "--path", str(data.path), "--master", master]) == 2
+        assert "is not installed: pip install 'tidelog[spark]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_job_explains_itself(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", job, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: tidelog pipeline {job}")
+    assert "--master URL" in out
+
+
+def test_the_jobs_are_listed_and_an_unknown_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n    {job} " in out for job in JOBS)
+    assert main(["pipeline", "exprot"]) == 2
+    assert "exprot" in capsys.readouterr().err
+
+
+def test_the_command_is_told_without_loading_spark_or_arrow() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from tidelog.cli import main; main(['pipeline', '--help']); "
+        "print([n for n in ('pyspark', 'pyarrow', 'numpy') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
