@@ -20,6 +20,7 @@ from pipeline.staging import BatchAddress, StagedFile, StagingError, TaskIdentit
 from protocol.errors import ConcurrentTransactionsError
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tests.support.admin import Admin
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.kafka_python import kafka
 
@@ -115,6 +116,44 @@ def test_a_driver_that_another_one_fenced_publishes_nothing(options: SinkOptions
     assert read(options, "read_uncommitted")
     assert publish(options, Publication(writer, 0, (staged,)))
     assert len(read(options)) == 100
+
+
+@dataclasses.dataclass(frozen=True)
+class DyingBrokerFile(StagedFile):
+    """A staged file at whose last batch the broker is killed and started again, as often as ``brokers`` has items."""
+
+    brokers: list[TidelogProcess] = dataclasses.field(default_factory=list)
+
+    def read(self, batch: BatchAddress) -> bytearray:
+        """The batch, after a kill -9 of the broker where it is the last one."""
+        if batch == self.batches[-1] and self.brokers:
+            broker = self.brokers.pop()
+            broker.kill()
+            broker.start()
+        return super().read(batch)
+
+
+def test_a_broker_that_is_killed_within_the_transaction_costs_a_second_attempt(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path / "broker") as broker:
+        Admin(broker.bootstrap).create("out", PARTITIONS)
+        options = SinkOptions(broker.bootstrap, tmp_path, topic="out", batch_bytes=2000)
+        staged = stage(options, "w", 0)
+        dying = DyingBrokerFile(staged.task, staged.path, staged.batches, brokers=[broker, broker])
+        assert publish(options, Publication("w", 0, (dying,)))
+        assert not dying.brokers
+        assert len(read(options)) == len(set(read(options))) == 100
+        assert len(read(options, "read_uncommitted")) > 100
+
+
+@pytest.mark.java
+def test_apache_kafka_takes_batches_as_well(tmp_path: Path) -> None:
+    with ApacheKafka(tmp_path / "kafka") as broker:
+        Admin(broker.bootstrap).create("out", PARTITIONS)
+        options = SinkOptions(broker.bootstrap, tmp_path, topic="out", batch_bytes=2000)
+        for batch_id in (0, 1, 1):
+            published = publish(options, Publication("w", batch_id, (stage(options, "w", batch_id),)))
+        assert not published
+        assert len(read(options)) == len(set(read(options))) == 200
 
 
 def test_a_batch_too_large_for_the_topic_leaves_nothing_and_no_open_transaction(
