@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.requirements import require_tool
@@ -67,6 +69,31 @@ def test_the_python_example_prints_its_record(fresh_broker: BrokerProcess) -> No
 def test_the_example_of_a_broker_inside_a_test_prints_where_it_listens() -> None:
     example = next(block for block in python_blocks(README) if "tidelog.Broker" in block)
     assert re.fullmatch(r"127\.0\.0\.1:\d+\n", run([sys.executable, "-c", example]))
+
+
+def test_the_find_example_prints_its_record(fresh_broker: BrokerProcess) -> None:
+    """The command, and the virtual topic that kcat reads; the topic has the config that the text names."""
+    require_tool("kcat", install="apt-get install kcat")
+    text = section("Find a record")
+    (block,) = shell_blocks(text)
+    (config,) = re.findall(r"`(index\.keys=true)`", text)
+    make_indexed_topic(fresh_broker, "orders", *config.split("="))
+    command = f"{sys.executable} -m tidelog.cli find --bootstrap {ADDRESS}"
+    assert block.startswith("tidelog find ")
+    found = run(["bash", "-euo", "pipefail", "-c", block.replace("tidelog find", command, 1)], fresh_broker)
+    assert found.count("paid") == 2, found
+    assert "sent" not in found
+
+
+def make_indexed_topic(broker: BrokerProcess, topic: str, key: str, value: str) -> None:
+    """The topic, an order that is looked for and one that is not."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for created in admin.create_topics([NewTopic(topic, 1, config={key: value})]).values():
+        created.result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(topic, b"paid", b"4711")
+    producer.produce(topic, b"sent", b"4712")
+    assert producer.flush(30) == 0
 
 
 def test_every_python_example_is_run_here() -> None:

@@ -23,9 +23,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.record_batch import iter_batches
 from tests.support.apache_kafka import CONSOLE_CONSUMER, run_tool
 from tests.support.kafka_jars import KAFKA_4
 from tests.support.kafka_python import kafka
+from tests.support.raw_requests import ask as raw_ask
 from tests.support.toolchains import answer_records, ask, go_program
 from tidelog import Broker, Tidelog
 from tidelog.client import ClientError
@@ -178,6 +181,83 @@ def test_franz_go_reads_a_virtual_topic(broker: Broker) -> None:
     question = {"bootstrap": broker.bootstrap, "topic": "single?key=7", "mode": "consume", "partitions": 1}
     answer = ask(go_program("franz"), {**question, "count": len(wanted)})
     assert {record.seen.value for record in answer_records(answer)} == wanted
+
+
+def test_franz_go_reads_a_virtual_topic_in_a_group(broker: Broker) -> None:
+    """Two members share the partitions and commit under the virtual topic's name."""
+    create(broker.bootstrap, "shared", 2, INDEXED)
+    produce(broker.bootstrap, "shared", range(500))
+    name, wanted = "shared?key=7", of_key(7, 500)
+    for round_number in (1, 2):  # such members learn of each other by a heartbeat every few seconds
+        question = {"bootstrap": broker.bootstrap, "topic": name, "mode": "group", "group": "franz", "partitions": 2}
+        answer = ask(go_program("franz"), {**question, "count": len(wanted)})
+        assert sorted(partition for owned in answer["owned"] for partition in owned) == [0, 1]
+        found = [record.seen.value or b"" for record in answer_records(answer)]
+        assert sorted(found) == sorted(wanted), f"round {round_number} begins where the first committed"
+        produce(broker.bootstrap, "shared", range(500))
+
+
+@pytest.mark.parametrize("name", ["orders?key=7", "orders?tag=open"])
+def test_a_group_of_the_new_protocol_reads_a_virtual_topic(broker: Broker, name: str) -> None:
+    """KIP-848: the broker assigns by the virtual topic's own id."""
+    settings = {
+        "bootstrap.servers": broker.bootstrap, "group.id": f"new-{name}", "group.protocol": "consumer",
+        "auto.offset.reset": "earliest", "enable.partition.eof": True, "enable.auto.commit": False,
+    }  # fmt: skip
+    values, committed = read_to_the_ends(Consumer({**settings, **QUIET}), name)
+    assert len(values) == len(VIRTUAL[name])
+    assert set(values) == VIRTUAL[name]
+    assert any(partition.offset != OFFSET_INVALID for partition in committed)
+    again, _ = read_to_the_ends(Consumer({**settings, **QUIET}), name)
+    assert again == []
+
+
+def read_to_the_ends(consumer: Consumer, name: str) -> tuple[list[bytes | None], list[TopicPartition]]:
+    """Values of all three partitions, and what is committed then; closes the consumer."""
+    consumer.subscribe([name])
+    values: list[bytes | None] = []
+    ended: set[int | None] = set()
+    deadline = time.monotonic() + 30
+    while len(ended) < 3 and time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is not None and message.error():
+            ended.add(message.partition())
+        elif message is not None:
+            values.append(message.value())
+    assert len(ended) == 3, "the position must reach the end over the gap"
+    if values:
+        consumer.commit(asynchronous=False)
+    committed = consumer.committed([TopicPartition(name, index) for index in range(3)])
+    consumer.close()
+    return values, committed
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_fetches_of_clients_from_before_0_11_get_message_sets_of_a_virtual_topic(broker: Broker, version: int) -> None:
+    """They know no empty batches that would carry them over a gap: they ask again, and the broker reads on."""
+    name, port = "orders?key=7", int(broker.bootstrap.rpartition(":")[2])
+    found: list[bytes] = []
+    for partition in range(3):
+        position, empty = 0, 0
+        while empty < 3:
+            records = old_fetch(port, name, partition, position, version)
+            messages = [record for entry in iter_batches(records) for record in entry.records()]
+            assert all(entry.magic == (0 if version < 2 else 1) for entry in iter_batches(records))
+            found += [bytes(record.value or b"") for record in messages if record.offset >= position]
+            position = max((record.offset + 1 for record in messages), default=position)
+            empty = 0 if messages else empty + 1
+    assert sorted(found) == sorted(of_key(7))
+
+
+def old_fetch(port: int, topic: str, partition: int, offset: int, version: int) -> bytes:
+    wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=100_000)
+    request = FetchRequest(
+        max_wait_ms=400, min_bytes=1, max_bytes=1_000_000, topics=[FetchTopic(topic=topic, partitions=[wanted])]
+    )
+    answer = FetchResponse.decode(raw_ask(port, 1, version, request.encode(version)), version)
+    (data,) = answer.responses[0].partitions
+    assert data.error_code == 0
+    return bytes(data.records or b"")  # type: ignore[arg-type]
 
 
 def test_a_virtual_topic_is_read_only(broker: Broker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from broker.timers import TimerQueue
 from log.time import ManualTime
@@ -28,8 +29,8 @@ class ManualLoop:
         self.later: list[_Handle] = []
         self.timers = TimerQueue(self.time.monotonic_ms, self.call_later)
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.soon.append(callback)
+    def call_soon(self, callback: Callable[..., None], *arguments: object) -> None:
+        self.soon.append(partial(callback, *arguments) if arguments else callback)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> _Handle:
         handle = _Handle(self, self.time.monotonic_ms() + seconds * 1000, callback)

@@ -1,0 +1,114 @@
+"""The indexer thread under its supervisor: it dies and is replaced, a log rests after a failure, nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.indexing import RETRY_MS, SUPERVISE_S, Indexing, indexing_of
+from log.find.lookup import Query, find_newest
+from log.indexer import LogIndexer
+from log.topic_partition import TopicPartition
+from protocol.record_batch import Record, build_batch
+from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker
+
+PARTITION = TopicPartition("t", 0)
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataBroker]:
+    data = DataBroker(tmp_path)
+    data.topics.create_topic("t", 1, configs={"index.keys": "true"})
+    append(data, range(10))
+    yield data
+    if data.broker.indexing is not None:
+        data.broker.indexing.stop()
+    data.close()
+
+
+def append(data: DataBroker, numbers: range) -> None:
+    records = [Record(i, TIMESTAMP_MS, b"%d" % number, b"v") for i, number in enumerate(numbers)]
+    data.replica_manager.partition("t", 0).append_records(memoryview(build_batch(records)))
+
+
+def started(data: DataBroker) -> Indexing:
+    """The thread runs and has the log."""
+    indexing = indexing_of(data.broker)
+    data.loop.run_soon()
+    return indexing
+
+
+def offsets_of(data: DataBroker, key: bytes) -> list[int]:
+    indexing: Indexing = data.broker.indexing
+    log = data.replica_manager.partition("t", 0).log
+    return [record.offset for record in find_newest(log, indexing.indexer(PARTITION), Query(key=key))]
+
+
+class DiesOnce:
+    """A mistake of ours, or no memory, at the first step."""
+
+    def __init__(self) -> None:
+        self.step = LogIndexer.step
+        self.died = threading.Event()
+
+    def __call__(self, indexer: LogIndexer, max_bytes: int) -> int:
+        if not self.died.is_set():
+            self.died.set()
+            raise MemoryError
+        return self.step(indexer, max_bytes)
+
+
+def test_a_thread_that_died_is_replaced_and_the_log_it_died_on_rests(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = DiesOnce()
+    monkeypatch.setattr(LogIndexer, "step", lambda indexer, size: dies(indexer, size))
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    indexing = started(data)
+    assert dies.died.wait(WAIT_S)
+    first = indexing._thread
+    assert first is not None
+    first.join(WAIT_S)
+    assert not first.is_alive()
+    data.loop.advance(1000 * SUPERVISE_S)
+    assert indexing.restarts == 1
+    assert indexing._thread is not first
+    indexer = indexing.indexer(PARTITION)
+    assert indexer is not None
+    assert indexer.lag == 10, "the log rests, so that one that kills the thread does not keep it from the others"
+    data.loop.advance(RETRY_MS)
+    assert indexing.wait_until_indexed(PARTITION, 10, WAIT_S)
+    assert offsets_of(data, b"7") == [7]
+
+
+def test_a_full_disk_stops_no_producer_and_the_index_goes_on_when_there_is_room(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full = threading.Event()
+    met = threading.Event()
+    reserve = os.posix_fallocate
+
+    def allocate(descriptor: int, position: int, size: int) -> None:
+        if is_full.is_set():
+            met.set()
+            raise OSError(errno.ENOSPC, "no space left")
+        reserve(descriptor, position, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    is_full.set()
+    indexing = started(data)
+    assert met.wait(WAIT_S)
+    append(data, range(10, 20))
+    assert data.replica_manager.partition("t", 0).log.log_end_offset == 20
+    is_full.clear()
+    data.loop.advance(RETRY_MS)
+    assert indexing.wait_until_indexed(PARTITION, 20, WAIT_S)
+    assert indexing.restarts == 0
+    for number in (0, 9, 10, 19):
+        assert offsets_of(data, b"%d" % number) == [number]
