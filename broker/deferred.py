@@ -9,8 +9,8 @@ now with what there is, because the client has sent something else that waits be
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -95,3 +95,23 @@ class Deferred(Generic[T]):
         self._on_abandon = self._on_hurry = None
         for callback in callbacks or ():
             callback(self)
+
+
+def when_all_done(waited_for: Iterable[Deferred[Any]], build: Callable[[], T]) -> T | Deferred[T]:
+    """What ``build`` returns once all are settled, well or badly: at once where they are, else deferred. Who waits for
+    the result may go away; what it waits for goes on."""
+    open_ones = [deferred for deferred in waited_for if not deferred.done]
+    if not open_ones:
+        return build()
+    result: Deferred[T] = Deferred()
+    outstanding = len(open_ones)
+
+    def settle(_: Deferred[Any]) -> None:
+        nonlocal outstanding
+        outstanding -= 1
+        if not outstanding and not result.abandoned:
+            result.complete(build())
+
+    for deferred in open_ones:
+        deferred.on_done(settle)
+    return result

@@ -5,7 +5,8 @@ The calls are etcd's in shape, so that a cluster can keep the same keys in etcd:
 
 Invariants
   * Every committed ``txn`` has one revision, greater than all before it; what it put and deleted carries it.
-  * A ``txn`` is applied wholly or not at all, and is on disk (WAL, synchronous=FULL) before the call returns.
+  * A ``txn`` is applied wholly or not at all, and is on disk before the call returns; with ``sync=False`` it is so
+    after the next ``sync``, which any thread may call, or the next ``txn`` that syncs.
   * A deleted key stays as a row without a value, so that a watch started at an older revision still sees the deletion.
     The newest ``TOMBSTONES_KEPT`` are kept; who watches from before them is told so (``CompactedRevisionError``).
   * A key put under a lease goes when the lease has not been kept alive for its time; the next call that looks notices.
@@ -16,7 +17,10 @@ own lock orders the writers, ``BUSY_TIMEOUT_S`` bounds the wait.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
+import threading
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -24,6 +28,8 @@ from log.time import Time
 
 BUSY_TIMEOUT_S = 5.0
 TOMBSTONES_KEPT = 10_000
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+"""A WAL of this size is written back at the next sync; SQLite's own default is about the same."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kv (
   key TEXT PRIMARY KEY, value BLOB, mod_revision INTEGER NOT NULL, lease INTEGER NOT NULL DEFAULT 0
@@ -105,11 +111,17 @@ class MetadataStore(Protocol):
         """All keys that start with ``prefix``, in key order."""
         ...
 
-    def txn(self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str]) -> int | None:
-        """Apply all ``puts`` and ``deletes`` if every ``compare`` holds.
+    def txn(
+        self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str], *, sync: bool = True
+    ) -> int | None:
+        """Apply all ``puts`` and ``deletes`` if every ``compare`` holds; without ``sync`` not durable until ``sync()``.
 
         Returns the new revision, or None when a comparison failed and nothing was changed.
         """
+        ...
+
+    def sync(self) -> None:
+        """Make everything durable that was committed before the call. Any thread. Raises MetadataStoreError."""
         ...
 
     def watch(self, prefix: str, revision: int) -> Watch:
@@ -135,9 +147,15 @@ class MetadataStore(Protocol):
 
 
 class SqliteMetadataStore:
-    """The embedded store: one SQLite file in the data directory."""
+    """The embedded store: one SQLite file in the data directory.
 
-    __slots__ = ("_connection", "_path", "_time")
+    SQLite runs with ``synchronous=NORMAL``, where a commit is in the WAL but not synced; ``sync`` does what FULL would
+    do at each commit, when and in which thread the caller wants: fdatasync of the WAL, and once of the directory that got
+    its name. Checkpoints, which sync two files, run there too, once the WAL is CHECKPOINT_BYTES long. After a failed
+    sync nobody knows what the disk holds, so the store takes and syncs nothing more (F9).
+    """
+
+    __slots__ = ("_connection", "_failure", "_is_named", "_path", "_sync_lock", "_time")
 
     def __init__(self, path: str, time: Time) -> None:
         """Open or create the file.
@@ -146,6 +164,9 @@ class SqliteMetadataStore:
         """
         self._path = path
         self._time = time
+        self._sync_lock = threading.Lock()
+        self._is_named = False
+        self._failure: OSError | sqlite3.Error | None = None
         try:
             self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
             try:
@@ -162,7 +183,8 @@ class SqliteMetadataStore:
             raise MetadataStoreError(
                 f"metadata store {self._path} has format {version}, this Tidelog reads up to {_SCHEMA_VERSION}"
             )
-        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute("PRAGMA wal_autocheckpoint = 0")
         if version < _SCHEMA_VERSION:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.executescript("BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
@@ -191,11 +213,14 @@ class SqliteMetadataStore:
         )
         return [KeyValue(*row) for row in rows]
 
-    def txn(self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str]) -> int | None:
+    def txn(
+        self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str], *, sync: bool = True
+    ) -> int | None:
         """See MetadataStore.txn.
 
         Raises MetadataStoreError when the file cannot be written; nothing is changed then.
         """
+        self._refuse_after_failure()
         self._expire_leases()
         try:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -207,7 +232,32 @@ class SqliteMetadataStore:
             self._connection.execute("ROLLBACK" if revision is None else "COMMIT")
         except sqlite3.Error as error:
             raise MetadataStoreError(f"cannot write metadata store {self._path}: {error}") from error
+        if sync and revision is not None:
+            self.sync()
         return revision
+
+    def sync(self) -> None:
+        with self._sync_lock:
+            self._refuse_after_failure()
+            try:
+                size = sync_file(self._path + "-wal")
+                if not self._is_named:
+                    sync_file(os.path.dirname(self._path) or ".")
+                    self._is_named = True
+                if size >= CHECKPOINT_BYTES:
+                    self._checkpoint()
+            except (OSError, sqlite3.Error) as error:
+                self._failure = error
+                self._refuse_after_failure()
+
+    def _checkpoint(self) -> None:
+        """Write the WAL back into the file, through a connection of this thread's own; readers and writers go on."""
+        with contextlib.closing(sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise MetadataStoreError(f"cannot sync metadata store {self._path}: {self._failure}")
 
     def _apply(self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str]) -> int | None:
         execute = self._connection.execute
@@ -305,6 +355,20 @@ class SqliteWatch:
         events = list(self._store.changes(self._prefix, self._revision))
         self._revision = max(newest, self._revision, events[-1].mod_revision if events else 0)
         return events
+
+
+def sync_file(path: str) -> int:
+    """Make a file's data, or a directory's names, durable; returns its size. A file that is not there has nothing to
+    sync: size 0. Raises OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        os.fdatasync(descriptor)
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 def prefix_end(prefix: str) -> str:

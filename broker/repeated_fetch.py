@@ -342,7 +342,7 @@ def response_pattern(version: int, topic: FetchTopic, index: int, session_id: in
     high_watermark, last_stable, log_start = _OFFSETS
     data = PartitionData(
         partition_index=index, high_watermark=high_watermark, last_stable_offset=last_stable,
-        log_start_offset=log_start, records=marker,
+        log_start_offset=log_start, records=marker, aborted_transactions=None,
     )  # fmt: skip
     found = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[data])
     head, _, after = FetchResponse(session_id=session_id, responses=[found]).encode_parts(version)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from log.manager import LogManager
 
 EAGER_LOGS = 64
-"""Logs made each EAGER_WINDOW_MS while requests that create partitions are answered: each costs two milliseconds of
-the loop and three descriptors, and a request may create 10,000, of one topic or of a hundred. The first of each is
+"""Logs made each EAGER_WINDOW_MS before requests that create partitions are answered: each costs a millisecond of a
+thread and three descriptors, and a request may create 10,000, of one topic or of a hundred. The first of each is
 always made, so that a disk that takes nothing is told to who creates the topic."""
 EAGER_WINDOW_MS = 1000
 
@@ -105,15 +105,20 @@ class ReplicaManager:
         for partitions in self._partitions.values():
             yield from partitions.values()
 
-    def topic_created(self, image: TopicImage, first_partition: int) -> None:
-        """Make the first logs of new partitions; others are made when touched. Raises KafkaStorageError."""
+    def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
+        """What makes the first logs of new partitions; others are made when touched. Raises KafkaStorageError."""
         self.make_way(image.name)
-        for index in range(
-            first_partition, first_partition + self._eager_share(image.partition_count - first_partition)
-        ):
-            self._log_manager.get_or_create_log(
-                TopicPartition(image.name, index), image.topic_id, self._log_config(image), is_new=True
-            )
+        config, manager = self._log_config(image), self._log_manager
+        share = self._eager_share(image.partition_count - first_partition)
+
+        def make() -> None:
+            for index in range(first_partition, first_partition + share):
+                manager.get_or_create_log(TopicPartition(image.name, index), image.topic_id, config, is_new=True)
+
+        return make
+
+    def topic_created(self, image: TopicImage, first_partition: int) -> None:
+        """Have the indexer look at a topic that is new or wider."""
         self.on_index_configs(image)
 
     def _eager_share(self, wanted: int) -> int:

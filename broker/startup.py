@@ -80,16 +80,17 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         raise StartError(str(error)) from error
     timers = TimerQueue(time.monotonic_ms, loop.call_later)
     purgatory = Purgatory(timers, loop.call_soon)
+    run_in_thread = partial(in_thread, loop, executor)
     replica_manager = ReplicaManager(
         metadata=known.metadata,
         log_manager=log_manager,
         purgatory=purgatory,
         log_config=known.configs.log_config,
-        in_thread=partial(in_thread, loop, executor),
+        in_thread=run_in_thread,
         node_id=config.node_id,
     )
     replica_manager.make_way = strays.make_way
-    known.topics.set_listener(replica_manager)
+    known.topics.set_listener(replica_manager, run_in_thread)
     return Broker(
         config=config, time=time, loop=loop, executor=executor, timers=timers, purgatory=purgatory, metrics=Metrics(),
         store=known.store, metadata=known.metadata, log_manager=log_manager, replica_manager=replica_manager,

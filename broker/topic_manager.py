@@ -5,7 +5,8 @@ Order, and why a crash between two steps is harmless
            when they are first asked for, empty as they were.
   delete   store commits -> MetadataCache forgets it -> logs are renamed away. The commit also notes the topic's id as
            being deleted, so that the start knows logs that a crash left behind and removes them (``broker/strays.py``).
-When a call returns, all three steps are done: a deleted topic's name can be used again at once.
+When a call returns, all three steps are done: a deleted topic's name can be used again at once. ``changes`` does the
+same steps without holding up the loop.
 
 A topic is one key of the store, ``/topics/<name>``: JSON with its id, partition count and own configs, written as a
 whole. A deletion is ``/deleted-topics/<id>`` until the next one, or the start, has seen that it is done. Loop thread
@@ -28,7 +29,8 @@ from broker.metadata import (
     MetadataCache,
     TopicImage,
 )
-from broker.metadata_store import Compare, KeyValue, MetadataStore, Put
+from broker.metadata_store import Compare, KeyValue, MetadataStore, MetadataStoreError, Put
+from broker.topic_changes import USE_DEFAULT, InThread, NewTopic, TopicChanges, at_once
 from protocol.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
@@ -48,15 +50,19 @@ MAX_TOPIC_NAME_LENGTH = (
     249  # a directory is called <name>-<partition>, or longer when it is being deleted; 255 is the most
 )
 MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka's bound for what one request may create
-USE_DEFAULT = -1  # the wire's "as the broker is configured" for partitions and replicas
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 class TopicListener(Protocol):
     """Who makes and removes the logs; called on the loop thread after the store has committed."""
 
+    def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
+        """What makes the first logs of partitions ``first_partition`` and above, in any thread; it may raise
+        KafkaStorageError. The topic's name is held until it is done."""
+        ...
+
     def topic_created(self, image: TopicImage, first_partition: int) -> None:
-        """Partitions ``first_partition`` and above of this topic exist from now on."""
+        """Partitions ``first_partition`` and above of this topic exist from now on, and their first logs."""
         ...
 
     def topic_deleted(self, image: TopicImage) -> None:
@@ -75,11 +81,13 @@ class TopicManager:
         "_collision_keys",
         "_config",
         "_done_deletions",
+        "_in_transit",
         "_listener",
         "_metadata",
         "_new_topic_id",
         "_store",
         "_validate_configs",
+        "changes",
     )
 
     def __init__(
@@ -100,6 +108,9 @@ class TopicManager:
         self._listener: TopicListener | None = None
         self._collision_keys: dict[str, str] = {}
         self._done_deletions: list[str] = []
+        self._in_transit: set[str] = set()
+        self.changes = TopicChanges(self, store.sync)
+        """For who must not wait for the disk: the handlers."""
 
     def load(self) -> None:
         """Read all topics from the store into the cache; called once, before the first request."""
@@ -114,9 +125,11 @@ class TopicManager:
         """Nothing is left of these topics; the store may forget them."""
         self._done_deletions += [DELETED_PREFIX + uuid_to_str(topic_id) for topic_id in topic_ids]
 
-    def set_listener(self, listener: TopicListener) -> None:
-        """Who is told of changes from now on. There is one: the replica manager."""
-        self._listener = listener
+    def set_listener(self, listener: TopicListener, in_thread: InThread = at_once) -> None:
+        """Who is told of changes from now on. There is one: the replica manager. ``in_thread`` runs what waits for the
+        disk."""
+        self._listener = self.changes.listener = listener
+        self.changes.in_thread = in_thread
 
     def create_topic(
         self,
@@ -126,41 +139,57 @@ class TopicManager:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> TopicImage:
-        """Create a topic, or with ``validate_only`` only say what it would be (its id is zero then).
+        """Create a topic here and now, or with ``validate_only`` only say what it would be (its id is zero then).
 
         Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidReplicationFactorError,
         InvalidConfigError, PolicyViolationError; KafkaStorageError when the logs cannot be made, and then there is no
         topic. Source: CreateTopics.
         """
+        new = NewTopic(name, partitions, replication_factor, configs, validate_only)
+        image = self.begin_create(new, sync=True)
+        if not validate_only:
+            try:
+                self.changes.first_logs(image)()
+            except KafkaError:
+                self.undo_create(image)
+                raise
+            self.finish_create(image)
+        return image
+
+    def begin_create(self, new: NewTopic, *, sync: bool) -> TopicImage:
+        """The first step: commit the topic, which holds its name. ``finish_create`` or ``undo_create`` follows.
+
+        Raises what ``create_topic`` raises, but for the logs.
+        """
+        name = new.name
         validate_topic_name(name)
         self._check_is_new(name)
-        count = self._partition_count(partitions)
-        check_replication_factor(self._replication_factor(replication_factor))
-        configs = dict(configs or {})
+        count = partition_count(self._config, new.partitions)
+        check_replication_factor(replication_factor_of(self._config, new.replication_factor))
+        configs = dict(new.configs or {})
         self._validate_configs(configs)
         is_internal = name in INTERNAL_TOPICS
-        if validate_only:
+        if new.validate_only:
             return TopicImage(name, bytes(16), count, configs, is_internal)
         image = TopicImage(name, self._new_topic_id(), count, configs, is_internal)
         put = Put(TOPICS_PREFIX + name, encode_topic(image))
-        if self._store.txn([Compare(put.key, 0)], [put], []) is None:
+        if self._store.txn([Compare(put.key, 0)], [put], [], sync=sync) is None:
             raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
-        self._show(image)
-        try:
-            self._tell_created(image, 0)
-        except KafkaError:
-            self._take_back(image)
-            raise
+        self._in_transit.add(name)
+        self._collision_keys[collision_key(name)] = name
         return image
 
-    def auto_create(self, name: str) -> TopicImage:
-        """Create a topic that a client named, with default counts; internal topics with theirs.
+    def finish_create(self, image: TopicImage) -> None:
+        """The last step: the topic is there, for everybody."""
+        self._in_transit.discard(image.name)
+        self._show(image)
+        if self._listener is not None:
+            self._listener.topic_created(image, 0)
 
-        Raises as ``create_topic``. The caller has seen that ``auto.create.topics.enable`` holds where it must.
-        """
-        if name in INTERNAL_TOPICS:
-            return self.ensure_internal_topic(name)
-        return self.create_topic(name)
+    def undo_create(self, image: TopicImage) -> None:
+        """The last step of a creation whose logs could not be made, so that the client may try again."""
+        with contextlib.suppress(KafkaError, MetadataStoreError):  # the disk that took no log may take nothing else
+            self.finish_delete(self._commit_deletion(image, sync=True))
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
         """The internal topic of this name, created if it does not exist yet."""
@@ -171,17 +200,34 @@ class TopicManager:
         return self.create_topic(name, partitions, replication_factor, configs)
 
     def delete_topic(self, name: str) -> TopicImage:
-        """Delete a topic and its logs; when this returns the name is free.
+        """Delete a topic and its logs here and now; when this returns the name is free.
 
-        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError. Source: DeleteTopics.
+        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError; KafkaStorageError for logs that stay: the next
+        start removes them. Source: DeleteTopics.
+        """
+        image = self.begin_delete(name, sync=True)
+        self.finish_delete(image)
+        return image
+
+    def begin_delete(self, name: str, *, sync: bool) -> TopicImage:
+        """The first step: commit the deletion and hide the topic; its name is held until ``finish_delete``.
+
+        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError.
         """
         if not self._config.get_bool("delete.topic.enable"):
             raise TopicDeletionDisabledError
         image = self._metadata.topics.get(name)
         if image is None:
             raise UnknownTopicOrPartitionError
-        self._remove(image)
-        return image
+        return self._commit_deletion(image, sync=sync)
+
+    def finish_delete(self, image: TopicImage) -> None:
+        """The last step: the logs go, the name is free. Raises KafkaStorageError for logs that stay."""
+        self._in_transit.discard(image.name)
+        self._collision_keys.pop(collision_key(image.name), None)
+        if self._listener is not None:
+            self._listener.topic_deleted(image)
+        self._done_deletions.append(DELETED_PREFIX + uuid_to_str(image.topic_id))
 
     def create_partitions(self, name: str, count: int, validate_only: bool = False) -> TopicImage:
         """Widen a topic to ``count`` partitions in all.
@@ -200,11 +246,13 @@ class TopicManager:
         wider = image._replace(partition_count=count)
         if not validate_only:
             self._store_image(wider)
-            try:
-                self._tell_created(wider, image.partition_count)
-            except KafkaError:
-                self._store_image(image)
-                raise
+            if self._listener is not None:
+                try:
+                    self._listener.first_logs(wider, image.partition_count)()
+                except KafkaError:
+                    self._store_image(image)
+                    raise
+                self._listener.topic_created(wider, image.partition_count)
         return wider
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> TopicImage:
@@ -227,25 +275,15 @@ class TopicManager:
             for image in self._metadata.topics.values():
                 self._listener.topic_configs_changed(image)
 
-    def _tell_created(self, image: TopicImage, first_partition: int) -> None:
-        if self._listener is not None:
-            self._listener.topic_created(image, first_partition)
-
-    def _take_back(self, image: TopicImage) -> None:
-        """Undo a creation whose logs could not be made, so that the client may try again."""
-        with contextlib.suppress(KafkaError):  # the disk that took no log may not let go of one either
-            self._remove(image)
-
-    def _remove(self, image: TopicImage) -> None:
-        """Store, picture, logs. Raises KafkaStorageError for logs that stay: the next start removes them."""
+    def _commit_deletion(self, image: TopicImage, *, sync: bool) -> TopicImage:
+        """Out of the store and the picture. Raises MetadataStoreError."""
         deletion = Put(DELETED_PREFIX + uuid_to_str(image.topic_id), image.name.encode())
-        self._store.txn([], [deletion], [TOPICS_PREFIX + image.name, *self._done_deletions])
+        self._store.txn([], [deletion], [TOPICS_PREFIX + image.name, *self._done_deletions], sync=sync)
         self._done_deletions.clear()
-        self._metadata.remove(image.name)
-        self._collision_keys.pop(collision_key(image.name), None)
-        if self._listener is not None:
-            self._listener.topic_deleted(image)
-        self._done_deletions.append(deletion.key)
+        if image.name in self._metadata.topics:
+            self._metadata.remove(image.name)
+        self._in_transit.add(image.name)
+        return image
 
     def _store_image(self, image: TopicImage) -> None:
         self._store.txn([], [Put(TOPICS_PREFIX + image.name, encode_topic(image))], [])
@@ -256,24 +294,26 @@ class TopicManager:
         self._collision_keys[collision_key(image.name)] = image.name
 
     def _check_is_new(self, name: str) -> None:
-        if name in self._metadata.topics:
+        if name in self._metadata.topics or name in self._in_transit:
             raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
         other = self._collision_keys.get(collision_key(name))
         if other is not None:
             raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
 
-    def _partition_count(self, partitions: int) -> int:
-        if partitions == USE_DEFAULT:
-            return self._config.get_int("num.partitions")
-        if partitions < 1:
-            raise InvalidPartitionsError("Number of partitions was set to an invalid non-positive value.")
-        check_partition_limit(partitions)
-        return partitions
 
-    def _replication_factor(self, replication_factor: int) -> int:
-        if replication_factor == USE_DEFAULT:
-            return self._config.get_int("default.replication.factor")
-        return replication_factor
+def partition_count(config: BrokerConfig, partitions: int) -> int:
+    """How many partitions a new topic gets. Raises InvalidPartitionsError, PolicyViolationError."""
+    if partitions == USE_DEFAULT:
+        return config.get_int("num.partitions")
+    if partitions < 1:
+        raise InvalidPartitionsError("Number of partitions was set to an invalid non-positive value.")
+    check_partition_limit(partitions)
+    return partitions
+
+
+def replication_factor_of(config: BrokerConfig, replication_factor: int) -> int:
+    """How many replicas a new topic is asked to have."""
+    return config.get_int("default.replication.factor") if replication_factor == USE_DEFAULT else replication_factor
 
 
 def validate_topic_name(name: str) -> None:

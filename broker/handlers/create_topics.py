@@ -12,10 +12,11 @@ from collections import Counter
 from typing import Any
 
 from broker.broker import Broker, RequestContext
+from broker.deferred import Deferred, when_all_done
 from broker.metadata import TopicImage
 from broker.quotas import mutation_quota
 from broker.replica_assignment import check_topic_assignment
-from broker.topic_manager import USE_DEFAULT
+from broker.topic_changes import USE_DEFAULT, Change, NewTopic
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidConfigError, InvalidReplicaAssignmentError, InvalidRequestError, KafkaError
 from protocol.messages.create_topics import (
@@ -34,11 +35,13 @@ Request = CreateTopicsRequest
 _FIRST_VERSION_WITH_STRICT_QUOTA = 6
 
 
-def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse | Deferred[CreateTopicsResponse]:
     """Create each topic by itself: one that fails does not hold up the others."""
     names = Counter(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
-    results = []
+    results: list[tuple[CreatableTopic, Change | KafkaError]] = []
     for topic in request.topics:
         if names[topic.name] == 0:
             continue  # a name given twice was answered already
@@ -47,15 +50,29 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
                 names[topic.name] = 0
                 raise InvalidRequestError("Duplicate topic name.")
             quota.check()
-            results.append(create(broker, topic, request.validate_only))
-            quota.record(results[-1].num_partitions)
+            change = create(broker, topic, request.validate_only)
+            quota.record(change.image.partition_count)
+            results.append((topic, change))
         except KafkaError as error:
-            results.append(failed(topic, error))
-    return CreateTopicsResponse(topics=results)
+            results.append((topic, error))
+    changes = [result.done for _, result in results if isinstance(result, Change)]
+    return when_all_done(
+        changes, lambda: CreateTopicsResponse(topics=[answer(broker, topic, result) for topic, result in results])
+    )
 
 
-def create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
-    """Create one topic. Raises KafkaErrors."""
+def answer(broker: Broker, topic: CreatableTopic, result: Change | KafkaError) -> CreatableTopicResult:
+    """What came of one topic."""
+    try:
+        if isinstance(result, KafkaError):
+            raise result
+        return created(broker, result.done.result())
+    except KafkaError as error:
+        return failed(topic, error)
+
+
+def create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> Change:
+    """Begin to create one topic. Raises KafkaErrors."""
     partitions = topic.num_partitions
     if topic.assignments:
         if partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
@@ -66,8 +83,8 @@ def create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> Creata
         check_topic_assignment(assignment, [broker.node_id])
         partitions = len(assignment)
     configs = requested_configs(topic)
-    image = broker.topics.create_topic(topic.name, partitions, topic.replication_factor, configs, validate_only)
-    return created(broker, image)
+    new = NewTopic(topic.name, partitions, topic.replication_factor, configs, validate_only)
+    return broker.topics.changes.create(new)
 
 
 def requested_configs(topic: CreatableTopic) -> dict[str, str]:

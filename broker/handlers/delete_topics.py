@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.broker import Broker, RequestContext
+from broker.deferred import Deferred, when_all_done
 from broker.quotas import MutationQuota, mutation_quota
+from broker.topic_changes import Change
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError, TopicDeletionDisabledError, UnknownTopicIdError
 from protocol.messages.delete_topics import (
@@ -28,19 +30,35 @@ Request = DeleteTopicsRequest
 _FIRST_VERSION_WITH_STRICT_QUOTA = 5
 
 
-def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse | Deferred[DeleteTopicsResponse]:
     """Delete each topic by itself; one that is asked for twice is refused, and answered once."""
     asked = [(topic.name, topic.topic_id) for topic in asked_topics(request)]
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
-    responses = []
+    results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
     for topic in {(topic.name, topic.topic_id): topic for topic in asked_topics(request)}.values():
         try:
             if asked.count((topic.name, topic.topic_id)) > 1:
                 raise InvalidRequestError("Duplicate topic name.")
-            responses.append(delete(broker, context, topic, quota))
+            results.append((topic, delete(broker, context, topic, quota)))
         except KafkaError as error:
-            responses.append(failed(topic, error))
-    return DeleteTopicsResponse(responses=responses)
+            results.append((topic, error))
+    changes = [result.done for _, result in results if isinstance(result, Change)]
+    return when_all_done(
+        changes, lambda: DeleteTopicsResponse(responses=[answer(broker, topic, result) for topic, result in results])
+    )
+
+
+def answer(broker: Broker, topic: DeleteTopicState, result: Change | KafkaError) -> DeletableTopicResult:
+    """What came of one topic."""
+    try:
+        if isinstance(result, KafkaError):
+            raise result
+        image = result.done.result()
+    except KafkaError as error:
+        return failed(topic, error)
+    return DeletableTopicResult(name=image.name, topic_id=image.topic_id, error_message=None)
 
 
 def asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
@@ -48,10 +66,8 @@ def asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
     return request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
 
 
-def delete(
-    broker: Broker, context: RequestContext, topic: DeleteTopicState, quota: MutationQuota
-) -> DeletableTopicResult:
-    """Delete one topic. Raises KafkaErrors."""
+def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quota: MutationQuota) -> Change:
+    """Begin to delete one topic. Raises KafkaErrors."""
     name = topic.name
     if name is None:
         image = broker.metadata.topic_by_id(topic.topic_id)
@@ -62,13 +78,13 @@ def delete(
         raise InvalidRequestError("A topic to delete has a name or an id, not both.")
     quota.check()
     try:
-        image = broker.topics.delete_topic(name)
+        change = broker.topics.changes.delete(name)
     except TopicDeletionDisabledError as error:
         raise error if context.api_version >= 3 else InvalidRequestError(error.message) from error
-    quota.record(image.partition_count)
+    quota.record(change.image.partition_count)
     if broker.coordinators is not None:
-        broker.coordinators.topic_deleted(image.name)  # offsets committed for it must not meet a new topic of its name
-    return DeletableTopicResult(name=image.name, topic_id=image.topic_id, error_message=None)
+        broker.coordinators.topic_deleted(name)  # offsets committed for it must not meet a new topic of its name
+    return change
 
 
 def failed(topic: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:

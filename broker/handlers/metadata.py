@@ -16,7 +16,9 @@ from __future__ import annotations
 from broker.addresses import address_for_client
 from broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from broker.broker import Broker, RequestContext
+from broker.deferred import Deferred, when_all_done
 from broker.metadata import TopicImage
+from broker.topic_changes import Change
 from broker.topic_manager import validate_topic_name
 from protocol.api_keys import ApiKey
 from protocol.errors import (
@@ -44,15 +46,37 @@ Request = MetadataRequest
 FIRST_VERSION_BY_ID = 12
 
 
-def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+Outcomes = dict[str, "Change | KafkaError"]
+"""What comes of the topics that a request creates, by name."""
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: MetadataRequest
+) -> MetadataResponse | Deferred[MetadataResponse]:
     """Answer from the cache; topics to be created are created first."""
     topics = request.topics
     if topics is None or (context.api_version == 0 and not topics):
-        answers = [describe(broker, request, image) for image in broker.metadata.topics.values()]
-    else:
-        check_topic_ids(topics, context.api_version)
-        once = {(topic.topic_id, topic.name): topic for topic in topics}
-        answers = [answer(broker, context, request, topic) for topic in once.values()]
+        return respond(
+            broker, context, request, [describe(broker, request, image) for image in broker.metadata.topics.values()]
+        )
+    check_topic_ids(topics, context.api_version)
+    once = {(topic.topic_id, topic.name): topic for topic in topics}.values()
+    outcomes: Outcomes = {}
+    for topic in once:
+        if topic.topic_id == ZERO_UUID and broker.metadata.find(topic.name or "") is None:
+            outcomes[topic.name or ""] = create(broker, context, request, topic.name or "")
+
+    def build() -> MetadataResponse:
+        answers = [answer(broker, context, request, topic, outcomes) for topic in once]
+        return respond(broker, context, request, answers)
+
+    return when_all_done([change.done for change in outcomes.values() if isinstance(change, Change)], build)
+
+
+def respond(
+    broker: Broker, context: RequestContext, request: MetadataRequest, answers: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    """The brokers and these topics."""
     host, port = address_for_client(broker, context)
     return MetadataResponse(
         brokers=[
@@ -78,7 +102,7 @@ def check_topic_ids(topics: list[MetadataRequestTopic], version: int) -> None:
 
 
 def answer(
-    broker: Broker, context: RequestContext, request: MetadataRequest, topic: MetadataRequestTopic
+    broker: Broker, context: RequestContext, request: MetadataRequest, topic: MetadataRequestTopic, outcomes: Outcomes
 ) -> MetadataResponseTopic:
     """One topic that was asked for, by id if it has one, else by name; errors become the topic's code."""
     try:
@@ -87,7 +111,7 @@ def answer(
             if image is None:
                 raise UnknownTopicIdError
         else:
-            image = find_or_create(broker, context, request, topic.name or "")
+            image = find(broker, topic.name or "", outcomes)
     except KafkaError as error:
         name = topic.name
         if name is None and context.api_version < FIRST_VERSION_BY_ID:
@@ -100,19 +124,31 @@ def answer(
     return describe(broker, request, image)
 
 
-def find_or_create(broker: Broker, context: RequestContext, request: MetadataRequest, name: str) -> TopicImage:
-    """The topic of this name. Raises KafkaErrors when there is none and it may not be created."""
+def create(broker: Broker, context: RequestContext, request: MetadataRequest, name: str) -> Change | KafkaError:
+    """Begin to create a topic that there is not; the error when it may not be created."""
+    allowed = request.allow_auto_topic_creation or context.api_version < 4
+    try:
+        if not (allowed and broker.config.get_bool("auto.create.topics.enable")):
+            validate_topic_name(name)
+            return UnknownTopicOrPartitionError()
+        return broker.topics.changes.auto_create(name)
+    except TopicAlreadyExistsError:  # it is being deleted, or another process of this cluster was faster
+        return UnknownTopicOrPartitionError()
+    except KafkaError as error:
+        return error
+
+
+def find(broker: Broker, name: str, outcomes: Outcomes) -> TopicImage:
+    """The topic of this name. Raises what its creation failed with, UnknownTopicOrPartitionError."""
     image = broker.metadata.find(name)
     if image is not None:
         return image
-    allowed = request.allow_auto_topic_creation or context.api_version < 4
-    if not (allowed and broker.config.get_bool("auto.create.topics.enable")):
-        validate_topic_name(name)
-        raise UnknownTopicOrPartitionError
-    try:
-        return broker.topics.auto_create(name)
-    except TopicAlreadyExistsError:  # another process of this cluster was faster, and its change is not seen here yet
-        raise UnknownTopicOrPartitionError from None
+    outcome = outcomes.get(name)
+    if isinstance(outcome, KafkaError):
+        raise outcome
+    if outcome is not None:
+        outcome.done.result()
+    raise UnknownTopicOrPartitionError
 
 
 def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> MetadataResponseTopic:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +28,9 @@ class NotingListener:
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
+
+    def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
+        return lambda: None
 
     def topic_created(self, image: TopicImage, first_partition: int) -> None:
         self.events.append(("created", image.name, first_partition, image.partition_count))

@@ -98,7 +98,7 @@ class DataBroker:
             node_id=1,
         )
         self.replica_manager.make_way = strays.make_way
-        self.topics.set_listener(self.replica_manager)
+        self.topics.set_listener(self.replica_manager, partial(in_thread, cast(Any, self.loop), cast(Any, None)))
         self.broker = Broker(
             config=config,
             time=self.time,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.deferred import Deferred
+from broker.deferred import Deferred, when_all_done
 
 
 def test_complete_calls_back_in_order() -> None:
@@ -72,3 +72,29 @@ def test_nobody_hurries_for_one_who_is_gone() -> None:
     deferred.abandon()
     deferred.hurry()
     assert not deferred.done
+
+
+def test_what_is_built_of_settled_ones_is_there_at_once() -> None:
+    done: Deferred[int] = Deferred()
+    done.complete(1)
+    assert when_all_done([done], lambda: "built") == "built"
+    assert when_all_done([], lambda: "built") == "built"
+
+
+def test_what_is_built_of_open_ones_waits_for_the_last() -> None:
+    first, second = Deferred[int](), Deferred[int]()
+    built = when_all_done([first, second], lambda: "built")
+    assert isinstance(built, Deferred)
+    second.fail(ValueError("bad"))
+    assert not built.done
+    first.complete(1)
+    assert built.result() == "built"
+
+
+def test_nothing_is_built_for_who_went_away() -> None:
+    waited_for: Deferred[int] = Deferred()
+    built = when_all_done([waited_for], lambda: 1 // 0)
+    assert isinstance(built, Deferred)
+    built.abandon()
+    waited_for.complete(1)
+    assert not built.done

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
 
 import broker.metadata_store as module
 from broker.metadata_store import (
+    CHECKPOINT_BYTES,
     CompactedRevisionError,
     Compare,
     KeyValue,
@@ -91,7 +94,76 @@ def test_values_are_kept_over_a_restart(store: SqliteMetadataStore, path: str, t
 def test_commits_are_synced_to_disk(store: SqliteMetadataStore) -> None:
     connection = store._connection
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    # NORMAL: the store syncs itself, see below.
+    assert connection.execute("PRAGMA synchronous").fetchone() == (1,)
+    assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what is synced from now on."""
+    names: list[str] = []
+    sync = os.fdatasync
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        names.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    return names
+
+
+def test_a_transaction_is_synced_before_it_returns(store: SqliteMetadataStore, path: str, synced: list[str]) -> None:
+    store.txn([], [Put("/a", b"1")], [])
+    assert synced == ["metadata.sqlite-wal", os.path.basename(os.path.dirname(path))]
+    store.txn([], [Put("/a", b"2")], [])
+    assert synced[2:] == ["metadata.sqlite-wal"]
+
+
+def test_a_failed_comparison_syncs_nothing(store: SqliteMetadataStore, synced: list[str]) -> None:
+    assert store.txn([Compare("/a", 3)], [Put("/a", b"1")], []) is None
+    assert synced == []
+
+
+def test_one_sync_serves_many(store: SqliteMetadataStore, synced: list[str]) -> None:
+    for number in range(9):
+        store.txn([], [Put(f"/{number}", b"1")], [], sync=False)
+    assert synced == []
+    thread = threading.Thread(target=store.sync)
+    thread.start()
+    thread.join()
+    assert synced[0] == "metadata.sqlite-wal"
+    assert len(store.list("/")) == 9
+
+
+def test_a_long_wal_is_written_back_at_a_sync(store: SqliteMetadataStore, path: str) -> None:
+    wal = path + "-wal"
+    for number in range(40):
+        store.txn([], [Put(f"/{number}", bytes(200_000))], [], sync=False)
+    assert os.path.getsize(wal) > CHECKPOINT_BYTES > os.path.getsize(path)
+    store.sync()
+    assert os.path.getsize(path) > CHECKPOINT_BYTES
+    size = os.path.getsize(wal)
+    for number in range(20):
+        store.txn([], [Put(f"/{number}", bytes(100_000))], [])
+    assert os.path.getsize(wal) == size, "it begins anew"
+    assert len(store.list("/")) == 40
+
+
+def test_after_a_failed_sync_nothing_more_is_taken(store: SqliteMetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.txn([], [Put("/a", b"1")], [])
+
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", fail)
+        with pytest.raises(MetadataStoreError, match="Input/output error"):
+            store.txn([], [Put("/a", b"2")], [])
+    with pytest.raises(MetadataStoreError, match="Input/output error"):
+        store.txn([], [Put("/a", b"3")], [])
+    with pytest.raises(MetadataStoreError, match="Input/output error"):
+        store.sync()
 
 
 def test_an_uncommitted_transaction_is_not_seen(path: str, store: SqliteMetadataStore, time: ManualTime) -> None:

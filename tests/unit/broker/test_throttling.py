@@ -58,6 +58,8 @@ class ThrottledWire(Wire):
         frames: list[bytes | Parts | None] = []
         if isinstance(answer, Pending):
             answer.on_answer(frames.append)
+            for _ in range(4):  # a sync and the making of logs, each done in a thread's turn
+                self.data.loop.run_soon()
             assert frames
         else:
             frames.append(answer)  # type: ignore[arg-type]

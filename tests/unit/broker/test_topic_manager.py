@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -177,11 +178,11 @@ def test_partitions_that_cannot_be_added(admin: AdminBroker, name: str, count: i
 
 
 def test_internal_topics_get_their_own_settings(admin: AdminBroker) -> None:
-    offsets = admin.topics.auto_create("__consumer_offsets")
+    offsets = admin.topics.changes.auto_create("__consumer_offsets").done.result()
     assert (offsets.partition_count, offsets.is_internal) == (50, True)
     assert offsets.configs["cleanup.policy"] == "compact"
     assert admin.topics.ensure_internal_topic("__consumer_offsets") is offsets
-    transactions = admin.topics.auto_create("__transaction_state")
+    transactions = admin.topics.changes.auto_create("__transaction_state").done.result()
     assert transactions.configs["min.insync.replicas"] == "1"
     assert admin.reopen().metadata.topics["__transaction_state"] == transactions
 
@@ -192,7 +193,7 @@ def test_there_is_no_other_internal_topic(admin: AdminBroker) -> None:
 
 
 def test_auto_creation_uses_the_defaults(admin: AdminBroker) -> None:
-    assert admin.topics.auto_create("orders").partition_count == 1
+    assert admin.topics.changes.auto_create("orders").done.result().partition_count == 1
 
 
 def test_configs_of_a_topic_are_replaced_and_told(admin: AdminBroker) -> None:
@@ -243,7 +244,7 @@ def test_without_a_listener_only_store_and_cache_change(tmp_path: Path) -> None:
 class FullDisk(NotingListener):
     """A listener that can make no log, nor remove one."""
 
-    def topic_created(self, image: TopicImage, first_partition: int) -> None:
+    def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         raise KafkaStorageError("no space left")
 
     def topic_deleted(self, image: TopicImage) -> None:

@@ -1,0 +1,176 @@
+"""Creating and deleting topics without holding up the loop: what waits for the disk is done in a thread.
+
+    create   commit (in memory and in the WAL) -> sync in a thread -> first logs in a thread -> shown and answered
+    delete   commit, hidden from everybody      -> sync in a thread -> logs renamed away     -> name free, answered
+
+The order is that of ``broker/topic_manager.py``, so its argument about crashes holds: no topic is shown, and no log is
+renamed, before the commit that says so is on disk. Meanwhile the name is taken: who asks for it is told that the topic
+exists. One sync serves all changes that were committed when it began (as ``broker/group_flush.py`` does for records),
+so a request for a hundred topics waits for one. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.deferred import Deferred
+from broker.metadata import INTERNAL_TOPICS, TopicImage
+from broker.metadata_store import MetadataStoreError
+from protocol.errors import KafkaError, KafkaStorageError
+
+if TYPE_CHECKING:
+    from broker.topic_manager import TopicListener, TopicManager
+
+InThread = Callable[[Callable[[], None]], Deferred[None]]
+
+
+USE_DEFAULT = -1  # the wire's "as the broker is configured" for partitions and replicas
+
+
+class NewTopic(NamedTuple):
+    """A topic that is asked for; with ``validate_only`` it is only said what it would be."""
+
+    name: str
+    partitions: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    configs: Mapping[str, str] | None = None
+    validate_only: bool = False
+
+
+class Change(NamedTuple):
+    """A change that is under way: the topic as it will be, or was, and when that is so."""
+
+    image: TopicImage
+    done: Deferred[TopicImage]
+
+
+def at_once(work: Callable[[], None]) -> Deferred[None]:
+    """Do it here and now: for where there is no loop to hold up."""
+    deferred: Deferred[None] = Deferred()
+    try:
+        work()
+    except (KafkaError, MetadataStoreError) as error:
+        deferred.fail(error)
+    else:
+        deferred.complete(None)
+    return deferred
+
+
+def do_nothing() -> None:
+    """There is nobody who keeps logs."""
+
+
+class TopicChanges:
+    """The changes under way. ``in_thread`` runs work and settles on the loop; ``sync_store`` is for any thread and
+    raises MetadataStoreError."""
+
+    __slots__ = ("_creating", "_sync_store", "_syncing", "_topics", "_waiting", "in_thread", "listener")
+
+    def __init__(self, topics: TopicManager, sync_store: Callable[[], None]) -> None:
+        self._topics = topics
+        self._sync_store = sync_store
+        self.listener: TopicListener | None = None
+        self._creating: dict[str, Change] = {}
+        self._waiting: list[Deferred[None]] = []
+        self._syncing = False
+        self.in_thread: InThread = at_once
+
+    def create(self, new: NewTopic) -> Change:
+        """Create a topic. Raises what ``TopicManager.create_topic`` raises before anything is committed; what fails
+        after that fails ``done``, and then there is no topic."""
+        image = self._topics.begin_create(new, sync=False)
+        change = Change(image, Deferred())
+        if new.validate_only:
+            change.done.complete(image)
+            return change
+        self._creating[new.name] = change
+        self._when_durable().on_done(partial(self._make_logs, change))
+        return change
+
+    def auto_create(self, name: str) -> Change:
+        """Create a topic that a client named, unless that is under way already. Raises as ``create``."""
+        under_way = self._creating.get(name)
+        if under_way is not None:
+            return under_way
+        if name not in INTERNAL_TOPICS:
+            return self.create(NewTopic(name))
+        change = Change(self._topics.ensure_internal_topic(name), Deferred())
+        change.done.complete(change.image)
+        return change
+
+    def delete(self, name: str) -> Change:
+        """Delete a topic; its name is free when ``done`` is.
+
+        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError.
+        """
+        change = Change(self._topics.begin_delete(name, sync=False), Deferred())
+        self._when_durable().on_done(partial(self._remove_logs, change))
+        return change
+
+    def first_logs(self, image: TopicImage) -> Callable[[], None]:
+        """What makes the first logs of a new topic, in any thread. Raises KafkaStorageError, at once or when done."""
+        return do_nothing if self.listener is None else self.listener.first_logs(image, 0)
+
+    def _make_logs(self, change: Change, durable: Deferred[None]) -> None:
+        try:
+            durable.result()
+            work = self.first_logs(change.image)
+        except (KafkaError, MetadataStoreError) as error:
+            self._fail(change, error)
+        else:
+            self.in_thread(work).on_done(partial(self._created, change))
+
+    def _created(self, change: Change, made: Deferred[None]) -> None:
+        try:
+            made.result()
+        except KafkaError as error:
+            self._fail(change, error)
+            return
+        self._creating.pop(change.image.name, None)
+        self._topics.finish_create(change.image)
+        change.done.complete(change.image)
+
+    def _fail(self, change: Change, error: Exception) -> None:
+        self._creating.pop(change.image.name, None)
+        self._topics.undo_create(change.image)
+        change.done.fail(error if isinstance(error, KafkaError) else KafkaStorageError(str(error)))
+
+    def _remove_logs(self, change: Change, durable: Deferred[None]) -> None:
+        try:
+            durable.result()
+            self._topics.finish_delete(change.image)
+        except KafkaError as error:
+            change.done.fail(error)
+        except MetadataStoreError as error:
+            change.done.fail(KafkaStorageError(str(error)))
+        else:
+            change.done.complete(change.image)
+
+    # One sync at a time, for all that was committed before it.
+
+    def _when_durable(self) -> Deferred[None]:
+        deferred: Deferred[None] = Deferred()
+        self._waiting.append(deferred)
+        if not self._syncing:
+            self._sync()
+        return deferred
+
+    def _sync(self) -> None:
+        covered, self._waiting = self._waiting, []
+        self._syncing = True
+        self.in_thread(self._sync_store).on_done(partial(self._synced, covered))
+
+    def _synced(self, covered: list[Deferred[None]], done: Deferred[None]) -> None:
+        self._syncing = False
+        try:
+            done.result()
+        except MetadataStoreError as error:
+            for deferred in covered:
+                deferred.fail(error)
+        else:
+            for deferred in covered:
+                deferred.complete(None)
+        if self._waiting and not self._syncing:
+            self._sync()
