@@ -22,6 +22,8 @@ COPY protocol protocol
 COPY log log
 COPY cleaner cleaner
 COPY broker broker
+COPY pipeline pipeline
+COPY pyspark_tidelog pyspark_tidelog
 COPY tidelog tidelog
 RUN python3 -m venv /opt/tidelog \
  && /opt/tidelog/bin/python -m pip install --no-cache-dir --no-compile ${PIP_OPTIONS} ".${EXTRAS}" \
