@@ -21,6 +21,7 @@ from benchmarks.histogram import Histogram
 from benchmarks.native import LoadResult, run_load
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.run import launch_kafka, launch_tidelog
+from benchmarks.saving import Page, add_save
 from benchmarks.serving_rows import LIBRDKAFKA_BATCH_BYTES, load_batches, load_requests
 from benchmarks.topics import Topics
 
@@ -80,9 +81,17 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=2000, help="size of the cold topic (default 2000)")
     parser.add_argument("--seconds", type=float, default=10, help="of the load alone (default 10)")
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
+    add_save(parser)
     asked = parser.parse_args()
+    with Page("Catching up on cold data", "python -m benchmarks.cold_read", save=asked.save) as page:
+        measure(page, asked)
+
+
+def measure(page: Page, asked: argparse.Namespace) -> None:
+    """The table."""
     root = Path(tempfile.mkdtemp(prefix="cold-"))
-    print("| who | beside | requests/s | p50 ms | p99 ms |\n|---|---|---|---|---|")
+    page.line("| who | beside | requests/s | p50 ms | p99 ms |")
+    page.line("|---|---|---:|---:|---:|")
     for launch in (launch_tidelog,) if asked.no_kafka else (launch_tidelog, launch_kafka):
         with launch(root / launch.__name__) as broker:
             topics = Topics(broker.bootstrap)
@@ -91,7 +100,7 @@ def main() -> None:
             load_batches(broker, COLD, asked.mb * MB, 1000, LIBRDKAFKA_BATCH_BYTES)
             load_requests(broker, HOT, WARM_UP_REQUESTS, 1)
             alone = beside(broker, asked.seconds)
-            show((broker.name, "nothing"), alone.count / asked.seconds, alone)
+            show(page, (broker.name, "nothing"), alone.count / asked.seconds, alone)
             for kind in ("warm", "cold"):
                 if kind == "cold":
                     drop_from_cache(broker.directory)
@@ -99,7 +108,7 @@ def main() -> None:
                 found, rate = catch_up(broker, asked.mb * MB)
                 ratio = found.percentile_us(99) / alone.percentile_us(99)
                 what = f"{asked.mb} MB of {kind} data at {rate:,.0f} MB/s: p99 {ratio:.1f} times"
-                show((broker.name, what), found.count / (time.monotonic() - begin), found)
+                show(page, (broker.name, what), found.count / (time.monotonic() - begin), found)
     shutil.rmtree(root)
 
 

@@ -1,6 +1,6 @@
 """Finding: one key among many records, what indexing costs producers, how far the index is behind.
 
-    python -m benchmarks.find [--records 10000000] [--rounds 5]
+    python -m benchmarks.find [--records 10000000] [--rounds 5] [--save]
 
 A Tidelog broker in a process of its own is fed over one raw connection with batches of 1,000 records of 100 bytes, keys
 all different, eight requests in flight, all encoded before the clock starts. In turn: a topic without index, with
@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.saving import Page, add_save
 from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
 from log.file_system import OsFileSystem
@@ -128,8 +129,8 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def measure_produce(broker: Broker, rounds: int, batches: int) -> dict[str, float]:
-    """Records per second into each kind of topic, rounds in turn; prints, returns the medians."""
+def measure_produce(page: Page, broker: Broker, rounds: int, batches: int) -> None:
+    """Records per second into each kind of topic, rounds in turn."""
     warm = [f"{kind}.warm" for kind in TOPICS]
     names = [f"{kind}.{number}" for number in range(rounds) for kind in TOPICS]
     create_topics(broker.bootstrap, warm + names)
@@ -148,10 +149,9 @@ def measure_produce(broker: Broker, rounds: int, batches: int) -> dict[str, floa
     for kind, rate in medians.items():
         share = rate / medians["plain"]
         p50, p99 = quantile(latencies[kind], 0.5), quantile(latencies[kind], 0.99)
-        print(
-            f"produce {kind:<14} {rate:>12,.0f} records/s  {share:>6.1%} of plain  ack p50 {p50:.2f} p99 {p99:.2f} ms"
+        page.line(
+            f"- produce {kind:<14} {rate:>12,.0f} records/s  {share:>6.1%} of plain  ack p50 {p50:.2f} p99 {p99:.2f} ms"
         )
-    return medians
 
 
 def open_log(directory: Path, topic: str) -> UnifiedLog:
@@ -188,7 +188,7 @@ def look_up(log: UnifiedLog, indexer: LogIndexer, number: int) -> float:
     return spent
 
 
-def measure_look_ups(directory: Path, topic: str, records: int) -> None:
+def measure_look_ups(page: Page, directory: Path, topic: str, records: int) -> None:
     """Cold and warm look-ups in the log itself."""
     generator = random.Random(7)
     log = open_log(directory, topic)
@@ -202,9 +202,8 @@ def measure_look_ups(directory: Path, topic: str, records: int) -> None:
     del indexer  # a mapped page cannot be dropped
     cold = [cold_look_up(directory, topic, generator.randrange(records)) for _ in range(COLD_LOOK_UPS)]
     for name, times in (("warm", warm), ("cold", cold)):
-        print(
-            f"look-up {name:<5} p50 {quantile(times, 0.5):.3f} p99 {quantile(times, 0.99):.3f} ms, {records:,} records"
-        )
+        p50, p99 = quantile(times, 0.5), quantile(times, 0.99)
+        page.line(f"- look-up {name:<5} p50 {p50:.3f} p99 {p99:.3f} ms, {records:,} records")
 
 
 def cold_look_up(directory: Path, topic: str, number: int) -> float:
@@ -244,28 +243,38 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--produce-records", type=int, default=1_000_000)
+    add_save(parser)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Page("Finding", f"python -m benchmarks.find --records {arguments.records}", save=arguments.save) as page,
+    ):
         broker = Broker(data_dir=directory).start()
-        measure_produce(broker, arguments.rounds, arguments.produce_records // BATCH_RECORDS)
-        batches = arguments.records // BATCH_RECORDS
-        create_topics(broker.bootstrap, ["keys.look-up"])
-        frames = (produce_frame("keys.look-up", n, 1_700_000_000_000 + n) for n in range(batches))
-        feed(broker.bootstrap, frames, batches)
-        began, lag = time.perf_counter(), lag_of(broker.bootstrap)
-        client = Tidelog(broker.bootstrap)
-        list(client.find("keys.look-up", key=key_of(1)))
-        print(f"lag after {arguments.records:,} records {lag:,.0f}, none {time.perf_counter() - began:.2f} s later")
-        times = []
-        for number in random.Random(3).sample(range(arguments.records), 200):
-            started = time.perf_counter()
-            assert len(list(client.find("keys.look-up", key=key_of(number)))) == 1
-            times.append((time.perf_counter() - started) * 1000)
-        print(f"look-up over HTTP p50 {quantile(times, 0.5):.2f} p99 {quantile(times, 0.99):.2f} ms")
-        print(f"full scan by a consumer {measure_full_scan(broker.bootstrap, 'keys.look-up', arguments.records):.1f} s")
+        measure_produce(page, broker, arguments.rounds, arguments.produce_records // BATCH_RECORDS)
+        measure_served(page, broker, arguments.records)
         broker.stop()
         ENGINE.load_after_bytes = 1 << 60
-        measure_look_ups(Path(directory), "keys.look-up", arguments.records)
+        measure_look_ups(page, Path(directory), "keys.look-up", arguments.records)
+
+
+def measure_served(page: Page, broker: Broker, records: int) -> None:
+    """Lag when producers stop, look-ups over HTTP, a consumer that reads everything."""
+    batches = records // BATCH_RECORDS
+    create_topics(broker.bootstrap, ["keys.look-up"])
+    frames = (produce_frame("keys.look-up", n, 1_700_000_000_000 + n) for n in range(batches))
+    feed(broker.bootstrap, frames, batches)
+    began, lag = time.perf_counter(), lag_of(broker.bootstrap)
+    client = Tidelog(broker.bootstrap)
+    list(client.find("keys.look-up", key=key_of(1)))
+    page.line(f"- lag after {records:,} records {lag:,.0f}, none {time.perf_counter() - began:.2f} s later")
+    times = []
+    for number in random.Random(3).sample(range(records), 200):
+        started = time.perf_counter()
+        assert len(list(client.find("keys.look-up", key=key_of(number)))) == 1
+        times.append((time.perf_counter() - started) * 1000)
+    page.line(f"- look-up over HTTP p50 {quantile(times, 0.5):.2f} p99 {quantile(times, 0.99):.2f} ms")
+    seconds = measure_full_scan(broker.bootstrap, "keys.look-up", records)
+    page.line(f"- full scan by a consumer {seconds:.1f} s")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks.histogram import Histogram
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.run import launch_kafka, launch_tidelog
+from benchmarks.saving import Page, add_save
 from benchmarks.topics import Topics
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.record_batch import Record, build_batch
@@ -78,10 +79,10 @@ def load(broker: BrokerProcess, producers: int, seconds: float) -> tuple[float, 
     return latencies.count / seconds, latencies
 
 
-def show(words: Sequence[object], rate: float, latencies: Histogram) -> None:
+def show(page: Page, words: Sequence[object], rate: float, latencies: Histogram) -> None:
     """One line of the table."""
     figures = [f"{rate:,.0f}", f"{latencies.percentile_us(50) / 1000:.2f}", f"{latencies.percentile_us(99) / 1000:.2f}"]
-    print("| " + " | ".join([*map(str, words), *figures]) + " |", flush=True)
+    page.line("| " + " | ".join([*map(str, words), *figures]) + " |")
 
 
 def main() -> None:
@@ -89,16 +90,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.fsync", description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement (default 10)")
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
+    add_save(parser)
     asked = parser.parse_args()
+    with Page("Group fdatasync", "python -m benchmarks.fsync", save=asked.save) as page:
+        measure(page, asked)
+
+
+def measure(page: Page, asked: argparse.Namespace) -> None:
+    """The table."""
     root = Path(tempfile.mkdtemp(prefix="fsync-"))
-    print("| who | producers | acknowledged/s | p50 ms | p99 ms |\n|---|---|---|---|---|")
-    show(("the disk alone", "-"), *disk_alone(root, asked.seconds))
+    page.line("| who | producers | acknowledged/s | p50 ms | p99 ms |")
+    page.line("|---|---:|---:|---:|---:|")
+    show(page, ("the disk alone", "-"), *disk_alone(root, asked.seconds))
     for launch in (launch_tidelog,) if asked.no_kafka else (launch_tidelog, launch_kafka):
         with launch(root / launch.__name__) as broker:
             Topics(broker.bootstrap).create(TOPIC, 1, {"flush.messages": "1"})
             load(broker, 10, WARM_UP_SECONDS)
             for producers in PRODUCERS:
-                show((broker.name, producers), *load(broker, producers, asked.seconds))
+                show(page, (broker.name, producers), *load(broker, producers, asked.seconds))
     shutil.rmtree(root)
 
 

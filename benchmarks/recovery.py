@@ -1,15 +1,17 @@
 """How fast a log is recovered after a kill: ``python -m benchmarks.recovery [--mb N]``.
 
 Segments are written straight to a directory (no broker), then opened as after a kill with recovery point 0, by plain
-Python and by the kernels: batches of several sizes, with and without idempotent producers. MB are of log, from the page
-cache; CPU seconds say what a busy machine hides. The unclean start of a whole broker beside Apache Kafka's is the row
-``unclean_start`` of ``benchmarks.run``.
+Python and by the kernels: batches of several sizes, with and without idempotent producers. Apache Kafka opens the same
+bytes in a node of its own; the time is what it logs for loading its logs. MB are of log, from the page cache; CPU
+seconds say what a busy machine hides. The unclean start of a whole broker is the row ``unclean_start`` of
+``benchmarks.run``.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import struct
 import tempfile
@@ -17,6 +19,10 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.cleaner import LoggingKafka
+from benchmarks.rivals.apache_kafka import ApacheKafka
+from benchmarks.saving import Page, add_save
+from benchmarks.topics import Topics
 from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
 from log.file_system import OsFileSystem
@@ -32,6 +38,7 @@ MB = 1_000_000
 ROUNDS = 3
 PARTITION = TopicPartition("recovered", 0)
 WRITE_BYTES = 4 * MB
+_LOADED = re.compile(r"Loaded \d+ logs in (\d+)ms")
 SHAPES = ((1_000, 0), (1_000, 3), (16_384, 0), (16_384, 3), (1_000_000, 0))
 """Bytes of a batch, idempotent producers (0: none)."""
 
@@ -72,13 +79,39 @@ def recover(directory: Path, kernels: ModuleType | None) -> tuple[float, float]:
     return seconds, cpu
 
 
+def recover_in_kafka(made: Path, directory: Path) -> float:
+    """Seconds that Apache Kafka says it took to load the same segment after a kill; its first, cold, and only round."""
+    kafka = ApacheKafka(directory)
+    with kafka:
+        Topics(kafka.bootstrap).create(PARTITION.topic, 1)
+        kafka.kill()
+    partition = kafka.data_directory / PARTITION.directory_name
+    for path in partition.iterdir():
+        if path.suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
+            path.unlink()
+    segment = f"{0:020d}.log"
+    shutil.copyfile(made / segment, partition / segment)
+    node = LoggingKafka(directory, port=kafka.port)
+    with node:
+        (milliseconds,) = _LOADED.findall(node.log_path.read_text(errors="replace"))
+    return int(milliseconds) / 1000
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(prog="benchmarks.recovery", description=__doc__.partition("\n")[0])
     parser.add_argument("--mb", type=int, default=500, help="size of each log (default 500)")
-    size = parser.parse_args().mb * MB
-    print("| batch | producers | engine | MB/s | MB per CPU second | batches/s | s per 10 GB |")
-    print("|---|---|---|---|---|---|---|")
+    parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
+    add_save(parser)
+    asked = parser.parse_args()
+    with Page("Recovery", "python -m benchmarks.recovery", save=asked.save) as page:
+        measure(page, asked.mb * MB, with_kafka=not asked.no_kafka)
+
+
+def measure(page: Page, size: int, *, with_kafka: bool) -> None:
+    """The table."""
+    page.line("| batch | producers | engine | MB/s | MB per CPU second | batches/s | s per 10 GB |")
+    page.line("|---:|---:|---|---:|---:|---:|---:|")
     for batch_bytes, producers in SHAPES:
         root = Path(tempfile.mkdtemp(prefix="recovery-"))
         directory = root / PARTITION.directory_name
@@ -86,10 +119,15 @@ def main() -> None:
         for name, kernels in (("Python", None), ("kernels", scan_kernels)):
             found = [recover(directory, kernels) for _ in range(ROUNDS)]
             seconds, cpu = min(found)[0], min(cpu for _, cpu in found)
-            print(
+            page.line(
                 f"| {batch_bytes:,} | {producers or 'none'} | {name} | {size / MB / seconds:,.0f} | "
-                f"{size / MB / cpu:,.0f} | {batches / seconds:,.0f} | {10_000 * MB * seconds / size:.1f} |",
-                flush=True,
+                f"{size / MB / cpu:,.0f} | {batches / seconds:,.0f} | {10_000 * MB * seconds / size:.1f} |"
+            )
+        if with_kafka:
+            seconds = recover_in_kafka(directory, root / "kafka")
+            page.line(
+                f"| {batch_bytes:,} | {producers or 'none'} | Apache Kafka | {size / MB / seconds:,.0f} | - | "
+                f"{batches / seconds:,.0f} | {10_000 * MB * seconds / size:.1f} |"
             )
         shutil.rmtree(root)
 

@@ -7,8 +7,10 @@ benchmark outside its JVM; its produce rows in ``benchmarks.run`` contain the sa
 
 from __future__ import annotations
 
+import argparse
 import timeit
 
+from benchmarks.saving import Page, add_save
 from log.records import engine as engines
 from log.records import kernels
 from log.records.engine import RecordEngine
@@ -40,7 +42,18 @@ def nanoseconds_per_record(count: int) -> float:
 
 def main() -> None:
     """Print a table."""
-    print("| records in the batch | plain Python, ns/record | kernels, ns/record |\n|---|---|---|")
+    parser = argparse.ArgumentParser(prog="benchmarks.validation", description=__doc__.partition("\n")[0])
+    add_save(parser)
+    with Page(
+        "Validation of produced batches", "python -m benchmarks.validation", save=parser.parse_args().save
+    ) as page:
+        measure(page)
+
+
+def measure(page: Page) -> None:
+    """The table."""
+    page.line("| records in the batch | plain Python, ns/record | kernels, ns/record |")
+    page.line("|---:|---:|---:|")
     compiled = RecordEngine()
     compiled.use_kernels(kernels)
     for count in COUNTS:
@@ -48,7 +61,7 @@ def main() -> None:
         for engine in (RecordEngine(load_after_bytes=1 << 62), compiled):
             setattr(engines, "check_section", engine.check_section)  # noqa: B010 - what the module chose at its import
             found.append(nanoseconds_per_record(count))
-        print(f"| {count:,} | {found[0]:,.0f} | {found[1]:,.0f} |", flush=True)
+        page.line(f"| {count:,} | {found[0]:,.0f} | {found[1]:,.0f} |")
 
 
 if __name__ == "__main__":

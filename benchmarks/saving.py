@@ -1,0 +1,48 @@
+"""What a benchmark prints, line by line, and with ``--save`` as a section of RESULTS.md as well."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.machine import commit, describe
+from benchmarks.report import append_section
+
+RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
+
+
+def add_save(parser: argparse.ArgumentParser) -> None:
+    """The option ``--save``."""
+    parser.add_argument("--save", action="store_true", help="put a section into benchmarks/RESULTS.md")
+
+
+class Page:
+    """Lines of one run of ``command``; on leaving without an error they are saved, if that was asked for."""
+
+    def __init__(self, title: str, command: str, *, save: bool) -> None:
+        self._title = title
+        self._command = command
+        self._save = save
+        self._load = os.getloadavg()[0]
+        self._lines: list[str] = []
+
+    def line(self, text: str = "") -> None:
+        """Print and keep a line."""
+        print(text, flush=True)
+        self._lines.append(text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._save:
+            now = datetime.datetime.now(datetime.UTC)
+            about = f"`{self._command}`. Commit {commit()}. {describe()}. Load average before: {self._load:.1f}."
+            body = "\n".join([about, "", *self._lines])
+            append_section(RESULTS, f"{self._title}, {now:%Y-%m-%d %H:%M} UTC", body)
