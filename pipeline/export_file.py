@@ -17,15 +17,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from log.batch_scan import iter_batches
 from pipeline.batch_walk import header_at
 from pipeline.columns import Columns
 from pipeline.decode import Isolation, read_slice
-from pipeline.errors import CorruptBatchError
+from pipeline.errors import CorruptBatchError, MalformedTimestampError
 from pipeline.export_manifest import DATA, DEAD_LETTER, TableFile, id_text
 from pipeline.jobs.errors import JobError
 from pipeline.plan import SegmentSlice
 from pipeline.segment_files import OpenSegment, SegmentFile
 from pipeline.sparse_index import offset_index
+from protocol.record_batch import iter_batches as iter_entries
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +37,8 @@ ROW_GROUP_BYTES = 32 * 1024 * 1024
 #: Of a damaged batch so many bytes are kept.
 DEAD_LETTER_BYTES = 16 * 1024 * 1024
 ZSTD_LEVEL = 1
+#: The latest time whose microseconds fit 64 bits.
+MAX_MILLISECONDS = (2**63 - 1) // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,22 @@ class DeadLetters:
     """Damaged batches of one file's range."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, piece: SegmentSlice, place: tuple[int, int, int], reason: str, data: bytes) -> None:
+        """Keep ``data``; ``place`` is its offset, byte position and size in the slice's file."""
+        offset, position, size = place
+        self.rows.append(
+            {
+                "topic": piece.topic,
+                "partition": piece.partition,
+                "offset": offset,
+                "file": piece.path,
+                "position": position,
+                "size": size,
+                "reason": reason,
+                "bytes": data,
+            }
+        )
 
 
 def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, int]) -> str:
@@ -215,16 +235,22 @@ def _batches(plan: FilePlan, letters: DeadLetters) -> Iterator[pa.RecordBatch]:
     wanted = Columns.all(headers=plan.headers)
     if plan.begins_with is not None:
         yield from _earlier(plan.begins_with[0], wanted)
-    for piece in plan.slices:
-        rest: SegmentSlice | None = piece
-        while rest is not None:
-            reading = _Reading(rest, wanted, isolation)
-            yield from reading.batches()
-            rest = None
-            if reading.damage is not None:
-                if not plan.keep_damaged:
-                    raise reading.damage
-                rest = _behind(reading, letters)
+    waiting = list(plan.slices)
+    while waiting:
+        reading = _Reading(waiting.pop(0), wanted, isolation)
+        yield from reading.batches()
+        if reading.problem is not None:
+            if not plan.keep_damaged:
+                raise reading.problem
+            waiting[:0] = _go_on(reading, letters)
+
+
+def _go_on(reading: _Reading, letters: DeadLetters) -> list[SegmentSlice]:
+    """Keep what could not be read and say what of the slice is left."""
+    if isinstance(reading.problem, CorruptBatchError):
+        behind = _behind(reading, reading.problem, letters)
+        return [] if behind is None else [behind]
+    return _around(reading, letters)
 
 
 def _earlier(path: str, wanted: Columns) -> Iterator[pa.RecordBatch]:
@@ -241,12 +267,12 @@ def _earlier(path: str, wanted: Columns) -> Iterator[pa.RecordBatch]:
 
 
 class _Reading:
-    """The rows of a slice up to the first damaged batch, which is then in ``damage``."""
+    """The rows of a slice up to the first that cannot be read; why it cannot is then in ``problem``."""
 
     def __init__(self, piece: SegmentSlice, wanted: Columns, isolation: Isolation) -> None:
         self.piece = piece
         self.next_offset = piece.start_offset
-        self.damage: CorruptBatchError | None = None
+        self.problem: CorruptBatchError | MalformedTimestampError | None = None
         self._wanted = wanted
         self._isolation = isolation
 
@@ -254,8 +280,10 @@ class _Reading:
         """Raises PipelineError for everything but damage."""
         try:
             yield from self._read(self.piece)
+        except MalformedTimestampError as error:
+            self.problem = error
         except CorruptBatchError as error:
-            self.damage = error
+            self.problem = error
             before = replace(_relocated(self.piece, error), start_offset=self.next_offset, end_position=error.position)
             if before.size_bytes > 0:  # rows in front of the damage that were not given out yet
                 yield from self._read(before)
@@ -278,30 +306,43 @@ def _relocated(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
     return replace(piece, path=error.file, inode=inode, start_position=0, end_position=os.path.getsize(error.file))
 
 
-def _behind(reading: _Reading, letters: DeadLetters) -> SegmentSlice | None:
+def _behind(reading: _Reading, damage: CorruptBatchError, letters: DeadLetters) -> SegmentSlice | None:
     """Keep the damaged bytes and say where to go on; None at the slice's end."""
-    damage = reading.damage
-    assert damage is not None
     piece = _relocated(reading.piece, damage)
     with OpenSegment(piece.path) as file:
         end = min(piece.end_position, file.size)
         target = _next_batch(file, piece, damage.position, end)
         data = file.read_at(damage.position, min(target - damage.position, DEAD_LETTER_BYTES))
-    letters.rows.append(
-        {
-            "topic": piece.topic,
-            "partition": piece.partition,
-            "offset": damage.offset,
-            "file": damage.file,
-            "position": damage.position,
-            "size": target - damage.position,
-            "reason": damage.why,
-            "bytes": data,
-        }
-    )
+    size = target - damage.position
+    letters.add(piece, (damage.offset, damage.position, size), damage.why, data)
     if target >= end:
         return None
     return replace(piece, start_position=target, start_offset=max(reading.next_offset, piece.start_offset))
+
+
+def _around(reading: _Reading, letters: DeadLetters) -> list[SegmentSlice]:
+    """Keep the batches of records whose time no column can hold; the slice without those records.
+
+    Raises MalformedTimestampError when none is found: then it is the reader that is wrong.
+    """
+    piece, start = reading.piece, reading.next_offset
+    pieces = []
+    with OpenSegment(piece.path) as file:
+        for header, batch in iter_batches(file, piece.start_position, min(piece.end_position, file.size)):
+            if header.last_offset < start or header.is_control or not header.max_timestamp > MAX_MILLISECONDS:
+                continue
+            entry = next(iter_entries(batch))
+            for record in entry.records():
+                if record.timestamp > MAX_MILLISECONDS and start <= record.offset < piece.end_offset:
+                    reason = f"timestamp {record.timestamp} ms does not fit microseconds in 64 bits"
+                    place = (record.offset, header.position, header.size)
+                    letters.add(piece, place, reason, bytes(batch[:DEAD_LETTER_BYTES]))
+                    pieces.append(replace(piece, start_offset=start, end_offset=record.offset))
+                    start = record.offset + 1
+    if not pieces:
+        assert reading.problem is not None
+        raise reading.problem
+    return [one for one in (*pieces, replace(piece, start_offset=start)) if one.start_offset < one.end_offset]
 
 
 def _next_batch(file: OpenSegment, piece: SegmentSlice, position: int, end: int) -> int:

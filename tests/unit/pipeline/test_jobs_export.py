@@ -18,7 +18,7 @@ from pipeline.jobs import export as export_job
 from pipeline.jobs.errors import BadRequestError, ConflictError, JobError
 from pipeline.jobs.export import ExportRequest, ExportResult, export
 from pipeline.jobs.export_report import report
-from protocol.record_batch import Record
+from protocol.record_batch import Record, build_batch
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
 
 OTHER_ID = bytes(range(1, 17))
@@ -257,6 +257,24 @@ def test_bytes_that_are_no_batch_are_passed_over_to_the_next_indexed_one(data: D
     assert 0 < found[0] <= 15
     (letter,) = rows_of(request_for(data), "dead-letter")
     assert letter["position"] == 0
+
+
+def test_a_record_with_a_time_no_column_can_hold_is_a_dead_letter(data: DataDirectory) -> None:
+    log = data.log("orders")
+    written = fill(log, 4)
+    data.close()
+    path = data.path / "orders-0" / f"{0:020d}.log"
+    odd = [Record(20 + i, 2**62 if i in (1, 2) else NOW_MS, b"k%d" % i, b"v") for i in range(4)]
+    path.write_bytes(path.read_bytes() + build_batch(odd))
+    result = run(data)
+    written += [record for record in odd if record.timestamp == NOW_MS]
+    assert shown(rows_of(request_for(data))) == expected(written)
+    letters = rows_of(request_for(data), "dead-letter")
+    assert [letter["offset"] for letter in letters] == [21, 22]
+    assert letters[0]["bytes"] == bytes(build_batch(odd))
+    assert result.dead_letters == 2
+    with pytest.raises(JobError, match="does not fit microseconds"):
+        export(None, ExportRequest(data.source(), str(data.path.parent / "other"), keep_damaged=False))
 
 
 def test_headers_can_be_left_out_but_not_midway(data: DataDirectory) -> None:
