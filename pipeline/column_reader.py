@@ -205,12 +205,10 @@ class ColumnReader:
         still missing, and the batch behind goes back, it is this offset that is wrong."""
         if self._progress[layout.NEXT_OFFSET] >= self._piece.end_offset:
             return
-        data = self._chunk.view(at, self._chunk.used)
         size = self._batch_size(at)
-        if len(data) >= size + HEADER.size:
-            offset = int.from_bytes(data[:8], "big", signed=True)
-            following = int.from_bytes(data[size : size + 8], "big", signed=True)
-            if following < offset:
+        if self._chunk.used - at >= size + HEADER.size:
+            following = self._offset_at(at + size)
+            if following < self._offset_at(at):
                 raise self._corrupt(at, f"offset {following} follows it")
 
     # ---- batches that the kernel leaves
@@ -311,6 +309,9 @@ class ColumnReader:
         if status == layout.BAD_CRC:
             stored = int.from_bytes(self._chunk.view(at + 17, at + 21), "big")
             return self._corrupt(at, f"its checksum does not hold (stored crc {stored:#010x})")
+        offset, following = self._offset_at(at), int(self._progress[layout.NEXT_OFFSET])
+        if offset < following:
+            return self._corrupt(at, f"its offset goes back, {following} or more should follow")
         try:
             batch = RecordBatch(self._chunk.view(at, self._chunk.used))
             if batch.magic == MAGIC_V2 and batch.size_in_bytes >= HEADER.size:
@@ -321,5 +322,7 @@ class ColumnReader:
         return self._corrupt(at, "its header is impossible")
 
     def _corrupt(self, at: int, why: str) -> CorruptBatchError:
-        offset = int.from_bytes(self._chunk.view(at, at + 8), "big", signed=True)
-        return CorruptBatchError(self._file.path, self._position + at, offset, why)
+        return CorruptBatchError(self._file.path, self._position + at, self._offset_at(at), why)
+
+    def _offset_at(self, at: int) -> int:
+        return int.from_bytes(self._chunk.view(at, at + 8), "big", signed=True)

@@ -22,6 +22,8 @@ from pipeline.columns import Columns
 from pipeline.errors import OptionError
 from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json
 
+#: The brokers' own; a pattern never means them, as in Spark's Kafka source.
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
 DEFAULT_BYTES_PER_TASK = 128 * 1024 * 1024
 
 _COMMON = (
@@ -57,7 +59,7 @@ class TopicChoice:
     def wants(self, topic: str, partition: int) -> bool:
         """Whether the partition is asked for."""
         if self.pattern is not None:
-            return re.fullmatch(self.pattern, topic) is not None
+            return topic not in INTERNAL_TOPICS and re.fullmatch(self.pattern, topic) is not None
         if self.partitions is not None:
             return (topic, partition) in self.partitions
         return topic in self.topics

@@ -53,9 +53,13 @@ def _bounded(
 ) -> Partition:
     end = ends.get(directory.topic, {}).get(directory.partition)
     found = log_bounds(directory, read_committed=options.read_committed and end is None, count=count)
-    if end is not None:
-        found = LogBounds(found.start, end, end)
-    return Partition(directory, found)
+    if end is None:
+        return Partition(directory, found)
+    if found.end < end:  # what a broker shows is in its files before
+        raise OffsetRangeError(
+            f"{directory.path} ends at offset {found.end}, {options.bootstrap} has {end}: expected its data directory"
+        )
+    return Partition(directory, LogBounds(found.start, end, end))
 
 
 def batch_request(options: SourceOptions) -> ReadRequest:
@@ -119,8 +123,7 @@ def starting_offset(partition: Partition, options: SourceOptions, count: ReadCou
 
 
 def _given_start(partition: Partition, spec: OffsetSpec, options: SourceOptions) -> int:
-    assert spec.offsets is not None
-    offset = spec.offsets[partition.directory.topic][partition.directory.partition]
+    offset = _given(partition, spec, spec.offsets)
     if offset in (EARLIEST, LATEST):
         return partition.bounds.start if offset == EARLIEST else partition.end
     if offset > partition.end:
@@ -140,7 +143,7 @@ def _ending_offset(partition: Partition, options: SourceOptions, count: ReadCoun
     if spec.default is not None:
         return partition.end
     if spec.offsets is not None:
-        offset = spec.offsets[partition.directory.topic][partition.directory.partition]
+        offset = _given(partition, spec, spec.offsets)
         if offset == LATEST:
             return partition.end
         if offset > partition.end:
@@ -154,8 +157,15 @@ def _ending_offset(partition: Partition, options: SourceOptions, count: ReadCoun
 def _timestamp(partition: Partition, spec: OffsetSpec) -> int:
     if spec.timestamp is not None:
         return spec.timestamp
-    assert spec.timestamps is not None
-    return spec.timestamps[partition.directory.topic][partition.directory.partition]
+    return _given(partition, spec, spec.timestamps)
+
+
+def _given(partition: Partition, spec: OffsetSpec, given: PartitionOffsets | None) -> int:
+    place = partition.directory
+    found = (given or {}).get(place.topic, {}).get(place.partition)
+    if found is None:
+        raise OptionError(f"{spec.option} must name every partition: missing {place.topic}-{place.partition}")
+    return found
 
 
 def _beyond(partition: Partition, spec: OffsetSpec, offset: int) -> OffsetRangeError:

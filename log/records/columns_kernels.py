@@ -230,7 +230,9 @@ def _is_aborted(aborted: IntegerArray, producer: Integer, offset: Integer) -> In
 
 
 @kernel
-def _look(chunk: ByteArray, at: Integer, size: Integer, limits: IntegerArray, aborted: IntegerArray) -> Integer:
+def _look(
+    chunk: ByteArray, at: Integer, size: Integer, least: Integer, limits: IntegerArray, aborted: IntegerArray
+) -> Integer:
     """(status, batch size or 0 when it is cut, whether it may hold rows); NEED_BYTES means nothing is wrong."""
     if size - at < _HEADER_BYTES:
         return NEED_BYTES, np.int64(0), False
@@ -239,7 +241,7 @@ def _look(chunk: ByteArray, at: Integer, size: Integer, limits: IntegerArray, ab
         return END, np.int64(0), False
     length = _signed32(load_be_u32(chunk, at + 8))
     delta = _signed32(load_be_u32(chunk, at + 23))
-    if length < _HEADER_BYTES - _LOG_OVERHEAD or delta < 0 or base < 0:
+    if length < _HEADER_BYTES - _LOG_OVERHEAD or delta < 0 or base < least:
         return MALFORMED, np.int64(0), False
     if length > size - at - _LOG_OVERHEAD:
         return NEED_BYTES, np.int64(0), False
@@ -287,7 +289,7 @@ def decode_chunk(
         if chunk[at + 16] != 2:
             status = OLD_FORMAT
             break
-        status, batch_size, is_wanted = _look(chunk, at, size, limits, aborted)
+        status, batch_size, is_wanted = _look(chunk, at, size, progress[NEXT_OFFSET], limits, aborted)
         if status == NEED_BYTES and batch_size and is_wanted:
             _set_context(chunk, at, batch_size, context)
             count = context[RECORDS]

@@ -12,6 +12,8 @@ A size of -1 is null; HEADERS is how many headers there are, HEADERS_START the b
     TABLE_FULL   the batch has more rows than room      OLD_FORMAT   magic 0 or 1 (or unknown)
     END          END_OFFSET is reached                  BAD_CRC, MALFORMED   damage: nothing of the batch was taken
 
+A batch whose offset goes back behind the one before is damage too: the CRC does not cover offsets.
+
 ``limits`` (int64, slots below) say which records are meant; control batches and those of aborted transactions have
 none. ``progress`` (int64): ROWS in the table so far, CONSUMED bytes of the chunk, NEXT_OFFSET behind the last batch.
 """
@@ -94,7 +96,7 @@ def decode_chunk(
         if data[at + MAGIC_OFFSET] != MAGIC_V2:
             status = OLD_FORMAT
             break
-        status, batch_size, is_wanted = _look(data, at, size, limits, aborted, progress)
+        status, batch_size, is_wanted = _look(data, at, size, int(progress[NEXT_OFFSET]), limits, aborted)
         if status == NEED_BYTES and batch_size and is_wanted:
             context = _context(data, at, batch_size)
             room = table.shape[1] - int(progress[ROWS])
@@ -113,7 +115,7 @@ def decode_chunk(
 
 
 def _look(
-    data: memoryview, at: int, size: int, limits: IntegerArray, aborted: IntegerArray, progress: IntegerArray
+    data: memoryview, at: int, size: int, least: int, limits: IntegerArray, aborted: IntegerArray
 ) -> tuple[int, int, bool]:
     """(status, the batch's size or 0 when it is cut, whether it may hold rows): NEED_BYTES means nothing is wrong."""
     if size - at < RECORD_BATCH_OVERHEAD:
@@ -123,7 +125,7 @@ def _look(
     )
     if base_offset >= limits[END_OFFSET]:
         return END, 0, False
-    if length < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD or delta < 0 or base_offset < 0:
+    if length < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD or delta < 0 or base_offset < least:
         return MALFORMED, 0, False
     if length > size - at - LOG_OVERHEAD:
         return NEED_BYTES, 0, False

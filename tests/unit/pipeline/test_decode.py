@@ -335,6 +335,11 @@ class TestDamage:
         with pytest.raises(CorruptBatchError, match="follows it"):
             rows_of(slices)
 
+    def test_an_offset_that_goes_back(self, data: DataDirectory) -> None:
+        slices = self.damage(data, self.size(data), (3).to_bytes(8, "big"))
+        with pytest.raises(CorruptBatchError, match=r"\(offset 3\): its offset goes back, 5 or more should follow"):
+            rows_of(slices)
+
     def test_a_file_that_became_shorter(self, data: DataDirectory) -> None:
         slices = self.damage(data, 0, b"")
         os.truncate(slices[0].path, self.size(data) * 2 + 30)

@@ -77,6 +77,8 @@ class TestSelection:
 
         assert chosen(subscribe="a,c-d") == [("a", 0), ("a", 1), ("c-d", 3)]
         assert chosen(assign='{"a":[1]}') == [("a", 1)]
+        data.log("__consumer_offsets")
+        assert ("__consumer_offsets", 0) not in chosen(subscribePattern=".*")
         assert chosen(subscribePattern="a.*") == [("a", 0), ("a", 1), ("ab", 0)]
 
     def test_what_is_not_there(self, data: DataDirectory, tmp_path: Path) -> None:

@@ -139,6 +139,8 @@ def test_kernels_refuse_what_the_plain_version_refuses(records: list[Record], dr
 
 BATCH = bytes(build_batch([Record(10, 5, b"a", b"1"), Record(12, 7, b"b", None), Record(13, 6, b"a", b"3")]))
 
+LATER = bytes(build_batch([Record(14, 5, b"a", b"1")]))
+
 
 @pytest.mark.parametrize("decoder", BOTH)
 class TestStops:
@@ -157,8 +159,12 @@ class TestStops:
         assert (run.status, run.progress[layout.CONSUMED]) == (layout.END, 0)
 
     def test_a_cut_batch_asks_for_more(self, decoder: ModuleType) -> None:
-        run = Run(decoder, BATCH + BATCH[:-1])
+        run = Run(decoder, BATCH + LATER[:-1])
         assert (run.status, run.progress[layout.CONSUMED], run.rows) == (layout.NEED_BYTES, len(BATCH), 3)
+
+    def test_an_offset_that_goes_back_is_damage(self, decoder: ModuleType) -> None:
+        run = Run(decoder, BATCH + BATCH)
+        assert (run.status, run.progress[layout.CONSUMED], run.rows) == (layout.MALFORMED, len(BATCH), 3)
 
     def test_more_records_than_room(self, decoder: ModuleType) -> None:
         run = Run(decoder, BATCH, room=2)
