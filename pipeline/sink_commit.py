@@ -119,15 +119,18 @@ def publish(options: SinkOptions, publication: Publication) -> bool:
                 return _Transaction(cluster, options, publication).run()
         except Trouble as error:
             if not is_passing(error) or isinstance(error, _FENCED) or time.monotonic() > deadline:
-                raise _as_publish_error(publication, error) from error
+                raise _as_publish_error(publication, options, error) from error
             logger.info("batch %d of %s is tried again: %s", publication.batch_id, publication.name, error)
             time.sleep(RETRY_S)
 
 
-def _as_publish_error(publication: Publication, error: Exception) -> PublishError:
+def _as_publish_error(publication: Publication, options: SinkOptions, error: Exception) -> PublishError:
     hint = ""
     if isinstance(error, _FENCED):
-        hint = "; another driver writes for this query"
+        hint = (
+            "; another driver writes for this query, or publishing took longer than "
+            f"kafka.transaction.timeout.ms={options.transaction_timeout_ms}"
+        )
     elif isinstance(error, MessageTooLargeError):
         hint = "; make kafka.batch.size smaller or the topic's max.message.bytes larger"
     elif isinstance(error, InvalidTopicError):

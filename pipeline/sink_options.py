@@ -13,7 +13,9 @@
     kafka.delivery.timeout.ms until then publishing is tried again                       120000
     txnAppId, txnVersion      batch writes: who writes and a number that grows, so that a write done again is left out
 
-Names are case-insensitive; an unknown one is an error that names the nearest.
+Names are case-insensitive; an unknown one is an error that names the nearest. Options that tune a Kafka producer are
+known and have no effect; those that would weaken what is promised (acks below all), and listeners with TLS or SASL, of
+which the pipeline's client knows nothing, are refused.
 """
 
 from __future__ import annotations
@@ -36,10 +38,26 @@ _KNOWN = (
 _BATCH_ONLY = ("txnAppId", "txnVersion")
 #: Spark's own, which reach every sink.
 _OF_SPARK = ("queryName", "mergeSchema")
+#: Meaningless without a producer: accepted, so that a query moves by its format alone.
+_WITHOUT_EFFECT = (
+    "kafka.linger.ms", "kafka.client.id", "kafka.retries", "kafka.retry.backoff.ms", "kafka.max.block.ms",
+    "kafka.max.request.size", "kafka.max.in.flight.requests.per.connection", "kafka.send.buffer.bytes",
+    "kafka.receive.buffer.bytes", "kafka.metadata.max.age.ms",
+)  # fmt: skip
+#: What is always so; saying so is no mistake, saying anything else is.
+_FIXED = {
+    "kafka.acks": ("all", "-1"),
+    "kafka.enable.idempotence": ("true",),
+    "kafka.security.protocol": ("plaintext",),
+}
 _APPLICATION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _STAGING_BELOW_CHECKPOINT = "tidelog-staging"
 DEFAULT_BATCH_BYTES = 900 * 1024
-"""With the header and a record's growth still below Kafka's default ``max.message.bytes`` of 1 MiB."""
+"""With its header still below Kafka's default ``max.message.bytes`` of 1 MiB."""
+DEFAULT_BUFFER_BYTES = 32 * 1024 * 1024
+DEFAULT_TRANSACTION_TIMEOUT_MS = 300_000
+DEFAULT_REQUEST_TIMEOUT_MS = 30_000
+DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +70,21 @@ class SinkOptions:
     include_headers: bool = True
     codec: int = 0
     batch_bytes: int = DEFAULT_BATCH_BYTES
-    buffer_bytes: int = 32 * 1024 * 1024
-    transaction_timeout_ms: int = 300_000
-    request_timeout_ms: int = 30_000
-    delivery_timeout_ms: int = 120_000
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+    request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS
+    delivery_timeout_ms: int = DEFAULT_DELIVERY_TIMEOUT_MS
     application: str | None = None
     version: int = 0
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Check and parse the options of a write. Raises OptionError."""
-    known = (*_KNOWN, *_OF_SPARK) if streaming else (*_KNOWN, *_BATCH_ONLY, *_OF_SPARK)
+    known = (*_KNOWN, *_OF_SPARK, *_WITHOUT_EFFECT, *_FIXED, *(() if streaming else _BATCH_ONLY))
     given = checked_names(options, known)
+    for name, allowed in _FIXED.items():
+        if given.get(name, allowed[0]).lower() not in allowed:
+            raise OptionError(f"{name}={given[name]}: expected {allowed[0]}, this sink knows nothing else")
     application, version = given.get("txnAppId"), given.get("txnVersion")
     if (application is None) != (version is None):
         raise OptionError("txnAppId and txnVersion: expected both or none")
@@ -78,10 +99,10 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         include_headers=boolean(given, "includeHeaders", True),
         codec=_codec(given),
         batch_bytes=size_in_bytes(given, "kafka.batch.size") or DEFAULT_BATCH_BYTES,
-        buffer_bytes=size_in_bytes(given, "kafka.buffer.memory") or 32 * 1024 * 1024,
-        transaction_timeout_ms=positive(given, "kafka.transaction.timeout.ms") or 300_000,
-        request_timeout_ms=positive(given, "kafka.request.timeout.ms") or 30_000,
-        delivery_timeout_ms=positive(given, "kafka.delivery.timeout.ms") or 120_000,
+        buffer_bytes=size_in_bytes(given, "kafka.buffer.memory") or DEFAULT_BUFFER_BYTES,
+        transaction_timeout_ms=positive(given, "kafka.transaction.timeout.ms") or DEFAULT_TRANSACTION_TIMEOUT_MS,
+        request_timeout_ms=positive(given, "kafka.request.timeout.ms") or DEFAULT_REQUEST_TIMEOUT_MS,
+        delivery_timeout_ms=positive(given, "kafka.delivery.timeout.ms") or DEFAULT_DELIVERY_TIMEOUT_MS,
         application=application,
         version=_version(version),
     )

@@ -45,6 +45,8 @@ def test_a_batch_write_may_say_what_it_is() -> None:
         ({"kafka.batch.size": "0"}, "kafka.batch.size=0: expected a size"),
         ({"stagingPath": "s3://bucket/x"}, "stagingPath=s3://bucket/x: expected a directory that is mounted"),
         ({"stagingPath": ""}, "option stagingPath is empty"),
+        ({"kafka.acks": "1"}, "kafka.acks=1: expected all"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "kafka.security.protocol=SASL_SSL: expected plaintext"),
         ({"txnAppId": "a"}, "txnAppId and txnVersion: expected both or none"),
         ({"txnAppId": "../a", "txnVersion": "1"}, "txnAppId=../a: expected letters, digits"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion=-1: expected a whole number from 0 on"),
@@ -55,6 +57,11 @@ def test_each_mistake_is_one_clear_line(changes: dict[str, str], line: str) -> N
         parse_sink_options({**LEAST, **changes}, streaming=False)
     assert line in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_what_tunes_a_producer_is_accepted() -> None:
+    tuned = {**LEAST, "kafka.linger.ms": "50", "kafka.acks": "all", "kafka.security.protocol": "PLAINTEXT"}
+    assert parse_sink_options(tuned, streaming=True) == parse_sink_options(LEAST, streaming=True)
 
 
 def test_without_a_place_to_stage_nothing_begins() -> None:
