@@ -153,7 +153,8 @@ class ConfigDescriber:
                 continue
             default = key.to_text(self._group_default(key))
             synonyms = [ConfigSynonym(key.name, texts[key.name], own)] if key.name in texts else []
-            synonyms.append(ConfigSynonym(key.name, default, ConfigSource.DEFAULT))
+            default_name = f"group.{key.name}" if kind is ResourceType.GROUP else key.name
+            synonyms.append(ConfigSynonym(default_name, default, ConfigSource.DEFAULT))
             entries.append(entry_of(key, synonyms[0].value, synonyms[0].source, synonyms))
         return entries
 

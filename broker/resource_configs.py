@@ -99,9 +99,16 @@ CONFIG_DEFS = {ResourceType.GROUP: GROUP_CONFIG_DEF, ResourceType.CLIENT_METRICS
 
 
 def validate(kind: ResourceType, texts: Mapping[str, str], config: BrokerConfig) -> None:
-    """Raises InvalidConfigError, which names the key, unless a resource of this kind may have these texts."""
-    check_known(CONFIG_DEFS[kind], texts, kind.name.lower().replace("_", " "))
-    values = CONFIG_DEFS[kind].parse_given(texts)
+    """Raises InvalidConfigError, for client metrics InvalidRequestError, which names the key, unless a resource of this
+    kind may have these texts.
+    """
+    try:
+        check_known(CONFIG_DEFS[kind], texts, kind.name.lower().replace("_", " "))
+        values = CONFIG_DEFS[kind].parse_given(texts)
+    except InvalidConfigError as error:
+        if kind is ResourceType.CLIENT_METRICS:
+            raise InvalidRequestError(error.message) from error
+        raise
     if kind is ResourceType.GROUP:
         for name, value in values.items():
             check_bounds(name, value, config)

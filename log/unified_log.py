@@ -227,7 +227,7 @@ class UnifiedLog:
                 batch.producer_id, batch.producer_epoch, batch.first_sequence, batch.last_sequence
             )
             if first is not None:
-                return LogAppendInfo(first.first_offset, first.last_offset, first.timestamp, NO_TIMESTAMP,
+                return LogAppendInfo(first.first_offset, first.last_offset, first.timestamp, first.timestamp,
                                      self.log_start_offset, True, 0)  # fmt: skip
         state.check(batch, check_sequence=origin is AppendOrigin.CLIENT)
         return None

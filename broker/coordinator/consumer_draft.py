@@ -117,10 +117,12 @@ class DraftSteps:
         draft.regexes = resolved
 
     def _metadata_hash(self, draft: Draft) -> int:
-        """A number that changes when subscribed topics come, go, or grow."""
+        """A number that changes when subscribed topics come, go, or grow; 0 while there are none."""
         names = {n for s in draft.subscriptions().values() for n in draft.topics_of(s)}
         images = (image for name in sorted(names) if (image := self.metadata.find(name)) is not None)
         text = "\n".join(f"{image.name} {image.topic_id.hex()} {image.partition_count}" for image in images)
+        if not text:
+            return 0
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
     def update_target(self, draft: Draft) -> None:

@@ -288,9 +288,9 @@ class CoordinatorRuntime(Generic[S]):
         del self._loading[partition]
         self._shards[partition] = shard
         for decide in self._when_loaded.pop(partition, ()):
-            self._execute_for_clock(partition, shard, decide(shard))
+            execute_for_clock(self, partition, shard, decide(shard))
         for result in shard.on_loaded():
-            self._execute_for_clock(partition, shard, result)
+            execute_for_clock(self, partition, shard, result)
         shard.timer.wake_up = lambda deadline: self._arm(partition, shard, deadline)
         deadline_ms = shard.timer.next_deadline_ms()
         if deadline_ms is not None:
@@ -310,20 +310,22 @@ class CoordinatorRuntime(Generic[S]):
     def _run_timer(self, partition: int, shard: S) -> None:
         if self._shards.get(partition) is not shard:
             return  # unloaded meanwhile
-        shard.timer.run_due(lambda result: self._execute_for_clock(partition, shard, result))
+        shard.timer.run_due(lambda result: execute_for_clock(self, partition, shard, result))
         deadline_ms = shard.timer.next_deadline_ms()
         if deadline_ms is not None:
             self._arm(partition, shard, deadline_ms)
 
-    def _execute_for_clock(self, partition: int, shard: S, result: CoordinatorResult[None] | None) -> None:
-        if result is None:
-            return
-        try:
-            self.execute_in(partition, shard, result)
-        except KafkaError:
-            logger.warning(
-                "%s-%d: what a clock asked for was not stored; it is asked again later", self._name, partition
-            )
+
+def execute_for_clock(
+    runtime: CoordinatorRuntime[S], partition: int, shard: S, result: CoordinatorResult[None] | None
+) -> None:
+    """What a clock, or the loading itself, asks for; nobody waits for an answer."""
+    if result is None:
+        return
+    try:
+        runtime.execute_in(partition, shard, result)
+    except KafkaError:
+        logger.warning("partition %d: what a clock asked for was not stored; it is asked again later", partition)
 
 
 MAX_REMEMBERED_KEYS = 100_000

@@ -1,10 +1,11 @@
-"""DescribeDelegationToken: tokens are not enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 3."""
+"""DescribeDelegationToken: no listener authenticates, so tokens are not asked for on any:
+DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 3."""
 
 from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from protocol.api_keys import ApiKey
-from protocol.errors import DelegationTokenAuthDisabledError, KafkaError
+from protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
 from protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest, DescribeDelegationTokenResponse
 
 API_KEY = ApiKey.DESCRIBE_DELEGATION_TOKEN
@@ -16,8 +17,8 @@ Request = DescribeDelegationTokenRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
-    """Raises DelegationTokenAuthDisabledError."""
-    raise DelegationTokenAuthDisabledError
+    """Raises DelegationTokenRequestNotAllowedError."""
+    raise DelegationTokenRequestNotAllowedError
 
 
 def error_response(request: DescribeDelegationTokenRequest, error: KafkaError) -> DescribeDelegationTokenResponse:

@@ -1,10 +1,11 @@
-"""ExpireDelegationToken: tokens are not enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 2."""
+"""ExpireDelegationToken: no listener authenticates, so tokens are not asked for on any:
+DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 2."""
 
 from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from protocol.api_keys import ApiKey
-from protocol.errors import DelegationTokenAuthDisabledError, KafkaError
+from protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
 from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 
 API_KEY = ApiKey.EXPIRE_DELEGATION_TOKEN
@@ -16,10 +17,10 @@ Request = ExpireDelegationTokenRequest
 def handle(
     broker: Broker, context: RequestContext, request: ExpireDelegationTokenRequest
 ) -> ExpireDelegationTokenResponse:
-    """Raises DelegationTokenAuthDisabledError."""
-    raise DelegationTokenAuthDisabledError
+    """Raises DelegationTokenRequestNotAllowedError."""
+    raise DelegationTokenRequestNotAllowedError
 
 
 def error_response(request: ExpireDelegationTokenRequest, error: KafkaError) -> ExpireDelegationTokenResponse:
     """The error for the whole answer."""
-    return ExpireDelegationTokenResponse(error_code=error.code)
+    return ExpireDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=-1)

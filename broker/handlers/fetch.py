@@ -234,8 +234,7 @@ def read_partition(
         records=b"",
     )
     committed = params.isolation is FetchIsolation.TXN_COMMITTED
-    if committed:
-        data.aborted_transactions = []
+    data.aborted_transactions = [] if committed else None
     if target.last_fetched_epoch != _NO_EPOCH and (diverging := diverging_epoch(log, target)) is not None:
         data.diverging_epoch = diverging
         return data
@@ -320,11 +319,10 @@ def failed_partition(
     if version <= _LAST_VERSION_WITHOUT_STORAGE_ERROR and code == KafkaStorageError.code:
         code = NotLeaderOrFollowerError.code  # which these clients know how to retry
     data = PartitionData(partition_index=target.index, error_code=code, high_watermark=-1, records=b"")
+    if partition is not None:
+        data.aborted_transactions = None
     if partition is not None and isinstance(error, FencedLeaderEpochError):
         data.current_leader = LeaderIdAndEpoch(leader_id=partition.node_id, leader_epoch=partition.leader_epoch)
-    if partition is not None and isinstance(error, OffsetOutOfRangeError):
-        log = partition.log
-        data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
     return data
 
 

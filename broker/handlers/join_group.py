@@ -18,11 +18,27 @@ API_KEY = ApiKey.JOIN_GROUP
 MIN_VERSION, MAX_VERSION = 0, 9
 Request = JoinGroupRequest
 
+_FIRST_VERSION_WITH_NULL_PROTOCOL = 7
+
 
 @durably
 def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
     """Join; what the request holds of its frame is copied before this returns."""
-    return coordinators_of(broker).groups.join_group(context, request)
+    try:
+        response = coordinators_of(broker).groups.join_group(context, request)
+    except KafkaError as error:
+        response = Deferred()
+        response.complete(error_response(request, error))
+    if context.api_version >= _FIRST_VERSION_WITH_NULL_PROTOCOL:
+        response.on_done(name_no_protocol)
+    return response
+
+
+def name_no_protocol(done: Deferred[JoinGroupResponse]) -> None:
+    """An error has no protocol, which can be said since version 7; before, it is the empty name."""
+    response = done.result()
+    if response.error_code:
+        response.protocol_name = None
 
 
 def error_response(request: JoinGroupRequest, error: KafkaError) -> JoinGroupResponse:

@@ -39,7 +39,7 @@ _MAX_OLD_STYLE_OFFSETS = 10_000
 
 
 def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Answer each partition on its own."""
+    """Answer each partition on its own; one that is asked for twice is refused, and answered once."""
     counts: dict[tuple[str, int], int] = {}
     for topic in request.topics:
         for asked in topic.partitions:
@@ -47,7 +47,7 @@ def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest)
     topics = []
     for topic in request.topics:
         partitions = []
-        for asked in topic.partitions:
+        for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
             try:
                 if counts[topic.name, asked.partition_index] > 1:
                     raise InvalidRequestError

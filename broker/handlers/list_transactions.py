@@ -8,7 +8,7 @@ from __future__ import annotations
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
 from broker.coordinator.topic_patterns import Pattern, compile_pattern
-from broker.coordinator.transaction_state import AT_REST, Transaction
+from broker.coordinator.transaction_state import Transaction
 from broker.coordinator.transaction_state import TransactionState as State
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
@@ -53,7 +53,7 @@ def error_response(request: ListTransactionsRequest, error: KafkaError) -> ListT
 def _is_long_enough(transaction: Transaction, duration_ms: int, now_ms: int) -> bool:
     if duration_ms < 0:
         return True
-    return transaction.state not in AT_REST and now_ms - transaction.start_ms > duration_ms
+    return now_ms - transaction.start_ms > duration_ms  # at rest it began at -1: listed, as Apache Kafka does
 
 
 def _pattern(text: str | None) -> Pattern | None:

@@ -20,6 +20,7 @@ from log.unified_log import LogAppendInfo
 from log.validator import record_errors
 from protocol.api_keys import ApiKey
 from protocol.errors import (
+    CorruptMessageError,
     InvalidRecordError,
     InvalidRequiredAcksError,
     InvalidTopicError,
@@ -106,6 +107,8 @@ def repeat_of(
 ) -> Repeat | None:
     """How the connection's next requests look if they are like this one."""
     version = context.api_version
+    if not request.topic_data:
+        return None
     first = request.topic_data[0]
     topic = TopicProduceData(name=first.name, topic_id=first.topic_id)  # without the records, which do not live on
     index = first.partition_data[0].index if first.partition_data else -1
@@ -271,6 +274,8 @@ def check_records(records: memoryview | None, version: int) -> memoryview:
         raise InvalidRecordError(
             f"Produce requests with version {version} must have at least one record batch per partition"
         )
+    if records[MAGIC_OFFSET] > MAGIC_V2:
+        raise CorruptMessageError(f"Invalid magic found in record: {records[MAGIC_OFFSET]}")
     if records[MAGIC_OFFSET] != MAGIC_V2:
         raise InvalidRecordError(
             f"Produce requests with version {version} are only allowed to contain record batches with magic version 2"

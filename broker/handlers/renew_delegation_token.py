@@ -1,10 +1,11 @@
-"""RenewDelegationToken: tokens are not enabled: DELEGATION_TOKEN_AUTH_DISABLED. Versions 0 to 2."""
+"""RenewDelegationToken: no listener authenticates, so tokens are not asked for on any:
+DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 2."""
 
 from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from protocol.api_keys import ApiKey
-from protocol.errors import DelegationTokenAuthDisabledError, KafkaError
+from protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
 from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 
 API_KEY = ApiKey.RENEW_DELEGATION_TOKEN
@@ -16,10 +17,10 @@ Request = RenewDelegationTokenRequest
 def handle(
     broker: Broker, context: RequestContext, request: RenewDelegationTokenRequest
 ) -> RenewDelegationTokenResponse:
-    """Raises DelegationTokenAuthDisabledError."""
-    raise DelegationTokenAuthDisabledError
+    """Raises DelegationTokenRequestNotAllowedError."""
+    raise DelegationTokenRequestNotAllowedError
 
 
 def error_response(request: RenewDelegationTokenRequest, error: KafkaError) -> RenewDelegationTokenResponse:
     """The error for the whole answer."""
-    return RenewDelegationTokenResponse(error_code=error.code)
+    return RenewDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=-1)

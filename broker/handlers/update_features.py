@@ -11,7 +11,6 @@ from broker.metadata_store import Put
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.update_features import (
-    FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
@@ -33,7 +32,11 @@ def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesReque
         try:
             puts.append(check_update(broker.metadata, update.feature, update.max_version_level, kind))
         except KafkaError as error:
-            return refused(request, update, error)
+            return UpdateFeaturesResponse(
+                error_code=error.code,
+                error_message="The update failed for all features since the following feature had an error: "
+                f"{update.feature}: {error.message}",
+            )
     if puts and not request.validate_only:
         broker.store.txn([], puts, [])
         show_features(broker.store, broker.metadata)
@@ -41,23 +44,6 @@ def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesReque
         error_message=None,
         results=[
             UpdatableFeatureResult(feature=update.feature, error_message=None) for update in request.feature_updates
-        ],
-    )
-
-
-def refused(request: UpdateFeaturesRequest, culprit: FeatureUpdateKey, error: KafkaError) -> UpdateFeaturesResponse:
-    """Nothing was changed, because of one update."""
-    text = f"The update failed for all features since the following feature had an error: {culprit.feature}"
-    return UpdateFeaturesResponse(
-        error_code=error.code,
-        error_message=error.message,
-        results=[
-            UpdatableFeatureResult(
-                feature=update.feature,
-                error_code=error.code,
-                error_message=error.message if update is culprit else text,
-            )
-            for update in request.feature_updates
         ],
     )
 
