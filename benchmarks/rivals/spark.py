@@ -2,6 +2,8 @@
 
 The connector is four jars, each named without what it depends on, since the rest lies in PySpark already. The token
 provider is older than the connector on purpose: 4.2.0's is not published, and 4.0.0's links and works.
+
+    python -m benchmarks.rivals.spark      fetches the jars where they are missing, and prints them for spark.jars
 """
 
 from __future__ import annotations
@@ -94,3 +96,7 @@ def start_session(plan: SessionPlan) -> SparkSession:
     for key, value in plan.configuration().items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+if __name__ == "__main__":
+    print(",".join(map(str, connector_jars())))
