@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.share.sessions import FINAL_EPOCH, SessionKey, ShareSession, ShareSessions
+from protocol.errors import InvalidShareSessionEpochError, ShareSessionLimitReachedError, ShareSessionNotFoundError
+
+KEY, OTHER = SessionKey("g", "m"), SessionKey("g", "n")
+T = b"t" * 16
+
+
+def test_a_session_remembers_what_is_read() -> None:
+    session = ShareSession([(T, 0)], object())
+    session.update([(T, 0), (T, 1)], [(T, 7)])
+    session.update([], [(T, 0)])
+    assert (list(session.partitions), session.epoch) == ([(T, 1)], 3)
+
+
+def test_the_largest_epoch_is_followed_by_one() -> None:
+    session = ShareSession([], object())
+    session.epoch = 2**31 - 1
+    session.advance()
+    assert session.epoch == 1
+
+
+def test_requests_carry_the_epoch_that_is_expected() -> None:
+    sessions = ShareSessions(5)
+    with pytest.raises(ShareSessionNotFoundError):
+        sessions.find(KEY, 1)
+    session = sessions.open(KEY, [], object())
+    assert sessions.find(KEY, 1) is sessions.find(KEY, FINAL_EPOCH) is session
+    with pytest.raises(InvalidShareSessionEpochError):
+        sessions.find(KEY, 2)
+
+
+def test_there_is_one_session_for_a_member_and_so_many_in_all() -> None:
+    sessions = ShareSessions(1)
+    connection = object()
+    sessions.open(KEY, [], connection)
+    sessions.open(KEY, [], connection)
+    assert len(sessions) == 1
+    with pytest.raises(ShareSessionLimitReachedError):
+        sessions.open(OTHER, [], connection)
+    assert sessions.of_connection(connection) == [KEY]
+    assert sessions.of_connection(object()) == []
+    assert sessions.close(KEY) is not None
+    assert sessions.close(KEY) is None

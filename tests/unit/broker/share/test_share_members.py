@@ -1,0 +1,345 @@
+"""Members of share groups, and where their groups are: heartbeats and the admin APIs, over the handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.coordinator.share_group import ShareGroup
+from protocol.errors import (
+    FencedMemberEpochError,
+    GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    KafkaStorageError,
+    NonEmptyGroupError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+)
+from protocol.messages import alter_share_group_offsets as alter
+from protocol.messages import delete_share_group_offsets as delete
+from protocol.messages import describe_share_group_offsets as described
+from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from protocol.messages.delete_groups import DeleteGroupsRequest
+from protocol.messages.describe_groups import DescribeGroupsRequest
+from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.messages.list_groups import ListGroupsRequest
+from protocol.messages.offset_commit import OffsetCommitRequest
+from protocol.messages.offset_delete import OffsetDeleteRequest
+from protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from tests.unit.broker.share.share_world import ShareMember, ShareWorld, partitions
+
+ACCEPT = [1]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ShareWorld]:
+    made = ShareWorld(tmp_path)
+    made.configure("g")
+    made.topic("t", 10, 10, partitions=2)
+    yield made
+    made.close()
+
+
+def ask(world: ShareWorld, request: Any, version: int | None = None) -> Any:
+    return world.ask(world.context(1), request, request.VERSIONS.highest if version is None else version)
+
+
+def assigned(answer: Any) -> list[int] | None:
+    """The partitions of the one assigned topic."""
+    if answer.assignment is None:
+        return None
+    return [index for topic in answer.assignment.topic_partitions for index in topic.partitions]
+
+
+def group_of(world: ShareWorld, group_id: str = "g") -> ShareGroup:
+    group = world.coordinators.groups.runtime.shard_for(group_id).groups[group_id]
+    assert isinstance(group, ShareGroup)
+    return group
+
+
+# -- heartbeats -----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_heartbeat_brings_the_assignment(world: ShareWorld) -> None:
+    answer = ShareMember(world, "g", "t", "m").beat(0, subscribed_topic_names=["t"])
+    assert (answer.member_epoch, assigned(answer), answer.heartbeat_interval_ms) == (1, [0, 1], 5_000)
+
+
+def test_a_heartbeat_without_news_has_none(world: ShareWorld) -> None:
+    member = world.member()
+    end = world.replica_manager.partition("__consumer_offsets", consumer_offsets_partition(world)).log.log_end_offset
+    assert assigned(member.beat(1)) is None
+    assert assigned(member.beat(1, subscribed_topic_names=["t"])) == [0, 1]
+    found = world.replica_manager.partition("__consumer_offsets", consumer_offsets_partition(world)).log.log_end_offset
+    assert found == end
+
+
+def consumer_offsets_partition(world: ShareWorld) -> int:
+    return world.coordinators.groups.runtime.partition_for("g")
+
+
+def test_members_divide_partitions_and_share_them_when_there_are_more(world: ShareWorld) -> None:
+    first = world.member()
+    second = ShareMember(world, "g", "t", "n").beat(0, subscribed_topic_names=["t"])
+    assert assigned(first.beat(1)) == [0]
+    assert assigned(second) == [1]
+    third = ShareMember(world, "g", "t", "o").beat(0, subscribed_topic_names=["t"])
+    assert len(assigned(third) or []) == 1
+
+
+def test_a_wider_topic_is_noticed(world: ShareWorld) -> None:
+    member = world.member()
+    world.topics.create_partitions("t", 3)
+    assert assigned(member.beat(1)) == [0, 1, 2]
+    assert group_of(world).initialized[member.topic_id].partitions == {0, 1, 2}
+
+
+def test_a_topic_that_comes_later_is_noticed(world: ShareWorld) -> None:
+    member = ShareMember(world, "g", "later", "m")
+    assert assigned(member.beat(0, subscribed_topic_names=["later"])) == []
+    world.topic("later")
+    assert assigned(member.beat(1)) == [0]
+
+
+def test_a_deleted_topic_is_forgotten(world: ShareWorld) -> None:
+    member = world.member()
+    member.fetch()
+    world.topics.delete_topic("t")
+    world.coordinators.topic_deleted("t")
+    assert group_of(world).initialized == {}
+    assert world.coordinators.share.runtime.loaded[0][1].read(("g", member.topic_id, 0)) is None  # type: ignore[arg-type]
+    assert assigned(member.beat(1)) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"member_id": ""}, InvalidRequestError),
+        ({"group_id": " "}, InvalidRequestError),
+        ({"rack_id": ""}, InvalidRequestError),
+        ({"subscribed_topic_names": None}, InvalidRequestError),
+        ({"member_epoch": -2}, InvalidRequestError),
+        ({"member_epoch": 7}, FencedMemberEpochError),
+        ({"member_epoch": 7, "member_id": "x"}, UnknownMemberIdError),
+        ({"member_epoch": 7, "group_id": "none"}, GroupIdNotFoundError),
+        ({"member_epoch": -1, "group_id": "none"}, GroupIdNotFoundError),
+        ({"member_epoch": -1, "member_id": "x"}, UnknownMemberIdError),
+    ],
+)
+def test_heartbeats_that_are_refused(world: ShareWorld, fields: dict[str, Any], error: type[Any]) -> None:
+    from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+
+    world.member()
+    values = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"], **fields}
+    assert ask(world, ShareGroupHeartbeatRequest(**values)).error_code == error.code
+
+
+def test_an_answer_that_was_lost_is_asked_for_again(world: ShareWorld) -> None:
+    member = world.member()
+    world.member(member_id="n")
+    assert member.beat(1).member_epoch == 2
+    assert member.beat(1).member_epoch == 2
+    assert member.beat(0, subscribed_topic_names=["t"]).member_epoch == 2
+
+
+def test_a_group_takes_only_so_many_members(tmp_path: Path) -> None:
+    world = ShareWorld(tmp_path, {"group.share.max.size": "1"})
+    world.topic("t")
+    world.member()
+    answer = ShareMember(world, "g", "t", "n").beat(0, subscribed_topic_names=["t"])
+    assert answer.error_code == GroupMaxSizeReachedError.code
+    world.close()
+
+
+def test_a_silent_member_is_removed(world: ShareWorld) -> None:
+    member = world.member()
+    world.passes(44_000)
+    assert member.beat(1).error_code == 0
+    world.passes(44_000)
+    assert "m" in group_of(world).members
+    world.passes(2_000)
+    assert group_of(world).is_empty
+    assert member.beat(1).error_code == UnknownMemberIdError.code
+
+
+def test_a_heartbeat_that_cannot_be_stored_changes_nothing(world: ShareWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    from broker.partition import Partition
+
+    world.member()
+
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise KafkaStorageError("the disk is full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Partition, "append_records", fail)
+        answer = ShareMember(world, "g", "t", "n").beat(0, subscribed_topic_names=["t"])
+        assert answer.error_code != 0
+        assert ShareMember(world, "g", "t", "m").leave().error_code != 0
+        world.passes(46_000)
+    assert set(group_of(world).members) == {"m"}
+
+
+# -- other protocols and the admin client ---------------------------------------------------------------------------
+
+
+def test_a_share_group_is_no_group_of_another_protocol(world: ShareWorld) -> None:
+    world.member()
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+    join = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=protocols,
+    )
+    answer = ask(world, join, 5)
+    assert answer.result().error_code == InconsistentGroupProtocolError.code
+    beat = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="c",
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    assert ask(world, beat).error_code == GroupIdNotFoundError.code
+    assert ask(world, OffsetDeleteRequest(group_id="g")).error_code == GroupIdNotFoundError.code
+    commit = ask(world, OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1), 9)
+    assert [partition.error_code for topic in commit.topics for partition in topic.partitions] == []
+    assert ask(world, DescribeGroupsRequest(groups=["g"])).groups[0].error_code == GroupIdNotFoundError.code
+
+
+def test_a_group_of_another_protocol_is_no_share_group(world: ShareWorld) -> None:
+    beat = ConsumerGroupHeartbeatRequest(
+        group_id="c", member_id="c", rebalance_timeout_ms=1_000, subscribed_topic_names=["t"], topic_partitions=[]
+    )
+    assert ask(world, beat).error_code == 0
+    answer = ShareMember(world, "c", "t", "m").beat(0, subscribed_topic_names=["t"])
+    assert answer.error_code == GroupIdNotFoundError.code
+    assert ask(world, ShareGroupDescribeRequest(group_ids=["c"])).groups[0].error_code == GroupIdNotFoundError.code
+
+
+def test_groups_are_described(world: ShareWorld) -> None:
+    member = world.member()
+    asked = ShareGroupDescribeRequest(group_ids=["g", "none", ""], include_authorized_operations=True)
+    answer: ShareGroupDescribeResponse = ask(world, asked)
+    found, none, nameless = answer.groups
+    assert (found.group_state, found.group_epoch, found.assignment_epoch, found.assignor_name) == (
+        "Stable",
+        1,
+        1,
+        "simple",
+    )
+    assert found.authorized_operations > 0
+    (described_member,) = found.members
+    assert (described_member.member_id, described_member.client_id) == ("m", "tester")
+    assert described_member.assignment.topic_partitions[0].partitions == [0, 1]
+    assert (none.error_code, nameless.error_code) == (GroupIdNotFoundError.code, InvalidGroupIdError.code)
+    member.leave()
+    assert ask(world, asked).groups[0].group_state == "Empty"
+
+
+def test_groups_are_listed_and_deleted_with_their_states(world: ShareWorld) -> None:
+    member = world.member()
+    listed = ask(world, ListGroupsRequest(types_filter=["Share"])).groups
+    assert [(group.group_id, group.protocol_type, group.group_type) for group in listed] == [("g", "share", "share")]
+    assert ask(world, DeleteGroupsRequest(groups_names=["g"])).results[0].error_code == NonEmptyGroupError.code
+    member.leave()
+    assert ask(world, DeleteGroupsRequest(groups_names=["g"])).results[0].error_code == 0
+    assert ask(world, ListGroupsRequest()).groups == []
+    assert world.coordinators.share.runtime.loaded[0][1].read(("g", member.topic_id, 0)) is None  # type: ignore[arg-type]
+    again = world.restarted()
+    assert ask(again, ListGroupsRequest()).groups == []
+    again.close()
+
+
+def test_an_empty_share_group_does_not_expire(world: ShareWorld) -> None:
+    world.member().leave()
+    world.passes(8 * 24 * 3_600_000)
+    assert group_of(world).is_empty
+
+
+# -- offsets --------------------------------------------------------------------------------------------------------
+
+
+def where(world: ShareWorld, *topics: tuple[str, list[int]], version: int = 1) -> list[tuple[str, int, int, int]]:
+    """Topic, partition, start offset and lag of what is asked for, or of everything."""
+    asked = [described.DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=of) for name, of in topics]
+    group = described.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=asked or None)
+    answer = ask(world, described.DescribeShareGroupOffsetsRequest(groups=[group]), version)
+    assert answer.groups[0].error_code == 0
+    return [
+        (topic.topic_name, each.partition_index, each.start_offset, each.lag)
+        for topic in answer.groups[0].topics
+        for each in topic.partitions
+    ]
+
+
+def test_places_and_lags_are_described(world: ShareWorld) -> None:
+    assert where(world) == []
+    member = world.member()
+    assert where(world) == [("t", 0, -1, -1), ("t", 1, -1, -1)]
+    member.fetch(max_records=20)
+    member.acknowledge((0, 4, ACCEPT), (10, 12, ACCEPT))
+    assert where(world) == [("t", 0, 5, 12), ("t", 1, -1, -1)]
+    assert where(world, ("t", [0, 9]), ("none", [0])) == [("t", 0, 5, 12), ("t", 9, -1, -1), ("none", 0, -1, -1)]
+    assert where(world, ("t", [0]), version=0)[0][:3] == ("t", 0, 5)
+
+
+def put(world: ShareWorld, group: str, *topics: tuple[str, dict[int, int]]) -> Any:
+    asked = [
+        alter.AlterShareGroupOffsetsRequestTopic(
+            topic_name=name,
+            partitions=[
+                alter.AlterShareGroupOffsetsRequestPartition(partition_index=index, start_offset=offset)
+                for index, offset in to.items()
+            ],
+        )
+        for name, to in topics
+    ]
+    return ask(world, alter.AlterShareGroupOffsetsRequest(group_id=group, topics=asked))
+
+
+def test_a_group_without_members_can_be_put_somewhere_else(world: ShareWorld) -> None:
+    member = world.member()
+    member.fetch()
+    assert put(world, "g", ("t", {0: 15})).error_code == NonEmptyGroupError.code
+    member.leave()
+    answer = put(world, "g", ("t", {0: 15, 9: 0}), ("none", {0: 0}))
+    codes = [each.error_code for topic in answer.responses for each in topic.partitions]
+    assert codes == [0, UnknownTopicOrPartitionError.code, UnknownTopicOrPartitionError.code]
+    assert where(world) == [("t", 0, 15, 5), ("t", 1, -1, -1)]
+    assert world.member(member_id="n").acquired() == [(15, 19, 1)]
+
+
+def test_a_group_can_be_put_somewhere_before_it_has_members(world: ShareWorld) -> None:
+    assert put(world, "", ("t", {0: 0})).error_code == InvalidGroupIdError.code
+    assert put(world, "new", ("t", {0: 7})).error_code == 0
+    again = world.restarted()
+    assert group_of(again, "new").initialized[again.broker.metadata.topics["t"].topic_id].partitions == {0}
+    assert again.member("new").acquired() == [(7, 19, 1)]
+    again.close()
+
+
+def test_places_can_be_forgotten(world: ShareWorld) -> None:
+    member = world.member()
+    member.fetch()
+    asked = delete.DeleteShareGroupOffsetsRequest(
+        group_id="g",
+        topics=[delete.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in ("t", "none")],
+    )
+    assert ask(world, asked).error_code == NonEmptyGroupError.code
+    member.acknowledge((0, 19, ACCEPT))
+    member.leave()
+    answer = ask(world, asked)
+    assert [topic.error_code for topic in answer.responses] == [0, UnknownTopicOrPartitionError.code]
+    assert where(world) == []
+    assert ask(world, asked).responses[0].error_code == UnknownTopicOrPartitionError.code
+    assert partitions(world.member(member_id="n").fetch())[0].acquired_records[0].first_offset == 0
+    unknown = delete.DeleteShareGroupOffsetsRequest(group_id="none")
+    assert ask(world, unknown).error_code == GroupIdNotFoundError.code
