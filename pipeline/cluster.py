@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from protocol.errors import KafkaError, LeaderNotAvailableError, error_for_code
+from protocol.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for_code
 from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.schema import Message
@@ -65,12 +65,22 @@ class Cluster:
         for client in self._clients.values():
             client.close()
 
-    def leaders(self, topic: str) -> list[Address]:
-        """The address of each partition's leader, by partition; a topic that is not there may be created, as for a
-        producer. Raises ClientError, KafkaError (retriable while a new topic has no leaders)."""
+    def leaders(self, topic: str, *, create: bool = False) -> list[Address]:
+        """The address of each partition's leader, by partition. With ``create`` a topic that is not there is made where
+        the broker allows that, as for a producer.
+
+        Raises ClientError, KafkaError (retriable while a topic is not there or has no leaders).
+        """
         if topic not in self._leaders:
-            self._leaders[topic] = self._ask_leaders(topic)
+            self._leaders[topic] = self._ask_leaders(topic, create)
         return self._leaders[topic]
+
+    def leader(self, topic: str, partition: int) -> Address:
+        """The address of one partition's leader. Raises as ``leaders``."""
+        leaders = self.leaders(topic)
+        if partition >= len(leaders):
+            raise UnknownTopicOrPartitionError(f"topic {topic} has {len(leaders)} partitions, there is no {partition}")
+        return leaders[partition]
 
     def client_for(self, address: Address) -> Client:
         """The connection to a broker. Raises ClientError."""
@@ -91,16 +101,13 @@ class Cluster:
         failure = ClientError("kafka.bootstrap.servers names no server: expected HOST:PORT")
         for server in servers:
             try:
-                client = Client(server, self._timeout_s)
-                client.api_versions()
+                return _connected(server, self._timeout_s)
             except ClientError as error:
                 failure = error
-            else:
-                return client
         raise failure
 
-    def _ask_leaders(self, topic: str) -> list[Address]:
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
+    def _ask_leaders(self, topic: str, create: bool) -> list[Address]:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=create)
         answer = ask(self._any, request, MetadataResponse, _METADATA_BY_NAME)
         (found,) = answer.topics
         raise_for_code(found.error_code, f"topic {topic}")
@@ -110,6 +117,17 @@ class Cluster:
         if without or not partitions:
             raise LeaderNotAvailableError(f"topic {topic}: partitions {without} have no leader")
         return [addresses[entry.leader_id] for entry in partitions]
+
+
+def _connected(server: str, timeout_s: float) -> Client:
+    """A connection to a broker that answers. Raises ClientError."""
+    client = Client(server, timeout_s)
+    try:
+        client.api_versions()
+    except ClientError:
+        client.close()
+        raise
+    return client
 
 
 #: What trying again may mend.

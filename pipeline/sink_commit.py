@@ -42,6 +42,7 @@ from protocol.errors import (
     InvalidTopicError,
     KafkaError,
     MessageTooLargeError,
+    OperationNotAttemptedError,
     ProducerFencedError,
 )
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -160,7 +161,7 @@ class _Transaction:
             self._commit_batch_id()
         except (KafkaError, StagingError) as error:
             if not isinstance(error, _FENCED):
-                self._end(committed=False)
+                self._abort()
             raise
         self._end(committed=True)
         if self._publication.is_last:
@@ -202,17 +203,20 @@ class _Transaction:
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=numbers[name]) for name in numbers],
         )
         answer = ask(self._coordinator, request, AddPartitionsToTxnResponse, _ADD_PARTITIONS)
-        for answered in answer.results_by_topic_v3_and_below:
-            for result in answered.results_by_partition:
-                what = f"AddPartitionsToTxn of {answered.name}-{result.partition_index}"
-                raise_for_code(result.partition_error_code, what)
+        failed = [
+            (result.partition_error_code, f"{answered.name}-{result.partition_index}")
+            for answered in answer.results_by_topic_v3_and_below
+            for result in answered.results_by_partition
+            if result.partition_error_code
+        ]
+        for code, name in sorted(failed, key=lambda pair: pair[0] == OperationNotAttemptedError.code):
+            raise_for_code(code, f"AddPartitionsToTxn of {name}")  # the culprit, not those that stood beside it
 
     def _send(self, batches: list[Staged]) -> None:
         """Produce one batch for each of several partitions, at the leader of each."""
         by_leader: dict[tuple[str, int], list[Staged]] = defaultdict(list)
         for staged in batches:
-            leaders = self._cluster.leaders(staged.batch.topic)
-            by_leader[leaders[staged.batch.partition]].append(staged)
+            by_leader[self._cluster.leader(staged.batch.topic, staged.batch.partition)].append(staged)
         for address, mine in by_leader.items():
             request = ProduceRequest(
                 transactional_id=self._name,
@@ -277,6 +281,13 @@ class _Transaction:
             committed_offset=self._publication.batch_id,
             committed_metadata="last batch id of a Spark writer",
         )
+
+    def _abort(self) -> None:
+        """End the transaction now, so that readers need not wait for its timeout; the next driver would end it too."""
+        try:
+            self._end(committed=False)
+        except Trouble as error:  # it may not even have begun
+            logger.info("transaction of %s is not aborted: %s", self._name, error)
 
     def _end(self, *, committed: bool) -> None:
         request = EndTxnRequest(

@@ -47,7 +47,7 @@ class PartitionCounts:
         while True:
             try:
                 with Cluster(self._options.bootstrap, self._options.request_timeout_ms / 1000) as cluster:
-                    return len(cluster.leaders(topic))
+                    return len(cluster.leaders(topic, create=True))
             except Trouble as error:
                 if not is_passing(error) or time.monotonic() > deadline:
                     raise UnknownTopicError(f"cannot write to topic {topic}: {error}") from error

@@ -170,6 +170,33 @@ def test_a_batch_too_large_for_the_topic_leaves_nothing_and_no_open_transaction(
     assert len(read(small)) == 100
 
 
+def test_a_topic_that_went_meanwhile_is_named_and_not_made_anew(
+    options: SinkOptions, tidelog_broker: TidelogProcess
+) -> None:
+    writer = str(uuid.uuid4())
+    staged = stage(options, writer, 0)
+    admin = Admin(tidelog_broker.bootstrap)
+    admin.delete(str(options.topic))
+    brief = dataclasses.replace(options, delivery_timeout_ms=500)
+    with pytest.raises(PublishError, match=str(options.topic)):
+        publish(brief, Publication(writer, 0, (staged,)))
+    assert options.topic not in admin.topics()
+
+
+def test_a_topic_with_fewer_partitions_than_meanwhile_is_named(
+    options: SinkOptions, tidelog_broker: TidelogProcess
+) -> None:
+    writer = str(uuid.uuid4())
+    staged = stage(options, writer, 0)
+    admin = Admin(tidelog_broker.bootstrap)
+    admin.delete(str(options.topic))
+    admin.create(str(options.topic), 1)
+    brief = dataclasses.replace(options, delivery_timeout_ms=500)
+    with pytest.raises(PublishError, match=rf"{options.topic}-1: This broker has no such topic or partition"):
+        publish(brief, Publication(writer, 0, (staged,)))
+    assert read(options) == []
+
+
 def test_a_damaged_staged_file_is_not_published(options: SinkOptions) -> None:
     writer = str(uuid.uuid4())
     staged = stage(options, writer, 0)
@@ -203,7 +230,9 @@ def test_one_server_of_the_list_is_enough(options: SinkOptions) -> None:
 def test_a_write_that_comes_once_leaves_no_group(options: SinkOptions) -> None:
     writer = str(uuid.uuid4())
     assert publish(options, Publication(writer, 0, (stage(options, writer, 0),), is_last=True))
-    groups = kafka.admin.KafkaAdminClient(bootstrap_servers=options.bootstrap).list_groups()
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=options.bootstrap)
+    groups = admin.list_groups()
+    admin.close()
     assert not [group for group in groups if writer in str(group)]
 
 
