@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.share.config import check_enabled
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse
@@ -17,6 +18,7 @@ def handle(
     broker: Broker, context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
     """Set each partition's start offset. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
+    check_enabled(broker)
     return coordinators_of(broker).share_members.alter_offsets(request)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.share.config import check_enabled
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse
@@ -17,6 +18,7 @@ def handle(
     broker: Broker, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> DeleteShareGroupOffsetsResponse:
     """Forget each topic. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
+    check_enabled(broker)
     return coordinators_of(broker).share_members.delete_offsets(request)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.share.config import check_enabled
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.describe_share_group_offsets import (
@@ -21,6 +22,7 @@ def handle(
     broker: Broker, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
     """Describe each; each group has its own error."""
+    check_enabled(broker)
     members = coordinators_of(broker).share_members
     return DescribeShareGroupOffsetsResponse(groups=[members.describe_offsets(group) for group in request.groups])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
 from broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
+from broker.share.config import check_enabled
 from broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidShareSessionEpochError, KafkaError
@@ -28,6 +29,7 @@ def handle(broker: Broker, context: RequestContext, request: ShareAcknowledgeReq
 
     Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
     """
+    check_enabled(broker)
     group_id, member_id = check_member(request.group_id, request.member_id)
     groups = coordinators_of(broker).share_groups
     key = SessionKey(group_id, member_id)

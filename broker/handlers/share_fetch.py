@@ -14,6 +14,7 @@ from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
 from broker.deferred import Deferred
 from broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
+from broker.share.config import check_enabled
 from broker.share.reading import RECORD_LIMIT, ReadParams, Results, ShareRead, failed
 from broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, SessionKey, ShareSession
 from broker.share.share_groups import ShareGroups
@@ -44,6 +45,7 @@ def handle(
 
     Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
     """
+    check_enabled(broker)
     group_id, member_id = check_member(request.group_id, request.member_id)
     check_renewal(request)
     groups = coordinators_of(broker).share_groups

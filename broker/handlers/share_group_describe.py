@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.share.config import check_enabled
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.share_group_describe import (
@@ -19,6 +20,7 @@ Request = ShareGroupDescribeRequest
 
 def handle(broker: Broker, context: RequestContext, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
     """Describe each; each group has its own error."""
+    check_enabled(broker)
     describe = coordinators_of(broker).share_members.describe
     names, operations = broker.metadata.topic_names, request.include_authorized_operations
     return ShareGroupDescribeResponse(

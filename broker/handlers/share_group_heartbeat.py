@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.share.config import check_enabled
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
@@ -15,6 +16,7 @@ Request = ShareGroupHeartbeatRequest
 
 def handle(broker: Broker, context: RequestContext, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
     """One heartbeat; the answer holds the assignment when it has changed or the member asks."""
+    check_enabled(broker)
     return coordinators_of(broker).share_members.heartbeat(context, request)
 
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from broker.config_description import ResourceType
 from broker.share.share_partition import Limits
+from protocol.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
     from broker.broker import Broker
 
+FEATURE = "share.version"
 EARLIEST, LATEST = "earliest", "latest"
 BY_DURATION = "by_duration:"
 READ_COMMITTED = "read_committed"
@@ -82,6 +84,12 @@ class ShareConfigs:
 
 
 MAX_REMEMBERED_GROUPS = 10_000
+
+
+def check_enabled(broker: Broker) -> None:
+    """Raises UnsupportedVersionError while the feature ``share.version`` stands at 0."""
+    if not broker.metadata.features.get(FEATURE):
+        raise UnsupportedVersionError
 
 
 def duration_ms(text: str) -> int | None:

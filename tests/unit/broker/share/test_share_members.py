@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.coordinator.share_group import ShareGroup
+from broker.partition import Partition
 from protocol.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,
@@ -20,6 +21,7 @@ from protocol.errors import (
     NonEmptyGroupError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from protocol.messages import alter_share_group_offsets as alter
 from protocol.messages import delete_share_group_offsets as delete
@@ -31,7 +33,10 @@ from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProto
 from protocol.messages.list_groups import ListGroupsRequest
 from protocol.messages.offset_commit import OffsetCommitRequest
 from protocol.messages.offset_delete import OffsetDeleteRequest
+from protocol.messages.share_acknowledge import ShareAcknowledgeRequest
+from protocol.messages.share_fetch import ShareFetchRequest
 from protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, partitions
 
 ACCEPT = [1]
@@ -133,8 +138,6 @@ def test_a_deleted_topic_is_forgotten(world: ShareWorld) -> None:
     ],
 )
 def test_heartbeats_that_are_refused(world: ShareWorld, fields: dict[str, Any], error: type[Any]) -> None:
-    from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
-
     world.member()
     values = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"], **fields}
     assert ask(world, ShareGroupHeartbeatRequest(**values)).error_code == error.code
@@ -169,8 +172,6 @@ def test_a_silent_member_is_removed(world: ShareWorld) -> None:
 
 
 def test_a_heartbeat_that_cannot_be_stored_changes_nothing(world: ShareWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    from broker.partition import Partition
-
     world.member()
 
     def fail(*_arguments: object, **_options: object) -> None:
@@ -343,3 +344,22 @@ def test_places_can_be_forgotten(world: ShareWorld) -> None:
     assert partitions(world.member(member_id="n").fetch())[0].acquired_records[0].first_offset == 0
     unknown = delete.DeleteShareGroupOffsetsRequest(group_id="none")
     assert ask(world, unknown).error_code == GroupIdNotFoundError.code
+
+
+@pytest.mark.parametrize(
+    "request_class",
+    [
+        ShareGroupHeartbeatRequest,
+        ShareGroupDescribeRequest,
+        ShareFetchRequest,
+        ShareAcknowledgeRequest,
+        described.DescribeShareGroupOffsetsRequest,
+        alter.AlterShareGroupOffsetsRequest,
+        delete.DeleteShareGroupOffsetsRequest,
+    ],
+)
+def test_without_the_feature_nothing_is_served(world: ShareWorld, request_class: type[Any]) -> None:
+    world.broker.metadata.features.pop("share.version")
+    answer = ask(world, request_class(**({"group_ids": ["g"]} if request_class is ShareGroupDescribeRequest else {})))
+    codes = [answer.error_code] if hasattr(answer, "error_code") else [group.error_code for group in answer.groups]
+    assert all(code == UnsupportedVersionError.code for code in codes)
