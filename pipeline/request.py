@@ -66,8 +66,8 @@ def batch_request(options: SourceOptions) -> ReadRequest:
     """What a batch query with these options reads. Raises PipelineError."""
     count = ReadCount()
     partitions = find_bounds(options, count)
-    _ensure_named(options.starting, partitions)
-    _ensure_named(options.ending, partitions)
+    ensure_named(options.starting, partitions)
+    ensure_named(options.ending, partitions)
     ranges = [_range(partition, options, count) for partition in partitions]
     return ReadRequest(
         ranges=tuple(ranges),
@@ -81,7 +81,7 @@ def batch_request(options: SourceOptions) -> ReadRequest:
     )
 
 
-def _ensure_named(spec: OffsetSpec, partitions: Iterable[Partition]) -> None:
+def ensure_named(spec: OffsetSpec, partitions: Iterable[Partition]) -> None:
     """Offsets by partition must name exactly the partitions there are, as Spark's Kafka source asks."""
     given = spec.offsets if spec.offsets is not None else spec.timestamps
     if given is None:

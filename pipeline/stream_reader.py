@@ -36,7 +36,7 @@ from pipeline.offset_json import PartitionOffsets
 from pipeline.options import SourceOptions
 from pipeline.plan import OffsetRange, ReadRequest, RowFilter, group, plan
 from pipeline.reader import SlicePartition, TidelogReader
-from pipeline.request import Partition, find_bounds, starting_offset
+from pipeline.request import Partition, ensure_named, find_bounds, starting_offset
 from pipeline.selection import PartitionDirectory, ensure_same_topics
 from pipeline.stream_limits import Patience, TriggerLimits, limited_ends
 from pipeline.stream_offsets import StreamOffset
@@ -61,8 +61,9 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins. Raises PipelineError."""
         partitions = find_bounds(self.options)
-        request_offsets = _offsets({p.directory: starting_offset(p, self.options) for p in partitions})
-        return StreamOffset.of(_directories(partitions), request_offsets).to_json()
+        ensure_named(self.options.starting, partitions)
+        offsets = _offsets({p.directory: starting_offset(p, self.options) for p in partitions})
+        return StreamOffset.of(_directories(partitions), offsets).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """The limit of the options."""
@@ -156,7 +157,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lost(f"{_name(partition.directory)} begins at {start}, records from {begin} on are gone")
         if end > partition.end:
             self._lost(f"{_name(partition.directory)} ends at {partition.end}, below {end} where this batch ends")
-        return OffsetRange(partition.directory, max(begin, start), min(end, partition.end))
+        return OffsetRange(partition.directory, max(begin, start), min(end, partition.end), partition.bounds.aborted)
 
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:

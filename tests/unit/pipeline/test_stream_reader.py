@@ -20,7 +20,7 @@ from log.time import ManualTime
 from log.topic_partition import TopicPartition
 from log.unified_log import UnifiedLog
 from pipeline.columns import Columns
-from pipeline.errors import DataLossError, OptionError, PipelineError, TopicRecreatedError
+from pipeline.errors import DataLossError, OffsetRangeError, OptionError, PipelineError, TopicRecreatedError
 from pipeline.options import parse_options
 from pipeline.stream_reader import TidelogStreamReader
 from protocol.record_batch import Record, build_batch
@@ -276,6 +276,24 @@ def test_a_batch_that_ends_beyond_the_log_is_data_loss(topic: Topic) -> None:
 def test_a_group_needs_a_broker(topic: Topic) -> None:
     with pytest.raises(OptionError, match=r"commitGroup=lag needs kafka\.bootstrap\.servers"):
         reader(topic, commitGroup="lag")
+
+
+def test_offsets_to_begin_with_name_every_partition(topic: Topic) -> None:
+    topic.append(0, 3)
+    topic.append(1, 3)
+    with pytest.raises(OptionError, match="startingOffsets must name every partition: missing t-1"):
+        reader(topic, startingOffsets='{"t":{"0":5}}').initialOffset()
+    stream = reader(topic, startingOffsets='{"t":{"0":25,"1":-2}}')
+    assert drained(stream, stream.initialOffset()) == [[*((0, n) for n in range(25, 30)), *((1, n) for n in range(30))]]
+
+
+def test_a_time_to_begin_with_leaves_out_what_is_older(topic: Topic) -> None:
+    topic.append(0, 2)
+    with pytest.raises(OffsetRangeError, match=f"no record at or after {NOW_MS + 1} ms"):
+        reader(topic, startingTimestamp=str(NOW_MS + 1)).initialOffset()
+    latest = {"startingTimestamp": str(NOW_MS + 1), "startingOffsetsByTimestampStrategy": "latest"}
+    assert reader(topic, **latest).initialOffset()["t"] == {"0": 20}
+    assert reader(topic, startingTimestamp=str(NOW_MS)).initialOffset()["t"] == {"0": 0}
 
 
 def test_a_minimum_above_the_maximum_is_refused(topic: Topic) -> None:
