@@ -270,6 +270,15 @@ def _stays(
 
 
 @kernel
+def _copy_run(buffer: ByteArray, start: Integer, end: Integer, out: ByteArray, target: Integer) -> Integer:
+    """Copy ``buffer[start:end]`` to ``out[target:]``; returns the end there."""
+    if end > start:
+        copy_bytes(out, target, buffer, start, end - start)
+        target += end - start
+    return target
+
+
+@kernel
 def _copy_kept(
     buffer: ByteArray,
     table: IntegerArray,
@@ -304,16 +313,11 @@ def _copy_kept(
             tombstones += value_size < 0
             largest = max(largest, base_timestamp + timestamp_delta)
             continue
-        if start > run:
-            copy_bytes(out, target, buffer, run, start - run)
-            target += start - run
+        target = _copy_run(buffer, run, start, out, target)
         run = position
     if position != end:
         return -1, 0, 0, 0
-    if end > run:
-        copy_bytes(out, target, buffer, run, end - run)
-        target += end - run
-    return target, kept, tombstones, largest
+    return _copy_run(buffer, run, end, out, target), kept, tombstones, largest
 
 
 @kernel

@@ -134,6 +134,15 @@ def _decide_marker(
 
 
 @kernel
+def _open_transaction(producers: IntegerArray, producer_id: Integer) -> Integer:
+    """Note that the producer has a batch since its last marker; returns 1 for one that is new to the table."""
+    slot = _slot(producers, producer_id)
+    is_new = producers[slot, 0] == FREE
+    producers[slot, 0], producers[slot, 1] = producer_id, 1
+    return np.int64(is_new)
+
+
+@kernel
 def decide_batches(
     buffer: ByteArray,
     table: IntegerArray,
@@ -167,9 +176,7 @@ def decide_batches(
                 markers[found] = entry
                 found += 1
         elif attributes & TRANSACTIONAL_MASK:
-            slot = _slot(producers, producer_id)
-            added += producers[slot, 0] == FREE
-            producers[slot, 0], producers[slot, 1] = producer_id, 1
+            added += _open_transaction(producers, producer_id)
             entry = _aborted(transactions, producer_id, last_offset)
             if entry >= 0 and table[row, BASE_OFFSET] <= transactions[entry, 2]:
                 decision = DISCARD | NOT_INDEXED

@@ -126,6 +126,15 @@ def _whole_batch(chunk: ByteArray, at: Integer, size: Integer, walk: IntegerArra
 
 
 @kernel
+def _note_epoch(epoch: Integer, base_offset: Integer, walk: IntegerArray, epochs: IntegerArray) -> None:
+    """A later leader epoch than any before begins with this batch."""
+    if epoch > walk[LATEST_EPOCH]:
+        walk[LATEST_EPOCH] = epoch
+        epochs[walk[EPOCH_COUNT], 0], epochs[walk[EPOCH_COUNT], 1] = epoch, base_offset
+        walk[EPOCH_COUNT] += 1
+
+
+@kernel
 def scan(
     chunk: ByteArray,
     bounds: IntegerArray,
@@ -160,11 +169,7 @@ def scan(
                 walk[LARGEST], walk[LARGEST_OFFSET] = largest, largest_offset
                 status = NOT_MINE
                 break
-        epoch = _signed32(load_be_u32(chunk, at + 12))
-        if epoch > walk[LATEST_EPOCH]:
-            walk[LATEST_EPOCH] = epoch
-            epochs[walk[EPOCH_COUNT], 0], epochs[walk[EPOCH_COUNT], 1] = epoch, base
-            walk[EPOCH_COUNT] += 1
+        _note_epoch(_signed32(load_be_u32(chunk, at + 12)), base, walk, epochs)
         if np.int64(load_be_u64(chunk, at + 43)) >= 0:
             _add_row(chunk, at, batch, rows, walk[ROW_COUNT])
             walk[ROW_COUNT] += 1
