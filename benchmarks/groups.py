@@ -1,0 +1,277 @@
+"""Groups and transactions, Tidelog and Apache Kafka in turn: ``python -m benchmarks.groups``.
+
+    joining        100 classic members at once, from the first JoinGroup to the last assignment
+    1,000 groups   one after the other on one connection, each with a member; the memory they take
+    commits        OffsetCommit of one partition, 10 connections with 10 requests in flight each
+    transactions   librdkafka: begin, ten records, commit, one after the other
+    latency        librdkafka: one record at a time, from produce() to the consumer of a group having it
+    loading        1,000 groups with 100 offsets each; from the broker's start to the first committed offset told
+
+Both run with ``group.initial.rebalance.delay.ms=0`` and one partition of each internal topic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+
+from benchmarks.group_client import Member, Wire, frame_of, until_stable
+from benchmarks.histogram import Histogram
+from benchmarks.procfs import rss_bytes, run_time_s
+from benchmarks.rivals.apache_kafka import ApacheKafka
+from benchmarks.rivals.process import BrokerProcess
+from benchmarks.rivals.tidelog_broker import TidelogProcess
+from benchmarks.saving import Page, add_save
+from benchmarks.topics import Topics
+from protocol.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
+from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+TOPIC, PARTITIONS = "groups", 100
+MEMBERS, GROUPS = 100, 1000
+COMMIT_VERSION, FETCH_VERSION, FIND_VERSION = 7, 5, 2
+CONNECTIONS, IN_FLIGHT = 10, 10
+WARM_UP_COMMITS = 20_000
+"""Java compiles what it runs often; before that it is not what a broker that runs for days is."""
+RETRIED = {CoordinatorLoadInProgressError.code, CoordinatorNotAvailableError.code, NotCoordinatorError.code}
+RETRY_S = 0.005
+RECORDS_PER_TRANSACTION = 10
+
+Row = tuple[str, str, str]
+
+
+def wire(broker: BrokerProcess) -> Wire:
+    return Wire(broker.host, broker.port)
+
+
+def until_ready(broker: BrokerProcess, connection: Wire) -> None:
+    """Wait until the coordinator answers: its topic is made when first asked for."""
+    while connection.ask(FindCoordinatorRequest(key="g"), FIND_VERSION, FindCoordinatorResponse).error_code:
+        time.sleep(RETRY_S)
+    while commit(connection, "ready", 1) in RETRIED:
+        time.sleep(RETRY_S)
+
+
+def commit_request(group_id: str, partitions: int) -> OffsetCommitRequest:
+    """From outside of the group's members, as tools commit."""
+    parts = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=7, committed_metadata="")
+        for index in range(partitions)
+    ]
+    topic = OffsetCommitRequestTopic(name=TOPIC, partitions=parts)
+    return OffsetCommitRequest(group_id=group_id, generation_id_or_member_epoch=-1, topics=[topic])
+
+
+def commit(connection: Wire, group_id: str, partitions: int) -> int:
+    """The error code of the first partition."""
+    response = connection.ask(commit_request(group_id, partitions), COMMIT_VERSION, OffsetCommitResponse)
+    code: int = response.topics[0].partitions[0].error_code
+    return code
+
+
+def joining(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
+    """The median of several groups."""
+    times = []
+    for number in range(asked.rounds + 1):
+        members = [Member(broker.host, broker.port, f"joined-{number}") for _ in range(MEMBERS)]
+        times.append(until_stable(members))
+        for member in members:
+            member.wire.close()
+    return [(f"{MEMBERS} members join one classic group", "ms", f"{1000 * sorted(times[1:])[asked.rounds // 2]:,.0f}")]
+
+
+def many_groups(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
+    """Each with one member that stays."""
+    before = rss_bytes(broker.pid)
+    began, cpu = time.perf_counter(), run_time_s(broker.pid)
+    for number in range(GROUPS):
+        member = Member(broker.host, broker.port, f"many-{number}")
+        member.join()
+        while not member.is_synced:
+            member.take()
+        member.wire.close()
+    took, cpu = time.perf_counter() - began, run_time_s(broker.pid) - cpu
+    return [
+        (f"{GROUPS:,} groups of one member", "s", f"{took:.2f}"),
+        ("", "CPU of the broker, ms/group", f"{1000 * cpu / GROUPS:.2f}"),
+        ("", "memory, MB more", f"{(rss_bytes(broker.pid) - before) / 1e6:.0f}"),
+    ]
+
+
+def commits(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
+    """Requests a second with windows that are kept full."""
+    connections = [wire(broker) for _ in range(CONNECTIONS)]
+    frames = [frame_of(commit_request(f"commits-{index}", 1), COMMIT_VERSION) for index in range(CONNECTIONS)]
+
+    def run(count: int) -> None:
+        for connection, frame in zip(connections, frames, strict=True):
+            connection.send(frame * IN_FLIGHT)
+        for _ in range(count // (CONNECTIONS * IN_FLIGHT)):
+            for connection, frame in zip(connections, frames, strict=True):
+                for _ in range(IN_FLIGHT):
+                    connection.answer()
+                connection.send(frame * IN_FLIGHT)
+        for connection in connections:
+            for _ in range(IN_FLIGHT):
+                answer = OffsetCommitResponse.decode(connection.answer(), COMMIT_VERSION)
+                assert answer.topics[0].partitions[0].error_code == 0, answer
+
+    run(WARM_UP_COMMITS)
+    began, cpu = time.perf_counter(), run_time_s(broker.pid)
+    run(asked.commits)
+    took, cpu = time.perf_counter() - began, run_time_s(broker.pid) - cpu
+    for connection in connections:
+        connection.close()
+    return [
+        ("offset commits", "1/s", f"{asked.commits / took:,.0f}"),
+        ("", "CPU of the broker, µs each", f"{1e6 * cpu / asked.commits:.0f}"),
+    ]
+
+
+def transactions(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
+    """One producer, one partition."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "bench", "linger.ms": 0})
+    producer.init_transactions(60)
+
+    def one() -> None:
+        producer.begin_transaction()
+        for _ in range(RECORDS_PER_TRANSACTION):
+            producer.produce(TOPIC, bytes(100), partition=1)
+        producer.commit_transaction(60)
+
+    for _ in range(asked.transactions // 4):
+        one()
+    latencies, cpu, began = Histogram(), run_time_s(broker.pid), time.perf_counter()
+    for _ in range(asked.transactions):
+        at = time.perf_counter_ns()
+        one()
+        latencies.record(time.perf_counter_ns() - at)
+    took, cpu = time.perf_counter() - began, run_time_s(broker.pid) - cpu
+    return [
+        (f"transactions of {RECORDS_PER_TRANSACTION} records", "1/s", f"{asked.transactions / took:,.0f}"),
+        ("", "p99 ms", f"{latencies.percentile_us(99) / 1000:.1f}"),
+        ("", "CPU of the broker, µs each", f"{1e6 * cpu / asked.transactions:.0f}"),
+    ]
+
+
+def latency(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
+    """The consumer polls in the same thread: what is measured is the way there and back."""
+    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap}
+    consumer = Consumer({**settings, "group.id": "latency", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 500})
+    consumer.subscribe([f"{TOPIC}-latency"])
+    producer = Producer({**settings, "linger.ms": 0})
+    latencies = Histogram()
+    for number in range(asked.records + asked.records // 4):
+        at = time.perf_counter_ns()
+        producer.produce(f"{TOPIC}-latency", b"x" * 100)
+        producer.poll(0)
+        while (message := consumer.poll(5.0)) is None or message.error() is not None:
+            pass
+        if number >= asked.records // 4:
+            latencies.record(time.perf_counter_ns() - at)
+    consumer.close()
+    return [
+        ("record to a consumer in a group", "p50 µs", f"{latencies.percentile_us(50):,.0f}"),
+        ("", "p99 µs", f"{latencies.percentile_us(99):,.0f}"),
+    ]
+
+
+def loading(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
+    """A clean stop between, so that it is the coordinator that is measured and not the recovery of logs."""
+    connection = wire(broker)
+    for number in range(GROUPS):
+        code = commit(connection, f"loaded-{number}", PARTITIONS)
+        assert code == 0, code
+    connection.close()
+    broker.terminate()
+    began = time.perf_counter()
+    broker.start()
+    started = time.perf_counter() - began
+    connection = wire(broker)
+    topic = OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])
+    request = OffsetFetchRequest(group_id=f"loaded-{GROUPS - 1}", topics=[topic])
+    while (response := connection.ask(request, FETCH_VERSION, OffsetFetchResponse)).error_code in RETRIED:
+        time.sleep(RETRY_S)
+    took = time.perf_counter() - began
+    assert response.topics[0].partitions[0].committed_offset == 7, response
+    connection.close()
+    return [
+        (f"start with {GROUPS * PARTITIONS:,} offsets in the log", "first answer, s", f"{started:.2f}"),
+        ("", "first committed offset, s", f"{took:.2f}"),
+    ]
+
+
+WORK: dict[str, Callable[[BrokerProcess, argparse.Namespace], list[Row]]] = {
+    "joining": joining,
+    "many": many_groups,
+    "commits": commits,
+    "transactions": transactions,
+    "latency": latency,
+    "loading": loading,
+}
+
+
+def measure(launch: Callable[[Path], BrokerProcess], root: Path, asked: argparse.Namespace) -> list[Row]:
+    """All figures of one broker."""
+    with launch(root) as broker:
+        topics = Topics(broker.bootstrap)
+        topics.create(TOPIC, PARTITIONS)
+        topics.create(f"{TOPIC}-latency", 1)
+        connection = wire(broker)
+        until_ready(broker, connection)
+        connection.close()
+        return [row for name in asked.only or WORK for row in WORK[name](broker, asked)]
+
+
+def launch_tidelog(directory: Path) -> BrokerProcess:
+    return TidelogProcess(directory, SETTINGS)
+
+
+def launch_kafka(directory: Path) -> BrokerProcess:
+    broker = ApacheKafka(directory, SETTINGS)
+    broker.format()
+    return broker
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(prog="benchmarks.groups", description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="groups that 100 members join (default 5)")
+    parser.add_argument("--commits", type=int, default=100_000, help="offset commits (default 100,000)")
+    parser.add_argument("--transactions", type=int, default=500, help="transactions (default 500)")
+    parser.add_argument("--records", type=int, default=2_000, help="records whose latency is measured (default 2,000)")
+    parser.add_argument("--only", choices=list(WORK), action="append", help="this work alone; may be repeated")
+    parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
+    add_save(parser)
+    asked = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="groups-"))
+    with Page("Groups and transactions", "python -m benchmarks.groups", save=asked.save) as page:
+        ours = measure(launch_tidelog, root / "tidelog", asked)
+        theirs = [] if asked.no_kafka else measure(launch_kafka, root / "kafka", asked)
+        page.line("| work | figure | Tidelog | Apache Kafka |")
+        page.line("|---|---|---:|---:|")
+        for index, (work, figure, value) in enumerate(ours):
+            page.line(f"| {work} | {figure} | {value} | {theirs[index][2] if theirs else '-'} |")
+    shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
