@@ -191,8 +191,8 @@ def put_block(
     """Put ``digests[span[0]:span[1]]``; of two ordinals of a key the larger stays, the smaller's bit is set.
 
     ``table``: the map's bytes as 64-, 32- and 8-bit words; ``bits``: superseded bits of the clean and dirty section.
-    Stops before the map would hold more than ``limit`` keys; returns the first digest not put. One piece: with the probe
-    in a function of its own a whole round takes 10 % more processor time.
+    Stops before the map would hold more than ``limit`` keys; returns the first digest not put. One piece: with the
+    probe in a function of its own a whole round takes 10 % more processor time.
     """
     words, low, high = table
     buckets = len(words) // BUCKET_WORDS
