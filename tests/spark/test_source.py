@@ -15,7 +15,10 @@ from log.checkpoints import write_partition_metadata
 from log.file_system import OsFileSystem
 from pipeline.segment_files import list_segments
 from protocol.record_batch import Record
+from tests.support.admin import Admin
+from tests.support.broker import TidelogProcess
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill, write
+from tests.support.spark_topics import producer
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -166,6 +169,34 @@ def test_foreign_paths(spark: SparkSession, tmp_path: Path) -> None:
         reader.load(str(tmp_path)).collect()
     with pytest.raises(Exception, match="missing does not exist: expected a data directory"):
         reader.load(str(tmp_path / "missing")).collect()
+
+
+def test_the_end_from_a_broker(spark: SparkSession, tidelog_broker: TidelogProcess, data: DataDirectory) -> None:
+    topic, bootstrap = "source.end", tidelog_broker.bootstrap
+    Admin(bootstrap).create(topic)
+    sender = producer(bootstrap, transactional_id="source.end")
+    sender.init_transactions(30)
+    for number, is_committed in enumerate((True, False, True)):
+        sender.begin_transaction()
+        sender.produce(topic, b"%d" % number, partition=0)
+        sender.flush(30)
+        (sender.commit_transaction if is_committed else sender.abort_transaction)(30)
+    sender.begin_transaction()
+    sender.produce(topic, b"open", partition=0)
+    sender.flush(30)
+
+    def values(**given: str) -> list[bytes]:
+        reader = spark.read.format("tidelog").options(subscribe=topic, **given)
+        return sorted(row["value"] for row in reader.load(str(tidelog_broker.directory / "data")).collect())
+
+    committed = {"kafka.isolation.level": "read_committed"}
+    for broker in ({"kafka.bootstrap.servers": bootstrap}, {}):
+        assert values(**broker) == [b"0", b"1", b"2", b"open"]
+        assert values(**broker, **committed) == [b"0", b"2"]
+    sender.abort_transaction(30)
+    data.log("t")
+    with pytest.raises(Exception, match="cannot connect"):
+        load(spark, data, subscribe="t", kafka__bootstrap__servers="127.0.0.1:1").collect()
 
 
 class TestUnderARunningQuery:
