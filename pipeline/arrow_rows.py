@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from log.records import columns_reference as layout
+from log.records.columns import decoder_for
 from pipeline.column_reader import Block
 from pipeline.columns import Columns
 from pipeline.errors import MalformedTimestampError
@@ -65,10 +66,10 @@ class _ByteColumn:
 class ArrowRows:
     """Gathers the blocks of one slice and hands out record batches in the schema of ``wanted``. One thread."""
 
-    def __init__(self, piece: SegmentSlice, wanted: Columns, decoder: ModuleType) -> None:
+    def __init__(self, piece: SegmentSlice, wanted: Columns) -> None:
         self._piece = piece
         self._wanted = wanted
-        self._decoder = decoder
+        self._decoder = decoder_for(piece.size_bytes)
         self._schema = wanted.arrow_schema()
         self._constants: dict[str, Any] = {}
         self._begin(BATCH_ROWS)

@@ -13,7 +13,6 @@ Nothing is dropped silently: a batch that is cut, damaged, or goes back behind t
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,12 +101,11 @@ class ColumnReader:
         row_filter: RowFilter | None = None,
         *,
         read_committed: bool = False,
-        decoder: ModuleType | None = None,
     ) -> None:
         self._piece = piece
         self._file = file
         self._filter = row_filter or RowFilter()
-        self._decoder = decoder or decoder_for(piece.size_bytes)
+        self._decoder = decoder_for(piece.size_bytes)
         self._is_ended = False
         self._position = piece.start_position  # of the chunk's first byte
         self._chunk = _Buffer(min(CHUNK_BYTES, piece.size_bytes))

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from log.checkpoints import read_partition_metadata
 from log.file_system import OsFileSystem
-from log.records.columns import decoder_for
 from pipeline.column_reader import ColumnReader
 from pipeline.columns import Columns
 from pipeline.errors import DataLossError, PipelineError
@@ -66,7 +65,7 @@ def read_slice(
     from pipeline.arrow_rows import ArrowRows
 
     options = options or ReadOptions(isolation)
-    rows = ArrowRows(piece, wanted, decoder_for(piece.size_bytes))
+    rows = ArrowRows(piece, wanted)
     for block in read_blocks(piece, options):
         yield from rows.add(block)
     if rows.rows:

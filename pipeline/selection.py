@@ -41,9 +41,7 @@ def find_partitions(paths: Iterable[str], choice: TopicChoice) -> list[Partition
     """
     found: dict[tuple[str, int], PartitionDirectory] = {}
     for path in paths:
-        for directory in list_partitions(path):
-            if not choice.wants(directory.topic, directory.partition):
-                continue
+        for directory in list_partitions(path, choice):
             other = found.setdefault((directory.topic, directory.partition), directory)
             if other is not directory:
                 raise SelectionError(f"{directory.topic}-{directory.partition} is in {other.path} and {directory.path}")
@@ -51,8 +49,8 @@ def find_partitions(paths: Iterable[str], choice: TopicChoice) -> list[Partition
     return sorted(found.values(), key=lambda directory: (directory.topic, directory.partition))
 
 
-def list_partitions(path: str) -> list[PartitionDirectory]:
-    """Every partition directory of one data directory. Raises SelectionError when it is none."""
+def list_partitions(path: str, choice: TopicChoice | None = None) -> list[PartitionDirectory]:
+    """The chosen (or all) partition directories of one data directory. Raises SelectionError when it is none."""
     path = path.removeprefix("file://")
     try:
         names = sorted(os.listdir(path))
@@ -60,21 +58,23 @@ def list_partitions(path: str) -> list[PartitionDirectory]:
         raise SelectionError(f"path {path} does not exist: expected a data directory (log.dirs)") from None
     except OSError as error:
         raise SelectionError(f"path {path} cannot be listed: {error.strerror}") from error
-    partitions = [found for name in names if (found := _partition_of(path, name)) is not None]
-    if not partitions and META_PROPERTIES_FILE not in names:
+    partitions = [found for name in names if (found := _partition_of(path, name, choice)) is not None]
+    if META_PROPERTIES_FILE not in names and not (partitions or any(_partition_of(path, name) for name in names)):
         raise SelectionError(
             f"path {path} is no Kafka data directory: expected {META_PROPERTIES_FILE} or TOPIC-PARTITION directories"
         )
     return partitions
 
 
-def _partition_of(path: str, name: str) -> PartitionDirectory | None:
+def _partition_of(path: str, name: str, choice: TopicChoice | None = None) -> PartitionDirectory | None:
     directory = os.path.join(path, name)
-    if name.endswith(_GOING_SUFFIXES) or not os.path.isdir(directory):
-        return None
     try:
         partition = TopicPartition.parse(name)
     except ValueError:
+        return None
+    if choice is not None and not choice.wants(partition.topic, partition.partition):
+        return None
+    if name.endswith(_GOING_SUFFIXES) or not os.path.isdir(directory):
         return None
     try:
         topic_id = read_partition_metadata(OsFileSystem(), directory)

@@ -14,19 +14,21 @@ from types import ModuleType
 
 from log.records import columns_reference
 
-#: Bytes to read from which loading kernels pays.
+#: Bytes to read, all in all, from which loading kernels pays.
 KERNEL_BYTES = 8 * 1024 * 1024
 
 
 class _Loaded:
-    """Whether the kernels are in the process already."""
+    """Whether the kernels are in the process already, and how many bytes were to be decoded so far."""
 
     kernels: ModuleType | None = None
+    asked_bytes = 0
 
 
 def decoder_for(size_bytes: int) -> ModuleType:
-    """The module that decodes (``log.records.columns_reference`` or its compiled twin) for so many bytes of records."""
-    if _Loaded.kernels is None and size_bytes >= KERNEL_BYTES:
+    """The module that decodes (``log.records.columns_reference`` or its compiled twin), for so many bytes more."""
+    _Loaded.asked_bytes += size_bytes
+    if _Loaded.kernels is None and _Loaded.asked_bytes >= KERNEL_BYTES:
         _Loaded.kernels = load_kernels()
     return _Loaded.kernels or columns_reference
 

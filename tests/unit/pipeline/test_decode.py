@@ -42,6 +42,7 @@ Row = tuple[Any, ...]
 def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chooser, "KERNEL_BYTES", 0 if request.param == "kernels" else 1 << 60)
     monkeypatch.setattr(chooser._Loaded, "kernels", None)
+    monkeypatch.setattr(chooser._Loaded, "asked_bytes", 0)
 
 
 @pytest.fixture

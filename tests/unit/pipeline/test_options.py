@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 
 import pytest
 
 from pipeline.columns import Columns
-from pipeline.errors import OptionError
+from pipeline.errors import CorruptBatchError, DataLossError, OptionError
 from pipeline.offset_json import EARLIEST, LATEST, from_json, to_json
 from pipeline.options import DEFAULT_BYTES_PER_TASK, SourceOptions, parse_options
 
@@ -133,3 +134,9 @@ def test_offsets_are_written_as_spark_writes_them() -> None:
     for wrong in ("", "[]", '{"a":1}', '{"a":{"x":1}}', '{"a":{"0":"1"}}', '{"a":{"0":true}}', '{"a":{"-1":0}}'):
         with pytest.raises(OptionError):
             from_json(wrong)
+
+
+def test_errors_travel_from_executors() -> None:
+    for error in (CorruptBatchError("/d/t-0/0.log", 7, 3, "why"), DataLossError("gone"), OptionError("x")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy)) == (type(error), str(error))

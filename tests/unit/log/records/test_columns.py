@@ -235,6 +235,8 @@ def test_header_fields(records: list[Record]) -> None:
 
 def test_little_is_decoded_without_loading_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns._Loaded, "kernels", None)
+    monkeypatch.setattr(columns._Loaded, "asked_bytes", 0)
     assert decoder_for(1000) is columns_reference
-    assert decoder_for(columns.KERNEL_BYTES) is KERNELS
+    assert decoder_for(columns.KERNEL_BYTES - 2000) is columns_reference
+    assert decoder_for(1000) is KERNELS, "many small reads are a large one"
     assert decoder_for(1000) is KERNELS, "loaded once, used for everything"
