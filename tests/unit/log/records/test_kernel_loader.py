@@ -13,8 +13,10 @@ from types import ModuleType
 
 import pytest
 
+from log.find.kernel_group import FIND
 from log.records import compile as compile_module
 from log.records import kernel_loader
+from log.records.array_kernels import ArrayKernels, compile_group
 from log.records.machine_code import write_image
 from log.records.native_kernels import NativeKernels, compile_image
 
@@ -177,3 +179,40 @@ def test_numba_serves_on_other_processors(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
     monkeypatch.setattr(kernel_loader, "IMAGE_MACHINE", "another")
     assert load_record_kernels() == [importlib.import_module("log.records.kernels")]
+
+
+def load_finder() -> tuple[list[object], list[object]]:
+    """What was loaded from an image, and what numba gave instead."""
+    native: list[object] = []
+    fallback: list[object] = []
+    kernel_loader.load_array_kernels(FIND, native.append, fallback.append).join()
+    return native, fallback
+
+
+def test_kernels_over_arrays_come_from_their_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    commands = answer_child(monkeypatch, 0)
+    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    finder = importlib.import_module("log.find.kernels")
+    write_image(
+        compile_group(FIND, {name: getattr(finder, name) for name in FIND.signatures}),
+        kernel_loader.image_path(FIND.name, FIND.sources),
+    )
+    ((kernels,), fallback) = load_finder()
+    assert isinstance(kernels, ArrayKernels)
+    assert fallback == commands == []
+
+
+def test_without_a_usable_image_numba_serves_kernels_over_arrays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands = answer_child(monkeypatch, 0)
+    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    numba_face = importlib.import_module(FIND.fallback)
+    assert load_finder() == ([], [numba_face]), "the child left none"
+    assert [command[-1] for command in commands] == [FIND.module, FIND.fallback]
+    kernel_loader.image_path(FIND.name, FIND.sources).write_bytes(b"TLKERN02")
+    assert load_finder() == ([], [numba_face]), "damaged"
+    monkeypatch.setattr(kernel_loader, "IMAGE_MACHINE", "another")
+    assert load_finder() == ([], [numba_face]), "another processor"
