@@ -56,6 +56,7 @@ LOOKS_SKIPPED = 64
 _HEADER = Struct(">qi4xB6xi")  # base offset, length, magic, last offset delta
 _RWF_NOWAIT = os.RWF_NOWAIT
 _HIGH_WATERMARK = FetchIsolation.HIGH_WATERMARK
+_new_tuple = tuple.__new__
 
 
 class RequestPattern(NamedTuple):
@@ -92,8 +93,10 @@ class RepeatedFetch:
 
     __slots__ = (
         "_broker",
+        "_bytes_out",
         "_header",
         "_header_list",
+        "_last_length",
         "_limits",
         "_log",
         "_looks_to_skip",
@@ -118,6 +121,8 @@ class RepeatedFetch:
         self._request, self._response = patterns
         self._limits = limits
         self._session, self._target = session
+        self._bytes_out = broker.metrics.bytes_out
+        self._last_length = (0, b"")
         self._next: NextBatch | None = None
         self._looks_to_skip = 0
         self._header = bytearray(_HEADER.size)
@@ -144,9 +149,12 @@ class RepeatedFetch:
         if session is not None and target is not None:
             self._go_on(session, target, offset)
         size = records.size
-        self._broker.metrics.bytes_out.count += size
+        self._bytes_out.count += size
         layout, before, between, after = self._response
-        length = unsigned_varint(size + 1)
+        last_size, length = self._last_length
+        if size != last_size:
+            length = unsigned_varint(size + 1)
+            self._last_length = (size, length)
         head = layout.pack(
             layout.size - _SIZE_OF_SIZE + len(length) + size + len(after), correlation_id, before,
             log.high_watermark, log.last_stable_offset, log.log_start_offset, between,
@@ -250,9 +258,9 @@ class RepeatedFetch:
             records.release()
             return None  # not in memory, or more than one batch belongs into the answer
         base_offset, next_size, last_offset_delta = header
-        self._next = NextBatch(
-            last_offset + 1, base_offset + last_offset_delta, following, next_size, segment, segments, version
-        )
+        self._next = _new_tuple(NextBatch, (
+            last_offset + 1, base_offset + last_offset_delta, following, next_size, segment, segments, version,
+        ))  # fmt: skip
         records.in_memory = True
         return records
 
