@@ -46,7 +46,7 @@ _COMPRESSED, _LOG_APPEND = 0x07, 0x08
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """One segment to audit.
+    """One segment to audit; ``inode`` is its file's, 0 when unknown.
 
     ``clean_below``: the cleaner has worked up to here. ``stable_below``: the last stable offset; records from here on
     are of open transactions or behind them. ``aborted``: (producer id, first, last offset) of aborted transactions.
@@ -58,6 +58,7 @@ class SegmentPlan:
     segment: SegmentFile
     size: int
     is_closed: bool
+    inode: int = 0
     clean_below: int = 0
     stable_below: int = 2**63 - 1
     aborted: tuple[tuple[int, int, int], ...] = ()
@@ -145,10 +146,14 @@ class SegmentAudit:
             self.gaps.append(gap)
 
 
-def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> SegmentAudit:
-    """Audit one segment. Raises FileNotFoundError when it is gone, PipelineError when it cannot be read."""
-    with OpenSegment(plan.segment.path) as file:
-        return _SegmentWalk(plan, file, using or engine()).run()
+def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> SegmentAudit | None:
+    """Audit one segment; None when its file is gone or another one now. Raises PipelineError when it cannot be read."""
+    try:
+        file = OpenSegment(plan.segment.path)
+    except FileNotFoundError:
+        return None
+    with file:
+        return None if plan.inode not in (0, file.inode) else _SegmentWalk(plan, file, using or engine()).run()
 
 
 class _SegmentWalk:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from pipeline.audit_segment import Finding, Gap, SegmentAudit, SegmentPlan, audi
 from pipeline.audit_table import ComparePlan, Comparison, compare
 from pipeline.errors import CorruptBatchError, TopicRecreatedError
 from pipeline.export_manifest import DATA, ExportTable, Manifest, id_text
-from pipeline.jobs.errors import BadRequestError
+from pipeline.jobs.errors import BadRequestError, JobError
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
 from pipeline.jobs.source import LogSource
@@ -40,6 +40,8 @@ from pipeline.segment_files import SegmentFile, list_segments
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: A partition is looked at so often when its segments change under the audit.
+ATTEMPTS = 5
 #: The numbers of a segment's audit that add up.
 SUMMED = (
     "bytes_read", "batches", "records", "control_batches", "aborted_records", "open_records", "corrupt_batches",
@@ -124,16 +126,39 @@ class AuditResult:
 def audit(spark: SparkSession | None, request: AuditRequest, progress: Progress | None = None) -> AuditResult:
     """Audit. Raises PipelineError when something cannot be looked at; what is found is in the result."""
     began, created = time.monotonic(), time.time_ns() // 1_000_000
-    partitions = _bounded(request.source)
     manifest = _manifest(request.table)
     progress = progress or Progress("audit", quiet=True)
-    plans = [plan for partition in partitions for plan in segment_plans(partition, records=request.records)]
-    tasks = [Task(f"segment {plan.segment.path}", plan.size, plan) for plan in plans]
-    segments = run_tasks(spark, tasks, audit_segment, progress)
-    audits = [_joined(partition, segments) for partition in partitions]
+    partitions, audits = _audit_logs(spark, request, progress)
     if manifest is not None:
         _compare(spark, request, partitions, audits, manifest, progress)
     return AuditResult(audits, request.table, request.records, created, time.monotonic() - began)
+
+
+def _audit_logs(
+    spark: SparkSession | None, request: AuditRequest, progress: Progress
+) -> tuple[list[Partition], list[PartitionAudit]]:
+    """Audit every partition as it is at one moment: one whose segments the broker replaced or removed meanwhile is
+    looked at again. Raises JobError when it never holds still."""
+    partitions = _bounded(request.source)
+    done: dict[tuple[str, int], PartitionAudit] = {}
+    for _ in range(ATTEMPTS):
+        waiting = [partition for partition in partitions if _place(partition) not in done]
+        plans = [plan for partition in waiting for plan in segment_plans(partition, records=request.records)]
+        tasks = [Task(f"segment {plan.segment.path}", plan.size, plan) for plan in plans]
+        found = run_tasks(spark, tasks, audit_segment, progress)
+        moved = {(plan.topic, plan.partition) for plan, audited in zip(plans, found, strict=True) if audited is None}
+        segments = [audited for audited in found if audited is not None]
+        done |= {_place(p): _joined(p, segments) for p in waiting if _place(p) not in moved}
+        if not moved:
+            return partitions, [done[_place(partition)] for partition in partitions]
+        again = {_place(partition): partition for partition in _bounded(request.source)}
+        partitions = [again.get(place, partition) for partition in partitions for place in (_place(partition),)]
+    names = ", ".join(f"{topic}-{number}" for topic, number in sorted(moved))
+    raise JobError(f"{names}: segments went faster than they could be audited; run the audit again")
+
+
+def _place(partition: Partition) -> tuple[str, int]:
+    return partition.directory.topic, partition.directory.partition
 
 
 def _bounded(source: LogSource) -> list[Partition]:
@@ -164,6 +189,10 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
     aborted = aborted_transactions(segments)
     plans = []
     for number, segment in enumerate(segments):
+        try:
+            status = os.stat(segment.path)
+        except FileNotFoundError:
+            continue  # removed this moment; a gap that this leaves is at the front
         following = segments[number + 1].base_offset if number + 1 < len(segments) else 2**63 - 1
         mine = tuple(entry for entry in aborted if entry[2] >= segment.base_offset and entry[1] < following)
         plans.append(
@@ -171,8 +200,9 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
                 directory.topic,
                 directory.partition,
                 segment,
-                os.path.getsize(segment.path),
+                status.st_size,
                 is_closed=number + 1 < len(segments),
+                inode=status.st_ino,
                 clean_below=clean_below,
                 stable_below=partition.bounds.last_stable,
                 aborted=mine,
@@ -254,11 +284,19 @@ def _compare(
 ) -> None:
     tasks, owners = [], []
     for partition, found in zip(partitions, audits, strict=True):
+        if found.partition not in _exported(manifest, found.topic):
+            message = f"{found.name} is not in the table {request.table}"
+            found.findings.append(Finding("table", partition.directory.path, -1, -1, message))
         for plan in compare_plans(partition, manifest, ExportTable(str(request.table)), request.source):
             tasks.append(Task(f"{found.name} offsets {plan.start} to {plan.end}", plan.size, plan))
             owners.append(found)
+    progress.job = "compare"
     for found, comparison in zip(owners, run_tasks(spark, tasks, compare, progress), strict=True):
         found.comparisons.append(comparison)
+
+
+def _exported(manifest: Manifest, topic: str) -> Collection[int]:
+    return manifest.topics[topic].partitions if topic in manifest.topics else ()
 
 
 def compare_plans(partition: Partition, manifest: Manifest, table: ExportTable, source: LogSource) -> list[ComparePlan]:

@@ -23,7 +23,7 @@ class Progress:
     def __init__(
         self, job: str, stream: TextIO | None = None, clock: Clock = time.monotonic, *, quiet: bool = False
     ) -> None:
-        self._job = job
+        self.job = job
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._quiet = quiet
@@ -58,7 +58,7 @@ class Progress:
         seconds = max(self._clock() - self._began, 1e-6)
         unit, name = next((unit, name) for unit, name in _UNITS if self._bytes >= unit or unit == 1)
         return (
-            f"{self._job}: {tasks_done} of {self._tasks} tasks, "
+            f"{self.job}: {tasks_done} of {self._tasks} tasks, "
             f"{bytes_done / unit:.1f} of {self._bytes / unit:.1f} {name}, {bytes_done / seconds / 1e6:.1f} MB/s"
         )
 

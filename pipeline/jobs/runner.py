@@ -18,6 +18,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 COMMIT_SCHEMA = "task int, ok boolean, result binary"
 PLAN_SCHEMA = "task int, name string, size bigint, plan binary"
 _POLL_S = 0.5
+_SETTINGS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
 Result = TypeVar("Result")
 Plan = TypeVar("Plan")
@@ -147,17 +149,48 @@ def require_arrow() -> None:
 
 
 def start_spark(job: str, master: str) -> SparkSession:
-    """A session for a job. Raises MissingPackageError without PySpark, JobError when Spark does not start."""
+    """A session for a job, or the one there is. What the JVM prints goes nowhere: errors come as exceptions.
+
+    Raises MissingPackageError without PySpark, BadRequestError for an impossible ``master``, JobError when Spark does
+    not start.
+    """
     if importlib.util.find_spec("pyspark") is None:
         raise missing("pyspark", SPARK_INSTALL)
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers take python3 from PATH otherwise
     builder = SparkSession.builder.master(master).appName(f"tidelog pipeline {job}")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
-    except (PySparkException, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise JobError(f"Spark does not start on {master} (it needs Java 17 or newer): {first}") from error
+        with _quiet_stderr():
+            return builder.getOrCreate()
+    except (PySparkException, Py4JError, RuntimeError) as error:
+        reason = _reason(error)
+        if "master" in reason.lower():
+            raise BadRequestError(f"Spark master {master}: {reason}") from error
+        raise JobError(f"Spark does not start on {master} (it needs Java 17 or newer): {reason}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The line that says what went wrong, of a Java exception too."""
+    java = getattr(error, "java_exception", None)
+    text = str(error) if java is None else str(java.getMessage())
+    return text.strip().splitlines()[0]
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Inside, a process that is started prints its standard error into nothing, as long as it lives."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)

@@ -287,3 +287,13 @@ def test_an_error_in_a_task_is_one_line_in_the_driver(spark: SparkSession, tmp_p
         export(spark, ExportRequest(data.source(), str(tmp_path / "table"), keep_damaged=False))
     assert "\n" not in str(caught.value)
     assert "corrupt batch at byte 0" in str(caught.value)
+
+
+def test_a_master_that_cannot_be_is_bad_input_in_one_line(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path / "data")
+    words = ["pipeline", "audit", "--path", str(data.path), "--master", "local[two"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tidelog.cli", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "tidelog pipeline audit: Spark master local[two: Could not parse Master URL: 'local[two'\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from pipeline import audit_segment
 from pipeline.audit_buckets import BUCKET_MS
 from pipeline.audit_engine import AuditEngine
 from pipeline.audit_reference import record_hash
+from pipeline.audit_segment import SegmentPlan
 from pipeline.errors import TopicRecreatedError
+from pipeline.jobs import audit as audit_job
 from pipeline.jobs.audit import AuditRequest, AuditResult, PartitionAudit, audit
 from pipeline.jobs.audit_report import as_json, findings, summary, write_report
 from pipeline.jobs.compact import CompactRequest, compact
-from pipeline.jobs.errors import BadRequestError
+from pipeline.jobs.errors import BadRequestError, JobError
 from pipeline.jobs.export import ExportRequest, export
 from pipeline.offline_logs import Configuration
+from pipeline.request import Partition
 from protocol.message_set import MessageSetOptions, build_message_set
 from protocol.record_batch import Record
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
@@ -233,6 +237,36 @@ def test_a_cut_batch_is_damage_in_a_closed_segment_only(data: DataDirectory) -> 
     assert "framing" in kinds(only(run(data)))
 
 
+def test_segments_that_are_compacted_meanwhile_are_looked_at_again(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 200)
+    data.close()
+    planned = audit_job.segment_plans
+
+    def then_compact(partition: Partition, *, records: bool) -> list[SegmentPlan]:
+        plans = planned(partition, records=records)
+        monkeypatch.setattr(audit_job, "segment_plans", planned)
+        compact(None, CompactRequest(data.source(), COMPACTED))
+        return plans
+
+    monkeypatch.setattr(audit_job, "segment_plans", then_compact)
+    found = only(run(data))
+    assert (findings(found), found.total("records")) == ([], 67)
+
+
+def test_segments_that_never_hold_still_end_the_audit(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(data.log("orders"), 2)
+    planned = audit_job.segment_plans
+
+    def of_another_file(partition: Partition, *, records: bool) -> list[SegmentPlan]:
+        return [replace(plan, inode=1) for plan in planned(partition, records=records)]
+
+    monkeypatch.setattr(audit_job, "segment_plans", of_another_file)
+    with pytest.raises(JobError, match="orders-0: segments went faster than they could be audited"):
+        run(data)
+
+
 def test_old_messages_are_audited_too(data: DataDirectory) -> None:
     directory = data.path / "orders-0"
     directory.mkdir()
@@ -307,6 +341,15 @@ def test_rows_that_compaction_took_from_the_log_are_no_fault_of_the_table(data: 
     found = only(run(data, table=table))
     assert sum(c.extra for c in found.comparisons) == found.total("compacted_offsets") > 0
     assert not found.is_wrong
+
+
+def test_a_partition_that_the_table_does_not_have_is_told(data: DataDirectory) -> None:
+    fill(data.log("orders"), 1)
+    table = exported(data)
+    fill(data.log("orders", 1), 1)
+    result = run(data, table=table)
+    assert "orders-1 is not in the table" in findings(result.partitions[1])[0]
+    assert result.is_wrong
 
 
 def test_a_table_of_another_topic_of_that_name_is_refused(data: DataDirectory) -> None:
