@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.support.questions import Broker
-from tests.support.scripts.registry import create, script, write
+from tests.support.scripts.registry import WAIT_S, create, script, write
 
 
 @script("describe_cluster")
@@ -79,6 +81,18 @@ def quota(entity: list[tuple[str, str | None]], *changes: tuple[str, float, bool
     return {"entity": parts, "ops": ops}
 
 
+def until_quotas(broker: Broker, version: int, user: str, *keys: str) -> None:
+    """Wait until these are the quotas of a user: Kafka's brokers hear of them after the answer."""
+    components = [{"entity_type": "user", "match_type": 0, "match": user}]
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        found = broker.ask_quietly("describe_client_quotas", version, components=components, strict=True)
+        if {value.key for entry in found.entries or () for value in entry.values} == set(keys):
+            return
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+
+
 @script("alter_client_quotas")
 def alter_client_quotas(broker: Broker, version: int) -> None:
     user = f"u{version}"
@@ -103,8 +117,10 @@ def alter_client_quotas(broker: Broker, version: int) -> None:
     alter(quota([("user", user)]))
     alter(quota([("user", user)], ("consumer_byte_rate", 0.0, True)))
     components = [{"entity_type": "user", "match_type": 0, "match": user}]
+    until_quotas(broker, version, user, "producer_byte_rate", "request_percentage")
     broker.ask("describe_client_quotas", version, components=components, strict=False)
     alter(quota([("user", user)], ("producer_byte_rate", 0.0, True), ("request_percentage", 0.0, True)))
+    until_quotas(broker, version, user)
     broker.ask("describe_client_quotas", version, components=components, strict=False)
     alter(quota([("user", user), ("client-id", None)], ("producer_byte_rate", 0.0, True)))
     alter(quota([("ip", "10.0.0.1")], ("connection_creation_rate", 0.0, True)))
@@ -116,6 +132,7 @@ def describe_client_quotas(broker: Broker, version: int) -> None:
     rate = ("consumer_byte_rate", 1e9, False)
     entries = [quota([("user", user)], rate), quota([("user", user), ("client-id", "c")], rate)]
     broker.ask("alter_client_quotas", version, entries=entries)
+    until_quotas(broker, version, user, "consumer_byte_rate")
     for match, kind in ((user, 0), ("none", 0), (None, 1), (None, 2), (None, 0), ("x", 1), (None, 9)):
         for strict in (False, True):
             components = [{"entity_type": "user", "match_type": kind, "match": match}]

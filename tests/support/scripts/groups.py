@@ -321,6 +321,13 @@ def offset_delete(broker: Broker, version: int) -> None:
     delete(f"{group}-none", group, 0)
     delete(f"{group}-member", group, 0)
     delete(group, group, 0)
+    member = joined(broker, f"{group}-left", group)
+    broker.ask_quietly("leave_group", 1, group_id=f"{group}-left", member_id=member.member_id)
+    committed(broker, f"{group}-left", group)
+    for _ in range(2):
+        delete(f"{group}-left", group, 0)
+    broker.ask_quietly("delete_groups", 0, groups_names=[f"{group}-left"])
+    delete(f"{group}-left", group, 0)
     broker.ask("offset_delete", version, group_id=group, topics=[])
     broker.ask("offset_fetch", 5, group_id=group, topics=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -587,3 +588,37 @@ def test_offsets_of_classic_members() -> None:
     asked = OffsetFetchRequestGroup(group_id="g", member_id=first.member_id, member_epoch=99, topics=None)
     answer = world.coordinator.fetch_offsets(asked, require_stable=True, by_id=False)
     assert answer.error_code == IllegalGenerationError.code
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_group_of_both_protocols_settles_after_a_storm(seed: int) -> None:
+    """F21 with classic members and those of the consumer protocol in one group; one of these stays throughout."""
+    choose, world = random.Random(seed), GroupWorld()
+    modern = Modern(world, "stays")
+    modern.join()
+    alive: list[Classic | Modern] = [modern]
+    for step in range(150):
+        world.advance(100)
+        action = choose.random()
+        if action < 0.15 and len(alive) < 8:
+            joining = Classic(world) if choose.random() < 0.6 else Modern(world, f"m{step}")
+            joining.join()
+            if isinstance(joining, Classic) and not joining.heartbeat():
+                joining.sync()
+            alive.append(joining)
+        elif action < 0.25 and len(alive) > 1:
+            gone = alive.pop(choose.randrange(1, len(alive)))
+            if choose.random() < 0.5:
+                leave(world, gone.member_id) if isinstance(gone, Classic) else beat(world, gone.member_id, -1)
+        for follower in alive:
+            follower.follow()
+        held = [index for follower in alive for index in follower.owned]
+        assert len(held) == len(set(held)), (step, held)
+    for _ in range(12):  # the sessions of those that died run out
+        world.advance(5_000)
+        for follower in alive:
+            follower.follow()
+    settle(world, *alive)
+    assert sorted(index for follower in alive for index in follower.owned) == ALL
+    assert set(group_of(world).members) == {follower.member_id for follower in alive}
+    assert set(group_of(world.restarted()).members) == {follower.member_id for follower in alive}
