@@ -167,9 +167,8 @@ def decide_batches(
         decision, producer_id, attributes = 0, table[row, PRODUCER_ID], table[row, ATTRIBUTES]
         last_offset = table[row, BASE_OFFSET] + table[row, LAST_OFFSET_DELTA]
         if attributes & CONTROL_MASK:
-            decision = NOT_INDEXED
             marker, entry = _decide_marker(_control_type(buffer, table, row), table, row, transactions, producers)
-            decision |= marker
+            decision = NOT_INDEXED | marker
             if marker and attributes & DELETE_HORIZON_MASK and table[row, BASE_TIMESTAMP] <= clock[0]:
                 decision |= DISCARD
             if entry >= 0:
@@ -178,8 +177,8 @@ def decide_batches(
         elif attributes & TRANSACTIONAL_MASK:
             added += _open_transaction(producers, producer_id)
             entry = _aborted(transactions, producer_id, last_offset)
-            if entry >= 0 and table[row, BASE_OFFSET] <= transactions[entry, 2]:
-                decision = DISCARD | NOT_INDEXED
+            is_aborted = entry >= 0 and table[row, BASE_OFFSET] <= transactions[entry, 2]
+            decision = DISCARD | NOT_INDEXED if is_aborted else 0
         if _kept_by_state(table, row, retained[0], retained[1]) or last_offset + 1 == clock[1]:
             decision |= RETAIN_EMPTY
         table[row, DECISION] = decision

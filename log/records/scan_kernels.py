@@ -157,9 +157,8 @@ def scan(
         if batch <= 0:
             status = NEED_BYTES if batch == 0 else NOT_MINE
             break
-        base = np.int64(load_be_u64(chunk, at))
+        base, max_timestamp = np.int64(load_be_u64(chunk, at)), np.int64(load_be_u64(chunk, at + 35))
         last_offset = base + _signed32(load_be_u32(chunk, at + 23))
-        max_timestamp = np.int64(load_be_u64(chunk, at + 35))
         largest, largest_offset = walk[LARGEST], walk[LARGEST_OFFSET]
         if max_timestamp > largest:
             walk[LARGEST], walk[LARGEST_OFFSET] = max_timestamp, last_offset
@@ -173,8 +172,7 @@ def scan(
         if np.int64(load_be_u64(chunk, at + 43)) >= 0:
             _add_row(chunk, at, batch, rows, walk[ROW_COUNT])
             walk[ROW_COUNT] += 1
-        walk[NEXT_OFFSET] = last_offset + 1
-        at += batch
+        walk[NEXT_OFFSET], at = last_offset + 1, at + batch
     walk[CONSUMED] = at
     return status
 
