@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.client_quotas import CLIENT_ID, CLIENT_QUOTAS, QUOTAS_PREFIX, USER, ClientQuotas, Entity
+from broker.metrics import Sample
 from protocol.errors import ThrottlingQuotaExceededError
 
 if TYPE_CHECKING:
@@ -256,6 +257,12 @@ def candidates(client: Client) -> Iterable[tuple[Entity, Client]]:
 def client_of(context: RequestContext) -> Client:
     """Who asks, as quotas know it."""
     return context.principal.partition(":")[2], context.client_id or ""
+
+
+def throttled_samples(quotas: Quotas) -> Iterable[Sample]:
+    """How many requests had to wait, by the quota that asked for it."""
+    for key, count in quotas.throttled.items():
+        yield Sample("kafka_server_clientquotas_throttled_total", "counter", {"quota": key}, count)
 
 
 class MutationQuota:

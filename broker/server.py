@@ -275,6 +275,7 @@ def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> No
     """The gauges of what the server's own parts hold; names after Kafka's MBeans."""
     metrics = broker.metrics
     metrics.source(partial(count_requests, dispatcher))
+    metrics.source(partial(count_throttled, broker))
     metrics.gauge("kafka_server_socket_connection_count", lambda: len(shell.connections))
     metrics.gauge("kafka_server_delayedoperationpurgatory_purgatorysize", lambda: len(broker.purgatory))
     metrics.gauge("kafka_server_delayedoperationpurgatory_expired", lambda: broker.purgatory.expired_total)
@@ -291,6 +292,15 @@ def count_requests(dispatcher: Dispatcher) -> Iterable[Sample]:
     from broker.admin_metrics import request_samples
 
     return request_samples(dispatcher.routes())
+
+
+def count_throttled(broker: Broker) -> Iterable[Sample]:
+    """Requests made to wait; without client quotas there are none, nor anything to import."""
+    if broker.quotas is None:
+        return ()
+    from broker.quotas import throttled_samples
+
+    return throttled_samples(broker.quotas)
 
 
 def forget_cleaned(broker: Broker, partition: TopicPartition) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.dispatch import Parts, Pending
+from broker.quotas import throttled_samples
 from broker.throttling import Throttled
 from protocol.errors import NONE, FetchSessionIdNotFoundError, ThrottlingQuotaExceededError
 from protocol.messages.alter_client_quotas import (
@@ -224,7 +225,9 @@ def test_request_time_throttles_any_api_and_counts_for_fetch(wire: ThrottledWire
     assert wire.ask(MetadataRequest(topics=[]), MetadataResponse, 12).throttle_time_ms > 0
     response = wire.ask(fetch_request(wire, 0), FetchResponse, 12)
     assert (response.throttle_time_ms > 0, response.responses) == (True, [])
-    assert wire.data.broker.quotas.throttled["request_percentage"] >= 2
+    counts = {sample.labels["quota"]: sample.value for sample in throttled_samples(wire.data.broker.quotas)}
+    assert counts["request_percentage"] >= 2
+    assert counts["producer_byte_rate"] == 0
     wire.set("request_percentage", None, user="ANONYMOUS")
     assert wire.ask(MetadataRequest(topics=[]), MetadataResponse, 12).throttle_time_ms == 0
 
