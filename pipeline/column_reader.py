@@ -128,6 +128,7 @@ class ColumnReader:
         while self._fill(at):
             at = yield from self._decode_filled()
             if self._is_ended:
+                self._check_end(at)
                 return
 
     def _decode_filled(self) -> Generator[Block, None, int]:
@@ -199,15 +200,19 @@ class ColumnReader:
         return size
 
     def _check_end(self, at: int) -> None:
-        """A batch at or above the slice's end was met. The CRC does not cover offsets: when records before the end are
-        still missing, and the batch behind goes back, it is this offset that is wrong."""
-        if self._progress[layout.NEXT_OFFSET] >= self._piece.end_offset:
+        """The slice's end offset was reached, or a batch above it met. No CRC covers offsets: when more batches were
+        planned, or the one behind goes back, an offset is damaged and would hide what follows."""
+        if self._piece.is_exact and self._position + at < self._piece.end_position:
+            raise self._corrupt(at, f"offsets jump ahead of {self._piece.end_offset}, where what was planned ends")
+        least = int(self._progress[layout.NEXT_OFFSET])
+        if least < self._piece.end_offset and self._chunk.used - at >= MAGIC_OFFSET:
+            least = self._offset_at(at)
+            at += self._batch_size(at)
+        rest = self._chunk.view(at, self._chunk.used)
+        if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2 or self._offset_at(at) >= least:
             return
-        size = self._batch_size(at)
-        if self._chunk.used - at >= size + HEADER.size:
-            following = self._offset_at(at + size)
-            if following < self._offset_at(at):
-                raise self._corrupt(at, f"offset {following} follows it")
+        if RecordBatch(rest).is_valid():  # else it is a tail that is not written yet
+            raise self._corrupt(at, f"its offset goes back, {least} or more should follow")
 
     # ---- batches that the kernel leaves
 
@@ -220,7 +225,6 @@ class ColumnReader:
         if status == layout.NEED_BYTES:
             return None
         if status == layout.END:
-            self._check_end(at)
             self._is_ended = True
             return 0
         if status == layout.TABLE_FULL:

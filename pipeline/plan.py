@@ -103,7 +103,7 @@ def _plan_files(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]
         if segment.base_offset >= wanted.end or (following is not None and following <= wanted.start):
             continue
         upper = wanted.end if following is None else min(wanted.end, following)
-        with SegmentPlan(segment, wanted, request, is_closed=following is not None) as segment_plan:
+        with SegmentPlan(segment, wanted, request, following=following) as segment_plan:
             slices += segment_plan.slices(max(wanted.start, segment.base_offset), upper)
     return slices
 

@@ -24,7 +24,8 @@ class AbortedTransaction:
 class SegmentSlice:
     """One plan row: bytes ``start_position`` to ``end_position`` of a segment, of which the records from
     ``start_offset`` (inclusive) to ``end_offset`` (exclusive) are meant. ``inode`` is the file's when it was planned, 0
-    when unknown; ``aborted`` are the transactions a read_committed reader must leave out."""
+    when unknown; ``aborted`` are the transactions a read_committed reader must leave out. ``is_exact`` says that every
+    batch between the positions begins below ``end_offset``: one that claims not to is damaged."""
 
     topic: str
     topic_id: bytes | None
@@ -37,6 +38,7 @@ class SegmentSlice:
     end_offset: int
     inode: int = 0
     aborted: tuple[AbortedTransaction, ...] = ()
+    is_exact: bool = False
 
     @property
     def size_bytes(self) -> int:

@@ -23,11 +23,14 @@ _END_CANDIDATES = 3
 class SegmentPlan:
     """Plans one segment; open inside ``with``. One thread. Raises FileNotFoundError when the segment is gone."""
 
-    def __init__(self, segment: SegmentFile, wanted: OffsetRange, request: ReadRequest, *, is_closed: bool) -> None:
+    def __init__(
+        self, segment: SegmentFile, wanted: OffsetRange, request: ReadRequest, *, following: int | None
+    ) -> None:
+        """``following`` is the next segment's base offset; None for the active segment."""
         self._segment = segment
         self._wanted = wanted
         self._request = request
-        self._is_closed = is_closed
+        self._following = following
         self._file = OpenSegment(segment.path, request.count)
         self._index: SparseIndex = offset_index(segment, request.count)
 
@@ -52,10 +55,11 @@ class SegmentPlan:
             following = end if cut is None else cut.base_offset
             upper = last if cut is None else cut.position
             if following > start:  # else the cut lies in front of the first record that is wanted
-                yield self._slice((position, upper), (start, min(following, end)))
+                is_exact = following < end if cut is not None else end == self._following
+                yield self._slice((position, upper), (start, min(following, end)), is_exact)
             position, start = upper, max(start, following)
 
-    def _slice(self, positions: tuple[int, int], offsets: tuple[int, int]) -> SegmentSlice:
+    def _slice(self, positions: tuple[int, int], offsets: tuple[int, int], is_exact: bool) -> SegmentSlice:
         directory = self._wanted.directory
         return SegmentSlice(
             topic=directory.topic,
@@ -69,6 +73,7 @@ class SegmentPlan:
             end_offset=offsets[1],
             inode=self._file.inode,
             aborted=self._aborted(*offsets),
+            is_exact=is_exact,
         )
 
     def _aborted(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
@@ -84,7 +89,7 @@ class SegmentPlan:
             slot = times.floor(least - 1)
             if slot < 0:
                 return self._segment.base_offset
-            if self._is_closed and slot == times.entries - 1:
+            if self._following is not None and slot == times.entries - 1:
                 return end
             return self._segment.base_offset + times.entry(slot).value + 1
         finally:
