@@ -84,6 +84,7 @@ def export_to_iceberg(
         _commit(table, before, after, area, staged)
     finally:
         staged.close()
+        area.open()  # clears the staging away
     return summary(after, plans)
 
 

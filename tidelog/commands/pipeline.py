@@ -150,14 +150,15 @@ def _add_backfill(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pipeline.errors import OptionError, PipelineError, SelectionError
+    from pipeline.errors import OffsetRangeError, OptionError, PipelineError, SelectionError
     from pipeline.jobs.errors import BadRequestError, MissingPackageError
     from protocol.config_def import ConfigError
     from protocol.errors import KafkaError
 
+    bad_input = (OptionError, SelectionError, OffsetRangeError, BadRequestError, MissingPackageError, ConfigError)
     try:
         code: int = JOBS[arguments.job](arguments)
-    except (OptionError, SelectionError, BadRequestError, MissingPackageError, ConfigError) as error:
+    except bad_input as error:
         print(f"tidelog pipeline {arguments.job}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except (PipelineError, KafkaError, OSError) as error:

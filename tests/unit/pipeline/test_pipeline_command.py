@@ -113,6 +113,10 @@ def test_configuration_can_be_given(data: DataDirectory, capsys: pytest.CaptureF
         (["index", "--config", "index.keys=perhaps"], "index.keys"),
         (["compact", "--topic", "orders"], "orders: cleanup.policy is not compact"),
         (["replay", "--to", "t", "--bootstrap", "b:1", "--from", "soon"], "soon: expected ms since 1970"),
+        (
+            ["replay", "--to", "t", "--bootstrap", "b:1", "--from", '{"orders":{"0":501}}'],
+            "beyond the end of the log, 500",
+        ),
         (["replay", "--to", "t", "--bootstrap", "b:1", "--rate", "0"], "--rate 0.0: expected more than 0"),
         (["replay", "--to", "t", "--bootstrap", "b:1", "--name", "a b"], "name a b: expected up to 60"),
     ],
