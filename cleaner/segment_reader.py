@@ -39,6 +39,10 @@ from protocol.record_batch import BatchOptions, Buffer, Record, build_batch
 TABLE_ROWS = 4096
 #: Expanded bytes handed out at once: a lot of small compressed batches share one step, a large one gets its own.
 SCRATCH_BYTES = 4 * 1024 * 1024
+#: With batches larger than a 16th of the buffer a chunk has so many buffers: a batch cut at its end is read again, of
+#: batches of 200 KB in 1 MB a tenth of all bytes. 400 MB of them: 0.37 s of processor time without, 0.25 with.
+LARGE_BATCH_SHARE = 16
+LARGE_CHUNK_BUFFERS = 4
 #: Old single messages that become one version 2 batch.
 CONVERTED_RECORDS = 500
 CONVERTED_BYTES = 64 * 1024
@@ -139,6 +143,7 @@ class SegmentReader:
             self._helper = ThreadPoolExecutor(1, "log-cleaner-reader")
         self._ordinal = self._bytes_read = 0
         self._segment = 0
+        self._batches_are_large = False
         self._step = Step(self._chunk.buffer, self._chunk.table, (0, 0), 0, 0, 0)
 
     @property
@@ -218,13 +223,14 @@ class SegmentReader:
         position, end = span
         if len(chunk.buffer) > 4 * (self._chunk_bytes + SCRATCH_BYTES):
             chunk.buffer, chunk.spare = np.zeros(self._chunk_bytes + at.PADDING, np.uint8), np.zeros(0, np.uint8)
-        wanted = self._chunk_bytes
+        wanted = self._chunk_bytes * (LARGE_CHUNK_BUFFERS if self._batches_are_large else 1)
         while True:
             self._read(chunk, fd, position, min(wanted, end - position))
             chunk.rows, chunk.framed, claimed = self._engine.scan(chunk.buffer, (0, chunk.length), offsets, chunk.table)
             if chunk.rows or not chunk.length < claimed <= end - position:
-                return
+                break
             wanted = claimed
+        self._batches_are_large = LARGE_BATCH_SHARE * chunk.framed > chunk.rows * self._chunk_bytes
 
     def unreadable(self, rows: tuple[int, int]) -> list[UnreadableBatch]:
         """The poison batches among ``rows``."""
