@@ -166,6 +166,7 @@ class _SegmentWalk:
         self._indices = IndexCheck.open(plan.segment)
         self._table = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
         self._room = HashRoom()
+        self._aborted = np.array(plan.aborted, np.int64).reshape(-1, 3)
         self._expected = base = plan.segment.base_offset  # what a segment is named by is its first offset
         self.audit = SegmentAudit(plan.topic, plan.partition, base, plan.segment.path, next_offset=base)
 
@@ -264,21 +265,29 @@ class _SegmentWalk:
         audit, attributes = self.audit, rows[:, at.ATTRIBUTES]
         control = attributes & CONTROL_MASK != 0
         is_open = (rows[:, at.BASE_OFFSET] >= self._plan.stable_below) & ~control
-        aborted = np.zeros(len(rows), np.bool_)
-        if self._plan.aborted and (attributes & TRANSACTIONAL_MASK).any():
-            for producer_id, first, last in self._plan.aborted:
-                aborted |= (
-                    (rows[:, at.PRODUCER_ID] == producer_id)
-                    & (rows[:, at.BASE_OFFSET] >= first)
-                    & (rows[:, at.LAST_OFFSET] <= last)
-                )
-            aborted &= (attributes & TRANSACTIONAL_MASK != 0) & ~control & ~is_open
+        aborted = self._is_aborted(rows) & ~control & ~is_open
         audit.control_batches += int(control.sum())
         audit.aborted_records += int(rows[aborted, at.RECORD_COUNT].sum())
         audit.open_records += int(rows[is_open, at.RECORD_COUNT].sum())
         data = ~(control | aborted | is_open)
         audit.records += int(rows[data, at.RECORD_COUNT].sum())
         return rows if data.all() else rows[data]
+
+    def _is_aborted(self, rows: IntegerArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which rows lie in aborted transactions; a marker's own row counts as one."""
+        aborted = np.zeros(len(rows), np.bool_)
+        transactional = rows[:, at.ATTRIBUTES] & TRANSACTIONAL_MASK != 0
+        if not len(self._aborted) or not transactional.any():
+            return aborted
+        near = (self._aborted[:, 2] >= rows[0, at.BASE_OFFSET]) & (self._aborted[:, 1] <= rows[-1, at.LAST_OFFSET])
+        for producer_id, first, last in self._aborted[near].tolist():
+            aborted |= (
+                (rows[:, at.PRODUCER_ID] == producer_id)
+                & (rows[:, at.BASE_OFFSET] >= first)
+                & (rows[:, at.LAST_OFFSET] <= last)
+            )
+        aborted &= transactional
+        return aborted
 
     def _hash(self, buffer: at.ByteArray, rows: IntegerArray, position: int) -> None:
         if not self._plan.records:

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 from log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
 from log.file_system import OsFileSystem
 from log.topic_partition import TopicPartition
-from log.transaction_index import ENTRY
 from pipeline import audit_buckets
+from pipeline.aborted import aborted_transactions
 from pipeline.audit_buckets import Buckets
 from pipeline.audit_producers import ProducerSpan, join
 from pipeline.audit_segment import Finding, Gap, SegmentAudit, SegmentPlan, audit_segment
 from pipeline.audit_table import ComparePlan, Comparison, compare
-from pipeline.errors import CorruptBatchError, TopicRecreatedError
+from pipeline.errors import CorruptBatchError, PipelineError, TopicRecreatedError
 from pipeline.export_manifest import DATA, ExportTable, Manifest, id_text
 from pipeline.jobs.errors import BadRequestError, JobError
 from pipeline.jobs.progress import Progress
@@ -35,7 +35,7 @@ from pipeline.jobs.runner import Task, run_tasks
 from pipeline.jobs.source import LogSource
 from pipeline.plan import OffsetRange, ReadRequest, plan_range
 from pipeline.request import Partition
-from pipeline.segment_files import SegmentFile, list_segments
+from pipeline.segment_files import list_segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -186,7 +186,7 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
     directory = partition.directory
     segments = list_segments(directory.path)
     clean_below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
-    aborted = aborted_transactions(segments)
+    aborted, _ = _aborted(directory.path)
     plans = []
     for number, segment in enumerate(segments):
         try:
@@ -221,18 +221,13 @@ def _clean_below(directory: str, partition: TopicPartition) -> int:
         return 0
 
 
-def aborted_transactions(segments: Iterable[SegmentFile]) -> list[tuple[int, int, int]]:
-    """(producer id, first, last offset) of all aborted transactions, from the ``.txnindex`` files."""
-    found = []
-    for segment in segments:
-        path = segment.beside(".txnindex")
-        if not os.path.exists(path):
-            continue
-        with open(path, "rb") as file:
-            data = file.read()
-        for _, producer_id, first, last, _ in ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size]):
-            found.append((producer_id, first, last))
-    return found
+def _aborted(directory: str) -> tuple[list[tuple[int, int, int]], str | None]:
+    """(producer id, first, last offset) of the aborted transactions; or none, and what is wrong with their index."""
+    try:
+        found = aborted_transactions(directory, 0, 2**63 - 1)
+    except PipelineError as error:
+        return [], str(error)
+    return [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in found], None
 
 
 def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> PartitionAudit:
@@ -243,6 +238,9 @@ def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> Partition
     found = PartitionAudit(
         directory.topic, directory.partition, id_text(directory.topic_id), bounds.start, bounds.end, mine
     )
+    _, damage = _aborted(directory.path)
+    if damage is not None:
+        found.findings.append(Finding("index", directory.path, -1, -1, damage))
     clean_below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
     expected = -1
     producers: dict[int, ProducerSpan] = {}

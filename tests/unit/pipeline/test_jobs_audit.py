@@ -203,6 +203,15 @@ def test_aborted_and_open_records_and_markers_are_told_apart(data: DataDirectory
     assert not found.is_wrong
 
 
+def test_a_damaged_transaction_index_is_told(data: DataDirectory) -> None:
+    log = data.log("orders")
+    fill(log, 1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
+    end_transaction(log, 5, commit=False)
+    data.close()
+    change(data.path / "orders-0" / f"{0:020d}.txnindex", 0, b"\x00\x07")
+    assert "entry of unknown version 7" in findings(only(run(data)))[0]
+
+
 @pytest.mark.parametrize(
     ("suffix", "slot_bytes", "message"),
     [(".index", 8, "no batch with last offset"), (".timeindex", 12, "no batch of timestamp")],

@@ -73,6 +73,16 @@ def test_files_are_named_by_topic_id_partition_and_offsets_and_cover_the_range(d
     assert ends[-1] == 500
 
 
+def test_the_same_range_gives_the_same_files_byte_for_byte(data: DataDirectory, tmp_path: Path) -> None:
+    fill(data.log("orders"), 60, compression=4)
+    for name in ("one", "two"):
+        export(None, ExportRequest(data.source(), str(tmp_path / name), file_bytes=2000))
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / name / "data").iterdir()} for name in ("one", "two")
+    )
+    assert one == two
+
+
 def test_a_second_run_adds_what_is_new_and_takes_a_small_last_file_in(data: DataDirectory) -> None:
     written = fill(data.log("orders"), 3)
     first = run(data)
