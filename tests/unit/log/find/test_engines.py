@@ -198,6 +198,7 @@ def test_the_same_records_of_a_batch_match(
     for calls in (None, *ENGINES):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(filtering, "ENGINE", engine_with(calls))
+            patch.setattr(filtering, "PLAIN_RECORDS", 0)
             try:
                 answers.append(filtering._matching_places(batch, bytes(section), query))
             except (InvalidRecordError, UnicodeDecodeError) as error:
