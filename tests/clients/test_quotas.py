@@ -132,6 +132,16 @@ def test_a_quota_holds_at_once_and_ends_at_once(broker: BrokerProcess) -> None:
     assert produce(broker, "changes", "changes", throttles) < LEAST_S
 
 
+def test_a_quota_holds_after_a_restart(fresh_broker: BrokerProcess) -> None:
+    """The window is Kafka's default here, ten seconds and the one that runs."""
+    Admin(fresh_broker.bootstrap).create("again")
+    set_quota(fresh_broker, "again", "producer_byte_rate", COUNT * len(VALUE) / 11)
+    fresh_broker.restart()
+    throttles = Throttles()
+    produce(fresh_broker, "again", "again", throttles)
+    assert max(throttles.waits) > 0
+
+
 def test_kafka_python_reports_the_wait(broker: BrokerProcess, caplog: pytest.LogCaptureFixture) -> None:
     Admin(broker.bootstrap).create("python")
     set_quota(broker, "python", "producer_byte_rate", RATE)
