@@ -74,4 +74,10 @@ def shares(waiting: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
     total = sum(waiting.values())
     if total <= limit:
         return dict(waiting)
-    return {key: min(size, max(1, limit * size // total)) if size else 0 for key, size in waiting.items()}
+    taken: dict[_Key, int] = {}
+    before = 0
+    for key, size in waiting.items():
+        share = limit * (before + size) // total - limit * before // total  # rounded so that all shares make the limit
+        taken[key] = max(1, share) if size else 0
+        before += size
+    return taken
