@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,3 +152,33 @@ def test_records_deleted_under_a_stream(
     else:
         found = run(spark, bootstrap, tmp_path, question)[1]
         assert [row["offset"] for row in found] == [*range(20), *range(50, 60)]
+
+
+@pytest.fixture(scope="module")
+def retaining_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
+    """A broker that looks for expired segments all the time."""
+    settings = {"log.retention.check.interval.ms": "100", "log.segment.delete.delay.ms": "0"}
+    with TidelogProcess(tmp_path_factory.mktemp("retaining"), settings) as process:
+        yield process
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_retention_under_a_stream(
+    spark: SparkSession, retaining_broker: TidelogProcess, tmp_path: Path, fail: str
+) -> None:
+    bootstrap = retaining_broker.bootstrap
+    admin, topic = Admin(bootstrap), f"expired-{fail}"
+    admin.create(topic, 1, {"retention.ms": "-1"})
+    question: Question = {"subscribe": topic, **FROM_START, "failOnDataLoss": fail}
+    write(producer(bootstrap), topic, events(20))
+    assert run(spark, bootstrap, tmp_path, question)[0] == [20]
+    write(producer(bootstrap), topic, events(20, start=20))
+    admin.set_config(topic, "retention.ms", "3600000")
+    wait_for(lambda: admin.offset(topic, 0, "earliest") == 40)
+    now_ms = int(time.time() * 1000)
+    write(producer(bootstrap), topic, [replace(event, timestamp_ms=now_ms) for event in events(10)])
+    if fail == "true":
+        with pytest.raises(StreamingQueryException, match="failOnDataLoss"):
+            run(spark, bootstrap, tmp_path, question)
+    else:
+        assert [row["offset"] for row in run(spark, bootstrap, tmp_path, question)[1]] == [*range(20), *range(40, 50)]

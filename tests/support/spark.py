@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,8 +32,10 @@ def spark_session(work: Path) -> Iterator[SparkSession]:
     """A session with the Kafka connector on its class path. Skips without Java 17 or Maven."""
     or_skip(rival.require_java)
     jars = tuple(or_skip(rival.connector_jars))
+    interrupt = signal.getsignal(signal.SIGINT)
     with their_warnings():
         session = rival.start_session(rival.SessionPlan(work, jars=jars, java_options=QUICK_TO_COMPILE))
+    signal.signal(signal.SIGINT, interrupt)  # Spark's own cancels jobs; Ctrl-C is to end the tests
     try:
         yield session
     finally:
