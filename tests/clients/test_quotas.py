@@ -135,7 +135,7 @@ def test_a_quota_holds_at_once_and_ends_at_once(broker: BrokerProcess) -> None:
 def test_a_quota_holds_after_a_restart(fresh_broker: BrokerProcess) -> None:
     """The window is Kafka's default here, ten seconds and the one that runs."""
     Admin(fresh_broker.bootstrap).create("again")
-    set_quota(fresh_broker, "again", "producer_byte_rate", COUNT * len(VALUE) / 11)
+    set_quota(fresh_broker, "again", "producer_byte_rate", COUNT * len(VALUE) // 11)
     fresh_broker.restart()
     throttles = Throttles()
     produce(fresh_broker, "again", "again", throttles)
