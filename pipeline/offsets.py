@@ -42,6 +42,10 @@ from tidelog.client import Client, ClientError
 __all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_bounds", "from_json", "log_bounds", "to_json"]
 
 
+#: How often the bounds are looked for anew because the cleaner or retention took files away meanwhile.
+ATTEMPTS = 5
+
+
 class LogBounds(NamedTuple):
     """First offset, the one behind the last record, and how far read_committed may see; ``aborted`` are transactions
     whose abort was met while looking for that (their index entry may be a moment behind)."""
@@ -57,13 +61,14 @@ def log_bounds(
 ) -> LogBounds:
     """The bounds of a partition from its files. ``last_stable`` is looked for under ``read_committed`` only, else it is
     the end. Raises PipelineError, CorruptBatchError."""
-    while True:
+    for _ in range(ATTEMPTS):
         try:
             segments = list_segments(directory.path)
             return _bounds(directory, segments, read_committed, count)
         except FileNotFoundError:
             if not os.path.isdir(directory.path):
                 raise PipelineError(f"{directory.path} was deleted: its topic is gone") from None
+    raise PipelineError(f"{directory.path}: its segments went faster than they could be read")
 
 
 def _bounds(

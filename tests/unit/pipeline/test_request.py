@@ -29,7 +29,7 @@ from pipeline.errors import (
 )
 from pipeline.offsets import broker_bounds, log_bounds
 from pipeline.options import parse_options
-from pipeline.plan import ReadRequest, SegmentSlice, group, plan
+from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, group, plan
 from pipeline.request import batch_request
 from pipeline.segment_files import ReadCount, list_segments
 from pipeline.selection import ensure_same_topics, find_partitions
@@ -143,6 +143,23 @@ class TestBounds:
         for snapshot in (data.path / "t-0").glob("*.snapshot"):
             snapshot.write_bytes(b"torn")
         assert log_bounds(request_directory(data), read_committed=True).last_stable == log.last_stable_offset
+
+    def test_segments_that_cannot_be_opened_end_the_search(self, data: DataDirectory) -> None:
+        fill(data.log("t"), 1)
+        directory = request_directory(data)
+        (data.path / "t-0" / f"{99:020d}.log").symlink_to("nowhere")
+        with pytest.raises(PipelineError, match="its segments went faster than they could be read"):
+            log_bounds(directory)
+        with pytest.raises(PipelineError, match="its segments went faster than they could be listed"):
+            plan(ReadRequest((OffsetRange(directory, 0, 200),)))
+        with pytest.raises(PipelineError, match="its segments went faster than they could be read"):
+            first_offset_at_or_after(directory, NOW_MS * 2, 0, 200)
+        data.close()
+        shutil.rmtree(directory.path)
+        with pytest.raises(PipelineError, match="was deleted"):
+            log_bounds(directory)
+        with pytest.raises(PipelineError, match="t-0"):
+            plan(ReadRequest((OffsetRange(directory, 0, 200),)))
 
     def test_a_broker_that_is_not_there(self, data: DataDirectory) -> None:
         data.log("t")
