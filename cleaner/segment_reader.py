@@ -25,7 +25,7 @@ from cleaner.errors import UnframedSegmentError
 from cleaner.layout import BATCH_OVERHEAD, BatchState, Unreadable
 from log.file_system import LogStorageError
 from log.segment import LogSegment
-from protocol.compression import decompress
+from protocol.compression import CompressionType, decompress, decompress_zstd_frames, zstd_size
 from protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
@@ -50,6 +50,7 @@ CONVERTED_BYTES = 64 * 1024
 REPORTED_BATCHES = 100
 
 _POISON, _PACKED = int(BatchState.POISON), int(BatchState.PACKED)
+_ZSTD = int(CompressionType.ZSTD)
 _FACTS = [at.STATE, at.ATTRIBUTES, at.COUNT, at.BODY, at.BODY_SIZE]
 """The columns that expanding a batch needs."""
 
@@ -297,11 +298,36 @@ class SegmentReader:
                 first = number
                 chunk.renew_scratch()
             elif facts[number][0] == _PACKED:
-                self._decompress(chunk, number, facts[number])
-                number += 1
+                number = self._decompress_run(chunk, number, facts, limits[2] - chunk.used)
             else:
                 number += 1
         yield first, chunk.rows
+
+    def _decompress_run(self, chunk: Chunk, number: int, facts: list[list[int]], room: int) -> int:
+        """Expand the batch ``number``, and with zstd all that follow and fit into ``room``; returns the next one."""
+        view, end = chunk.buffer.data, number
+        parts: list[memoryview] = []
+        sizes: list[int] = []
+        total = 0
+        while end < len(facts) and total < room:
+            state, attributes, count, body, size = facts[end]
+            if state != _PACKED or attributes & at.CODEC_MASK != _ZSTD or count < 0:
+                break
+            part = view[body : body + size]
+            sizes.append(zstd_size(part, self._max_decompressed_bytes))
+            if not sizes[-1]:
+                sizes.pop()
+                break
+            parts.append(part)
+            total += sizes[-1]
+            end += 1
+        found = decompress_zstd_frames(parts, sizes) if len(parts) > 1 else None
+        if found is None:
+            self._decompress(chunk, number, facts[number])
+            return number + 1
+        for row, records in enumerate(found, number):
+            self._take(chunk, row, facts[row], records)
+        return end
 
     def _expand_with_legacy(self, chunk: Chunk) -> Iterator[tuple[int, int]]:
         first = done = 0
@@ -330,18 +356,25 @@ class SegmentReader:
 
     def _decompress(self, chunk: Chunk, number: int, fact: list[int]) -> None:
         """Put header and records of a compressed batch into the scratch, or mark its row POISON."""
-        _, attributes, count, body, size = fact
-        row = chunk.table[number]
-        view = chunk.buffer.data
+        _, attributes, _, body, size = fact
+        packed = chunk.buffer.data[body : body + size]
         try:
-            records = decompress(view[body : body + size], attributes & at.CODEC_MASK, self._max_decompressed_bytes)
+            records = decompress(packed, attributes & at.CODEC_MASK, self._max_decompressed_bytes)
         except _UNREADABLE:
+            row = chunk.table[number]
             row[at.STATE], row[at.REASON] = _POISON, Unreadable.CODEC
             return
+        self._take(chunk, number, fact, records)
+
+    @staticmethod
+    def _take(chunk: Chunk, number: int, fact: list[int], records: Buffer) -> None:
+        """Put what a batch held behind a copy of its header, or mark its row POISON."""
+        _, _, count, body, _ = fact
+        row = chunk.table[number]
         if count < 0 or count * at.SMALLEST_RECORD > len(records):
             row[at.STATE], row[at.REASON] = _POISON, Unreadable.COUNT
             return
-        _place(chunk, row, view[body - BATCH_OVERHEAD : body], records, BatchState.EXPANDED)
+        _place(chunk, row, chunk.buffer.data[body - BATCH_OVERHEAD : body], records, BatchState.EXPANDED)
 
     def _add_legacy(self, run: LegacyRun, row: IntegerArray) -> bool:
         """Take an old message into ``run``; False when it does not fit there and the run must be flushed first."""

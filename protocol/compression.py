@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
+_ZSTD_CHECKSUM_FLAG, _ZSTD_BLOCK_OF_ONE_BYTE = 0x04, 1
 #: Output is asked for in chunks of at most this size, whatever the data declares.
 CHUNK_BYTES = 1 << 20
 #: A snappy copy of 3 bytes yields at most 64: a raw block cannot honestly declare more than this per byte.
@@ -110,6 +111,41 @@ def compress_many(parts: Sequence[Buffer], codec: int, level: int | None = None)
             packed: Any = encoder.multi_compress_to_buffer(list(parts), threads=1)
         return [memoryview(packed[number]) for number in range(len(parts))]
     return [compress(part, codec, level) for part in parts]
+
+
+def zstd_size(part: Buffer, max_bytes: int) -> int:
+    """What the one frame that ``part`` is declares to hold; 0 when it is none, declares nothing, or more than that."""
+    import zstandard
+
+    try:
+        size = zstandard.frame_content_size(part)
+        if not 0 < size <= min(max_bytes, CHUNK_BYTES):
+            return 0
+        end = zstandard.frame_header_size(part)
+        has_checksum = part[4] & _ZSTD_CHECKSUM_FLAG
+    except (zstandard.ZstdError, IndexError):
+        return 0
+    is_last = False
+    while not is_last:
+        header = int.from_bytes(part[end : end + 3], "little")
+        is_last = bool(header & 1)
+        end += 3 + (1 if header >> 1 & 3 == _ZSTD_BLOCK_OF_ONE_BYTE else header >> 3)
+        if end > len(part):
+            return 0
+    return size if end + (4 if has_checksum else 0) == len(part) else 0
+
+
+def decompress_zstd_frames(parts: Sequence[Buffer], sizes: Sequence[int]) -> list[memoryview] | None:
+    """Frames for which :func:`zstd_size` gave ``sizes``, in one call without the interpreter lock; None on damage."""
+    import zstandard
+
+    decoder = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
+    declared = struct.pack(f"={len(sizes)}Q", *sizes)
+    try:
+        found: Any = decoder.multi_decompress_to_buffer(list(parts), decompressed_sizes=declared, threads=1)
+    except (zstandard.ZstdError, ValueError):
+        return None
+    return [memoryview(found[number]) for number in range(len(parts))]
 
 
 class _BoundedOutput:

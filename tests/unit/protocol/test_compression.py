@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import random
 import struct
 import tracemalloc
 import zlib
@@ -24,6 +25,8 @@ from protocol.compression import (
     compress_many,
     compression_type_for_name,
     decompress,
+    decompress_zstd_frames,
+    zstd_size,
 )
 from protocol.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError
 
@@ -239,3 +242,36 @@ def test_many_parts_are_compressed_as_each_alone(codec: CompressionType, level: 
 
 def test_the_default_level_of_lz4_is_the_fast_compressor_as_in_kafka() -> None:
     assert bytes(compress(TEXT * 9, LZ4, LZ4_DEFAULT_LEVEL)) == bytes(compress(TEXT * 9, LZ4))
+
+
+def test_zstd_frames_of_a_declared_size_are_decompressed_together() -> None:
+    parts = [bytes(compress(text, ZSTD)) for text in (TEXT, b"x", bytes(100_000), random.Random(1).randbytes(300_000))]
+    sizes = [zstd_size(memoryview(part), MEBIBYTE) for part in parts]
+    assert sizes == [len(TEXT), 1, 100_000, 300_000]
+    found = decompress_zstd_frames(parts, sizes)
+    assert found is not None
+    assert [bytes(part) for part in found] == [bytes(decompress(part, ZSTD, MEBIBYTE)) for part in parts]
+    checked = zstandard.ZstdCompressor(write_checksum=True).compress(TEXT)
+    assert zstd_size(checked, MEBIBYTE) == len(TEXT)
+
+
+def test_what_is_not_one_frame_of_a_declared_size_goes_alone() -> None:
+    frame = bytes(compress(TEXT, ZSTD))
+    undeclared = zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)
+    for part in (frame + frame, frame[:-1], frame + b"x", undeclared, b"", b"no frame", frame[:5]):
+        assert zstd_size(part, MEBIBYTE) == 0
+    assert zstd_size(frame, len(TEXT) - 1) == 0
+    damaged = bytearray(frame)
+    damaged[-2] ^= 0x55
+    assert decompress_zstd_frames([frame, bytes(damaged)], [len(TEXT)] * 2) is None
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.binary(max_size=300), place=st.integers(0, 400), value=st.integers(0, 255))
+def test_zstd_frames_taken_together_hold_what_each_alone_holds(data: bytes, place: int, value: int) -> None:
+    frame = bytearray(compress(data * 3, ZSTD))
+    frame[place % len(frame)] = value
+    size = zstd_size(frame, MEBIBYTE)
+    found = decompress_zstd_frames([frame], [size]) if size else None
+    if found is not None:
+        assert bytes(found[0]) == bytes(decompress(bytes(frame), ZSTD, MEBIBYTE))
