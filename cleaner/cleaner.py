@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cleaner import layout as at
+from cleaner.chunk import TABLE_ROWS
 from cleaner.engine import Engine, IntegerArray, TransactionRows
 from cleaner.errors import CleaningAbortedError, UnframedSegmentError
 from cleaner.key_index import KeyIndex, Section
 from cleaner.log_to_clean import LogToClean
 from cleaner.offset_map import SIPHASH_ALGORITHM
-from cleaner.segment_reader import REPORTED_BATCHES, TABLE_ROWS, SegmentReader, UnreadableBatch
+from cleaner.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch
 from cleaner.segment_writer import CleanedSegment, group_segments
 from log.segment import LogSegment
 from log.transaction_index import AbortedTxn

@@ -20,9 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cleaner import layout as at
+from cleaner.chunk import Chunk, Step, place
 from cleaner.engine import ByteArray, Engine, IntegerArray
 from cleaner.errors import UnframedSegmentError
 from cleaner.layout import BATCH_OVERHEAD, BatchState, Unreadable
+from cleaner.legacy_run import LegacyRun
 from log.file_system import LogStorageError
 from log.segment import LogSegment
 from protocol.compression import CompressionType, decompress, decompress_zstd_frames, zstd_size
@@ -33,19 +35,14 @@ from protocol.errors import (
     UnsupportedCompressionTypeError,
 )
 from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import BatchOptions, Buffer, Record, build_batch
+from protocol.record_batch import Buffer
 
-#: Rows of the batch table: a chunk of single-record batches has more, it is then read in more steps.
-TABLE_ROWS = 4096
 #: Expanded bytes handed out at once: a lot of small compressed batches share one step, a large one gets its own.
 SCRATCH_BYTES = 4 * 1024 * 1024
 #: With batches larger than a 16th of the buffer a chunk has so many buffers: a batch cut at its end is read again, of
 #: batches of 200 KB in 1 MB a tenth of all bytes. 400 MB of them: 0.37 s of processor time without, 0.25 with.
 LARGE_BATCH_SHARE = 16
 LARGE_CHUNK_BUFFERS = 4
-#: Old single messages that become one version 2 batch.
-CONVERTED_RECORDS = 500
-CONVERTED_BYTES = 64 * 1024
 #: Longest list of unreadable batches kept for reports; all are counted.
 REPORTED_BATCHES = 100
 
@@ -68,61 +65,6 @@ class UnreadableBatch:
 
     def __str__(self) -> str:
         return f"segment {self.segment}, byte {self.position}, offset {self.offset}: {self.reason}"
-
-
-class Chunk:
-    """A stretch of a segment in ``buffer`` and its ``rows`` batches in ``table``.
-
-    It was read from byte ``position`` of the file and has ``length`` bytes, of which whole batches take ``framed``;
-    behind it, up to ``used``, lies the scratch.
-    """
-
-    __slots__ = ("buffer", "framed", "length", "position", "rows", "spare", "table", "used")
-
-    def __init__(self, size: int) -> None:
-        self.buffer: ByteArray = np.zeros(size + at.PADDING, np.uint8)
-        self.spare: ByteArray = np.zeros(0, np.uint8)
-        self.table: IntegerArray = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
-        self.position = self.length = self.used = self.rows = self.framed = 0
-
-    def renew_scratch(self) -> None:
-        """An empty scratch, in a buffer of its own: the one before is still worked on."""
-        self.buffer, self.spare = self.spare, self.buffer
-        if len(self.buffer) < len(self.spare):
-            self.buffer = np.empty(len(self.spare), np.uint8)
-        self.buffer[: self.length] = self.spare[: self.length]
-        self.used = self.length
-
-    def reserve(self, size: int) -> int:
-        """Room for ``size`` bytes behind what is used; returns where it begins."""
-        start = self.used
-        if start + size + at.PADDING > len(self.buffer):
-            self.make_room(max(size, len(self.buffer)))
-        self.used = start + size
-        return start
-
-    def make_room(self, size: int) -> None:
-        """See that the buffer has ``size`` bytes behind what is used."""
-        wanted = self.used + size + at.PADDING
-        if wanted > len(self.buffer):
-            larger: ByteArray = np.zeros(wanted, np.uint8)
-            larger[: self.used] = self.buffer[: self.used]
-            self.buffer = larger
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Batches ready to be worked on: rows of ``table`` over ``buffer``, which was read from byte ``position``.
-
-    ``ordinal`` and ``bytes_read`` are the reader's counts behind them.
-    """
-
-    buffer: ByteArray
-    table: IntegerArray
-    rows: tuple[int, int]
-    position: int
-    ordinal: int
-    bytes_read: int
 
 
 class SegmentReader:
@@ -374,7 +316,7 @@ class SegmentReader:
         if count < 0 or count * at.SMALLEST_RECORD > len(records):
             row[at.STATE], row[at.REASON] = _POISON, Unreadable.COUNT
             return
-        _place(chunk, row, chunk.buffer.data[body - BATCH_OVERHEAD : body], records, BatchState.EXPANDED)
+        place(chunk, row, chunk.buffer.data[body - BATCH_OVERHEAD : body], records, BatchState.EXPANDED)
 
     def _add_legacy(self, run: LegacyRun, row: IntegerArray) -> bool:
         """Take an old message into ``run``; False when it does not fit there and the run must be flushed first."""
@@ -402,61 +344,6 @@ class SegmentReader:
             return done
         row, batch = run.finish()
         view = memoryview(batch)
-        _place(self._chunk, row, view[:BATCH_OVERHEAD], view[BATCH_OVERHEAD:], BatchState.CONVERTED)
+        place(self._chunk, row, view[:BATCH_OVERHEAD], view[BATCH_OVERHEAD:], BatchState.CONVERTED)
         table[done] = row
         return done + 1
-
-
-def _place(chunk: Chunk, row: IntegerArray, header: memoryview, records: Buffer, state: BatchState) -> None:
-    """Put an expanded batch into the scratch and say in its row where."""
-    start = chunk.reserve(BATCH_OVERHEAD + len(records))
-    body = start + BATCH_OVERHEAD
-    view = chunk.buffer.data
-    view[start:body] = header
-    view[body : body + len(records)] = records
-    row[at.BODY], row[at.BODY_SIZE], row[at.STATE] = body, len(records), state
-
-
-class LegacyRun:
-    """Old messages in a row that become one version 2 batch; a compressed set stays a batch of its own."""
-
-    def __init__(self) -> None:
-        self.rows: list[IntegerArray] = []
-        self.poison: IntegerArray | None = None
-        self._records: list[Record] = []
-        self._codec = self._timestamp_type = self._bytes = 0
-
-    def add(self, row: IntegerArray, batch: LegacyRecordBatch, records: list[Record]) -> bool:
-        """Take the records of one message or set; False when they belong into a run of their own."""
-        if self.poison is not None:
-            return False
-        full = len(self._records) >= CONVERTED_RECORDS or self._bytes >= CONVERTED_BYTES
-        alike = not self._codec and not batch.compression_type and batch.timestamp_type == self._timestamp_type
-        # Two sets stamped by the broker share a batch only when they share the stamp, which a batch has once.
-        same_stamp = not self._timestamp_type or (self._records and self._records[0].timestamp == batch.max_timestamp)
-        follows = not self._records or records[0].offset > self._records[-1].offset
-        if self.rows and (full or not alike or not same_stamp or not follows):
-            return False
-        self.rows.append(row.copy())
-        self._records += records
-        self._codec, self._timestamp_type = batch.compression_type, batch.timestamp_type
-        self._bytes += int(row[at.SIZE])
-        return True
-
-    def finish(self) -> tuple[IntegerArray, bytearray]:
-        """The row and the uncompressed version 2 batch; the run is empty then."""
-        records, rows = self._records, self.rows
-        append_time = records[0].timestamp if self._timestamp_type else None
-        batch = build_batch(records, BatchOptions(log_append_time=append_time))
-        # The codec goes into the header, so that the cleaned batch is compressed as the set was.
-        attributes = self._codec | (at.TIMESTAMP_TYPE_MASK if self._timestamp_type else 0)
-        batch[21:23] = attributes.to_bytes(2, "big")
-        row = rows[0]
-        row[at.SIZE] = sum(int(other[at.SIZE]) for other in rows)
-        row[at.BASE_OFFSET], row[at.COUNT] = records[0].offset, len(records)
-        row[at.LAST_OFFSET_DELTA] = records[-1].offset - records[0].offset
-        row[at.ATTRIBUTES], row[at.BASE_TIMESTAMP] = attributes, records[0].timestamp
-        row[at.MAX_TIMESTAMP] = max(record.timestamp for record in records)
-        row[at.PRODUCER_ID] = row[at.PRODUCER_EPOCH] = -1
-        self.__init__()  # type: ignore[misc]
-        return row, batch

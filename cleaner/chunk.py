@@ -1,0 +1,80 @@
+"""A chunk of a segment in memory, the scratch where its batches are expanded, and the steps it is handed out in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleaner import layout as at
+from cleaner.engine import ByteArray, IntegerArray
+from cleaner.layout import BATCH_OVERHEAD, BatchState
+from protocol.record_batch import Buffer
+
+#: Rows of the batch table: a chunk of single-record batches has more, it is then read in more steps.
+TABLE_ROWS = 4096
+
+
+class Chunk:
+    """A stretch of a segment in ``buffer`` and its ``rows`` batches in ``table``.
+
+    It was read from byte ``position`` of the file and has ``length`` bytes, of which whole batches take ``framed``;
+    behind it, up to ``used``, lies the scratch.
+    """
+
+    __slots__ = ("buffer", "framed", "length", "position", "rows", "spare", "table", "used")
+
+    def __init__(self, size: int) -> None:
+        self.buffer: ByteArray = np.zeros(size + at.PADDING, np.uint8)
+        self.spare: ByteArray = np.zeros(0, np.uint8)
+        self.table: IntegerArray = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
+        self.position = self.length = self.used = self.rows = self.framed = 0
+
+    def renew_scratch(self) -> None:
+        """An empty scratch, in a buffer of its own: the one before is still worked on."""
+        self.buffer, self.spare = self.spare, self.buffer
+        if len(self.buffer) < len(self.spare):
+            self.buffer = np.empty(len(self.spare), np.uint8)
+        self.buffer[: self.length] = self.spare[: self.length]
+        self.used = self.length
+
+    def reserve(self, size: int) -> int:
+        """Room for ``size`` bytes behind what is used; returns where it begins."""
+        start = self.used
+        if start + size + at.PADDING > len(self.buffer):
+            self.make_room(max(size, len(self.buffer)))
+        self.used = start + size
+        return start
+
+    def make_room(self, size: int) -> None:
+        """See that the buffer has ``size`` bytes behind what is used."""
+        wanted = self.used + size + at.PADDING
+        if wanted > len(self.buffer):
+            larger: ByteArray = np.zeros(wanted, np.uint8)
+            larger[: self.used] = self.buffer[: self.used]
+            self.buffer = larger
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Batches ready to be worked on: rows of ``table`` over ``buffer``, which was read from byte ``position``.
+
+    ``ordinal`` and ``bytes_read`` are the reader's counts behind them.
+    """
+
+    buffer: ByteArray
+    table: IntegerArray
+    rows: tuple[int, int]
+    position: int
+    ordinal: int
+    bytes_read: int
+
+
+def place(chunk: Chunk, row: IntegerArray, header: memoryview, records: Buffer, state: BatchState) -> None:
+    """Put an expanded batch into the scratch and say in its row where."""
+    start = chunk.reserve(BATCH_OVERHEAD + len(records))
+    body = start + BATCH_OVERHEAD
+    view = chunk.buffer.data
+    view[start:body] = header
+    view[body : body + len(records)] = records
+    row[at.BODY], row[at.BODY_SIZE], row[at.STATE] = body, len(records), state

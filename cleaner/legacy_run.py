@@ -1,0 +1,57 @@
+"""Old messages (magic 0 and 1) on their way into version 2 batches."""
+
+from __future__ import annotations
+
+from cleaner import layout as at
+from cleaner.engine import IntegerArray
+from protocol.message_set import LegacyRecordBatch
+from protocol.record_batch import BatchOptions, Record, build_batch
+
+#: Old single messages that become one version 2 batch.
+CONVERTED_RECORDS = 500
+CONVERTED_BYTES = 64 * 1024
+
+
+class LegacyRun:
+    """Old messages in a row that become one version 2 batch; a compressed set stays a batch of its own."""
+
+    def __init__(self) -> None:
+        self.rows: list[IntegerArray] = []
+        self.poison: IntegerArray | None = None
+        self._records: list[Record] = []
+        self._codec = self._timestamp_type = self._bytes = 0
+
+    def add(self, row: IntegerArray, batch: LegacyRecordBatch, records: list[Record]) -> bool:
+        """Take the records of one message or set; False when they belong into a run of their own."""
+        if self.poison is not None:
+            return False
+        full = len(self._records) >= CONVERTED_RECORDS or self._bytes >= CONVERTED_BYTES
+        alike = not self._codec and not batch.compression_type and batch.timestamp_type == self._timestamp_type
+        # Two sets stamped by the broker share a batch only when they share the stamp, which a batch has once.
+        same_stamp = not self._timestamp_type or (self._records and self._records[0].timestamp == batch.max_timestamp)
+        follows = not self._records or records[0].offset > self._records[-1].offset
+        if self.rows and (full or not alike or not same_stamp or not follows):
+            return False
+        self.rows.append(row.copy())
+        self._records += records
+        self._codec, self._timestamp_type = batch.compression_type, batch.timestamp_type
+        self._bytes += int(row[at.SIZE])
+        return True
+
+    def finish(self) -> tuple[IntegerArray, bytearray]:
+        """The row and the uncompressed version 2 batch; the run is empty then."""
+        records, rows = self._records, self.rows
+        append_time = records[0].timestamp if self._timestamp_type else None
+        batch = build_batch(records, BatchOptions(log_append_time=append_time))
+        # The codec goes into the header, so that the cleaned batch is compressed as the set was.
+        attributes = self._codec | (at.TIMESTAMP_TYPE_MASK if self._timestamp_type else 0)
+        batch[21:23] = attributes.to_bytes(2, "big")
+        row = rows[0]
+        row[at.SIZE] = sum(int(other[at.SIZE]) for other in rows)
+        row[at.BASE_OFFSET], row[at.COUNT] = records[0].offset, len(records)
+        row[at.LAST_OFFSET_DELTA] = records[-1].offset - records[0].offset
+        row[at.ATTRIBUTES], row[at.BASE_TIMESTAMP] = attributes, records[0].timestamp
+        row[at.MAX_TIMESTAMP] = max(record.timestamp for record in records)
+        row[at.PRODUCER_ID] = row[at.PRODUCER_EPOCH] = -1
+        self.__init__()  # type: ignore[misc]
+        return row, batch
