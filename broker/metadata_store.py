@@ -150,9 +150,9 @@ class SqliteMetadataStore:
     """The embedded store: one SQLite file in the data directory.
 
     SQLite runs with ``synchronous=NORMAL``, where a commit is in the WAL but not synced; ``sync`` does what FULL would
-    do at each commit, when and in which thread the caller wants: fdatasync of the WAL, and once of the directory that got
-    its name. Checkpoints, which sync two files, run there too, once the WAL is CHECKPOINT_BYTES long. After a failed
-    sync nobody knows what the disk holds, so the store takes and syncs nothing more (F9).
+    do at each commit, when and in which thread the caller wants: fdatasync of the WAL, and once of the directory that
+    got its name. Checkpoints, which sync two files, run there too, once the WAL is CHECKPOINT_BYTES long. After a
+    failed sync nobody knows what the disk holds, so the store takes and syncs nothing more (F9).
     """
 
     __slots__ = ("_connection", "_failure", "_is_named", "_path", "_sync_lock", "_time")
