@@ -1,4 +1,4 @@
-"""Client quotas as they are set: how much which users, client ids and addresses may use. Enforced elsewhere.
+"""Client quotas as they are set: how much which users, client ids and addresses may use. Enforced by ``broker.quotas``.
 
 An entity is a set of (type, name); name None is the default of its type. Each has values by quota key. One key of the
 store per entity, ``/quotas/<entity as JSON>``, written as a whole. Source: KIP-546, KIP-612.

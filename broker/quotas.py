@@ -13,6 +13,8 @@ each of its clients by itself. How much: byte rates and request time are rates o
 Controller mutations (partitions created and deleted, KIP-599) are taken from a bucket of tokens: as many as flow in
 during the window. Old versions of those APIs go on into debt and are made to wait; newer ones are refused.
 
+New connections of an address are a rate too (KIP-612); one beyond it does not count, and is closed after its wait.
+
 Times are milliseconds of the monotonic clock. A meter lives while it is used: idle ones are dropped once there are more
 than MAX_METERS. Loop thread only. Source: KIP-13, KIP-55 (precedence), KIP-124, KIP-599.
 """
@@ -24,7 +26,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.client_quotas import CLIENT_ID, CLIENT_QUOTAS, QUOTAS_PREFIX, USER, ClientQuotas, Entity
+from broker.client_quotas import (
+    CLIENT_ID,
+    CLIENT_QUOTAS,
+    IP,
+    IP_QUOTAS,
+    QUOTAS_PREFIX,
+    USER,
+    ClientQuotas,
+    Entity,
+)
 from broker.metrics import Sample
 from protocol.errors import ThrottlingQuotaExceededError
 
@@ -32,6 +43,8 @@ if TYPE_CHECKING:
     from broker.broker import Broker, RequestContext
 
 PRODUCE, FETCH, REQUEST, MUTATION = CLIENT_QUOTAS
+(CONNECTION,) = IP_QUOTAS
+ALL_QUOTAS = (*CLIENT_QUOTAS, *IP_QUOTAS)
 MAX_METERS = 10_000
 """Meters and remembered look-ups; a client can name itself anew with each request."""
 
@@ -153,14 +166,14 @@ class Quotas:
         self._limits: dict[str, dict[Entity, float]] = {}
         self._meters: dict[tuple[str, Client], Meter] = {}
         self._found: dict[tuple[str, Client], Meter | None] = {}
-        self.throttled = dict.fromkeys(CLIENT_QUOTAS, 0)
-        """Requests made to wait, by quota key; for metrics."""
+        self.throttled = dict.fromkeys(ALL_QUOTAS, 0)
+        """Requests and connections made to wait, by quota key; for metrics."""
         self.set(entities)
 
     def set(self, entities: Mapping[Entity, Mapping[str, float]]) -> None:
         """Take over what is set now. What clients have used so far stays counted, against the new limits."""
         self._limits = {
-            key: {entity: values[key] for entity, values in entities.items() if key in values} for key in CLIENT_QUOTAS
+            key: {entity: values[key] for entity, values in entities.items() if key in values} for key in ALL_QUOTAS
         }
         self._found.clear()
 
@@ -177,7 +190,7 @@ class Quotas:
         return meter
 
     def _look_up(self, key: str, client: Client, limits: Mapping[Entity, float]) -> Meter | None:
-        for entity, sharers in candidates(client):
+        for entity, sharers in candidates(client) if key != CONNECTION else addresses(client):
             limit = limits.get(entity)
             if limit is None:
                 continue
@@ -235,6 +248,15 @@ class Quotas:
         if meter is not None:
             meter.record(-size, self.monotonic_ms())
 
+    def record_connection(self, host: str) -> int:
+        """Count a new connection of an address. Returns for how long to hold it before it is closed, 0 to serve it."""
+        client = ("", host)
+        wait_ms = self.record(CONNECTION, client, 1)
+        if wait_ms:
+            self.throttled[CONNECTION] += 1
+            self.record(CONNECTION, client, -1)
+        return min(wait_ms, self._window.sample_ms)
+
     def fetch_limit(self, client: Client) -> int | None:
         """The most bytes an answer may have without being over the quota by itself; None without one."""
         meter = self.meter(FETCH, client)
@@ -252,6 +274,12 @@ def candidates(client: Client) -> Iterable[tuple[Entity, Client]]:
         yield ((USER, user_name),), (user, "")
     yield ((CLIENT_ID, client_id),), ("", client_id)
     yield ((CLIENT_ID, None),), ("", client_id)
+
+
+def addresses(client: Client) -> Iterable[tuple[Entity, Client]]:
+    """The same for an address, which stands where the client id does."""
+    yield ((IP, client[1]),), client
+    yield ((IP, None),), client
 
 
 def client_of(context: RequestContext) -> Client:

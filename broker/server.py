@@ -168,11 +168,15 @@ class Server:
         return len(self._shell.connections) < self.config.get_int("max.connections")
 
     def _on_accept(self, endpoint: Endpoint, client: socket.socket, host: str) -> None:
-        """Take over a new connection, unless its address has too many already."""
+        """Take over a new connection, unless its address has too many already, or opens too many."""
         assert self._shell is not None
         if self._per_ip[host] >= self._limit_for(host):
             logger.info("refusing a connection of %s: it has %d", host, self._per_ip[host])
             client.close()
+            return
+        if self.broker.quotas is not None and (hold_ms := self.broker.quotas.record_connection(host)):
+            logger.info("holding a connection of %s for %d ms: it opens too many", host, hold_ms)
+            self.broker.timers.schedule(hold_ms, client.close)  # closed at once, it would come again at once
             return
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

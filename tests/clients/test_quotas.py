@@ -5,6 +5,7 @@ Windows are two seconds long here, so that one second's worth may come at once a
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,6 +179,27 @@ def test_a_new_client_that_creates_too_much_is_refused(broker: BrokerProcess) ->
         ]
     set_quota(broker, CLIENT_ID, "controller_mutation_rate", None)
     assert codes == [0, ThrottlingQuotaExceededError.code]
+
+
+def test_an_address_that_opens_too_many_connections_is_held(broker: BrokerProcess) -> None:
+    """One may be saved up here; the others are closed without an answer, but not at once."""
+    with Client(broker.bootstrap) as client:
+        quota = OpData(key="connection_creation_rate", value=1.0, remove=False)
+        entry = EntryData(entity=[EntityData(entity_type="ip", entity_name="127.0.0.1")], ops=[quota])
+        assert (
+            client.call(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse).entries[0].error_code == 0
+        )
+        time.sleep(0.5)
+        opened = [socket.create_connection((broker.host, broker.port), timeout=10) for _ in range(5)]
+        began = time.monotonic()
+        assert opened[-1].recv(1) == b""
+        assert time.monotonic() - began > 0.3
+        for connection in opened:
+            connection.close()
+        quota.remove = True
+        assert (
+            client.call(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse).entries[0].error_code == 0
+        )
 
 
 @pytest.mark.java

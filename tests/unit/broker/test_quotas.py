@@ -176,6 +176,23 @@ def test_idle_meters_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fixture.produce(0) == 2000
 
 
+def test_connections_of_an_address_are_a_rate() -> None:
+    """Ten at once are one a second over ten seconds; what is refused does not count."""
+    entities = {entity(ip="10.0.0.1"): {"connection_creation_rate": 1.0}}
+    fixture = Fixture(entities)
+    assert [fixture.quotas.record_connection("10.0.0.1") for _ in range(12)] == [0] * 10 + [1000] * 2
+    assert fixture.quotas.record_connection("10.0.0.2") == 0
+    assert fixture.quotas.throttled["connection_creation_rate"] == 2
+    fixture.time.advance(11_000)
+    assert fixture.quotas.record_connection("10.0.0.1") == 0
+
+
+def test_each_address_has_the_default_for_itself() -> None:
+    fixture = Fixture({entity(ip=None): {"connection_creation_rate": 1.0}})
+    for host in ("10.0.0.1", "10.0.0.2"):
+        assert [fixture.quotas.record_connection(host) for _ in range(11)] == [0] * 10 + [1000]
+
+
 class Mutations:
     """Ten partitions saved up, one more each second."""
 
