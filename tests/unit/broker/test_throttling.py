@@ -31,6 +31,7 @@ from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse,
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from protocol.transferable import TransferableRecords
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import R, Wire
@@ -120,6 +121,12 @@ def test_a_version_without_a_field_for_it_is_muted_alike(wire: ThrottledWire) ->
     wire.set("request_percentage", 1e-9)
     frame = wire.frame(FindCoordinatorRequest(key="g"), 0)
     assert isinstance(frame, bytes)
+    assert wire.muted_ms > 0
+
+
+def test_a_response_without_such_a_field_is_sent_as_it_is(wire: ThrottledWire) -> None:
+    wire.set("request_percentage", 1e-9)
+    assert wire.ask(WriteTxnMarkersRequest(markers=[]), WriteTxnMarkersResponse, 1).markers == []
     assert wire.muted_ms > 0
 
 
