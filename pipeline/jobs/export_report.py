@@ -21,7 +21,8 @@ def report(result: ExportResult, table: str) -> list[str]:
         lines.append(f"dead letters: {result.dead_letters} damaged batches; see the dead-letter table")
     for topic, partitions in sorted(result.complete_through().items()):
         for partition, (timestamp, offset) in sorted(partitions.items()):
-            lines.append(f"{topic}-{partition} complete through offset {offset - 1}{_at(timestamp)}")
+            through = f"complete through offset {offset - 1}{_at(timestamp)}" if offset else "has no records yet"
+            lines.append(f"{topic}-{partition} {through}")
             for start, end in result.manifest.topics[topic].partitions[partition].lost:
                 lines.append(f"{topic}-{partition} lost before export: offsets {start} to {end - 1}")
     return lines

@@ -95,6 +95,14 @@ def test_a_second_run_adds_what_is_new_and_takes_a_small_last_file_in(data: Data
     assert report(run(data), "TABLE")[0] == "TABLE version 2: nothing new"
 
 
+def test_a_topic_without_records_has_a_state_and_no_file(data: DataDirectory) -> None:
+    data.log("orders")
+    result = run(data)
+    assert (result.files, result.manifest.offsets()) == (0, {"orders": {0: 0}})
+    assert report(result, "TABLE")[1] == "orders-0 has no records yet"
+    assert not run(data).committed
+
+
 def test_a_large_last_file_stays(data: DataDirectory) -> None:
     written = fill(data.log("orders"), 10)
     first = run(data, file_bytes=1000)
