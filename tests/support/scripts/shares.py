@@ -176,12 +176,9 @@ def describe(broker: Broker, version: int) -> None:
     broker.ask("consumer_group_describe", 0, group_ids=["sd-group"])
     for each in (4, 6):
         broker.ask("describe_groups", each, groups=["sd-group"])
-    for types in (["share"], ["Share"], ["classic"]):
-        broker.ask("list_groups", 5, types_filter=types, states_filter=["Stable"])
     broker.ask("delete_groups", 2, groups_names=["sd-group"])
     left(broker, "sd-group")
     broker.ask("share_group_describe", version, group_ids=["sd-group"])
-    broker.ask("list_groups", 5, types_filter=["share"], states_filter=["Empty"])
     broker.ask("delete_groups", 2, groups_names=["sd-group", "sd-none"])
     broker.ask("share_group_describe", version, group_ids=["sd-group"])
 

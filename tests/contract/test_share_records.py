@@ -1,0 +1,74 @@
+"""What Apache Kafka writes of share groups, read here: members in ``__consumer_offsets``, places in the state topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.coordinator.config import GroupConfig
+from broker.coordinator.group_records import GroupRecordSerde
+from broker.coordinator.group_shard import GroupShard
+from broker.coordinator.replay import Serde, Shard, replay_chunk
+from broker.coordinator.share_group import ShareGroup
+from broker.coordinator.share_records import ShareStateSerde
+from broker.coordinator.share_state import ShareStateShard, StateKey
+from broker.coordinator.timer import CoordinatorTimer
+from broker.metadata import MetadataCache
+from broker.share.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE
+from log.time import ManualTime
+from tests.contract.test_answers import OVERRIDES, until_ready
+from tests.contract.test_share_answers import KAFKAS, STATE_TOPIC
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.questions import Broker
+from tests.support.scripts import shares
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+NAME = "kafkas"
+
+
+def replayed(shard: Shard, serde: Serde, directory: Path) -> None:
+    """Replay the segments of a partition that Kafka wrote."""
+    for segment in sorted(directory.glob("*.log")):
+        replay_chunk(shard, serde, segment.read_bytes(), 0)
+
+
+def test_kafkas_share_group_is_understood(tmp_path: Path) -> None:
+    with ApacheKafka(tmp_path / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS}) as kafka:
+        broker = Broker(kafka.bootstrap)
+        until_ready(broker)
+        reader = shares.prepared(broker, NAME, 3)
+        reader.fetch(1, max_records=30)
+        reader.acknowledge(1, (0, 4, [1]), (10, 12, [1]), (13, 13, [2]), (20, 29, [3]))
+        reader.acknowledge(1, (5, 5, [1]))
+        topic_id = reader.topic_id
+        broker.close()
+    time = ManualTime()
+    (state_directory,) = tmp_path.rglob("__share_group_state-0")
+    states = ShareStateShard(CoordinatorTimer(time), time=time)
+    replayed(states, ShareStateSerde(), state_directory)
+    state = states.read(StateKey(NAME, topic_id, 0))
+    assert state is not None
+    assert state.start_offset in (5, 6), "it moves with the next write, which the closing connection makes"
+    known = {
+        offset: (span.state, span.delivery_count)
+        for span in state.batches
+        for offset in range(span.first, span.last + 1)
+    }
+    assert [known[offset] for offset in (10, 12, 13, 20, 29)] == [
+        *[(ACKNOWLEDGED, 1)] * 2,
+        (AVAILABLE, 1),
+        *[(ARCHIVED, 1)] * 2,
+    ]
+
+    (groups_directory,) = tmp_path.rglob("__consumer_offsets-0")
+    groups = GroupShard(
+        CoordinatorTimer(time), metadata=MetadataCache(), time=time, config=GroupConfig(), new_uuid=lambda: "id"
+    )
+    replayed(groups, GroupRecordSerde(), groups_directory)
+    group = groups.groups[NAME]
+    assert isinstance(group, ShareGroup)
+    assert group.initialized[topic_id].partitions == {0}
+    assert group.members["m"].subscription.topic_names == (NAME,)
+    assert group.members["m"].current.assigned == {topic_id: frozenset({0})}
