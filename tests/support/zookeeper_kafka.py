@@ -10,6 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Self
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
 from benchmarks.rivals.apache_kafka import TOOL_HEAP, java_command
 from benchmarks.rivals.process import BrokerError, free_port
 from tests.support.apache_kafka import ApacheKafka
@@ -18,6 +21,7 @@ from tests.support.kafka_jars import KAFKA_3
 OLD_PROTOCOL = "2.8"
 """The last ``inter.broker.protocol.version`` under which a topic may choose its message format."""
 ZOOKEEPER_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 5.0
 POLL_S = 0.05
 TICK_MS, SESSION_TIMEOUT_MS = "1000", "2500"
 """A killed broker may register again once its session is over; a start takes longer than that."""
@@ -56,6 +60,21 @@ class ZooKeeperKafka(ApacheKafka):
         if self._zookeeper is None:
             self._start_zookeeper()
         return super().start()
+
+    def wait_until_ready(self, deadline: float) -> None:
+        """Until it answers and knows a controller: before, librdkafka finds none and does not ask again soon."""
+        super().wait_until_ready(deadline)
+        while not self._has_controller():
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{self.name} elected no controller in {self.start_timeout_s:.0f} s\n{self.output()}")
+            time.sleep(POLL_S)
+
+    def _has_controller(self) -> bool:
+        client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        try:
+            return client.list_topics(timeout=ANSWER_TIMEOUT_S).controller_id >= 0
+        except KafkaException:
+            return False
 
     def _start_zookeeper(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
