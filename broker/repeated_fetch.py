@@ -33,7 +33,14 @@ from log.segments import LogSegments
 from log.unified_log import UnifiedLog
 from protocol.api_keys import ApiKey, response_header_version
 from protocol.errors import KafkaError
-from protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
 from protocol.record_batch import LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
 from protocol.transferable import TransferableRecords
 from protocol.types import Part, unsigned_varint
@@ -92,6 +99,7 @@ class RepeatedFetch:
     """One connection's pattern. See the module."""
 
     __slots__ = (
+        "_asked",
         "_broker",
         "_bytes_out",
         "_header",
@@ -113,14 +121,14 @@ class RepeatedFetch:
         log: UnifiedLog,
         patterns: tuple[RequestPattern, ResponsePattern],
         limits: tuple[int, int],
-        session: tuple[FetchSession | None, FetchTarget | None],
+        session: tuple[FetchSession | None, FetchTarget | None, FetchPartition],
     ) -> None:
-        """``limits`` are the least and the most bytes of records to answer with."""
+        """``limits`` are the least and the most bytes of records to answer with; ``session`` ends with what it asks."""
         self._broker = broker
         self._log = log
         self._request, self._response = patterns
         self._limits = limits
-        self._session, self._target = session
+        self._session, self._target, self._asked = session
         self._bytes_out = broker.metrics.bytes_out
         self._last_length = (0, b"")
         self._next: NextBatch | None = None
@@ -176,7 +184,8 @@ class RepeatedFetch:
         """What a request and its response change in a session."""
         self._broker.fetch_sessions.used(session)
         session.epoch = next_epoch(session.epoch)
-        target.fetch_offset = offset
+        self._asked.fetch_offset = offset
+        target.update(self._asked)  # another request may have asked for something else meanwhile
         target.sent_high_watermark = self._log.high_watermark
         target.sent_log_start_offset = self._log.log_start_offset
 
@@ -296,6 +305,8 @@ def repeated_fetch(
         target = session.targets.get((topic.topic_id if session.uses_topic_ids else topic.topic, asked.partition))
         if target is None or len(session.targets) != 1:
             return None
+    elif request.session_id != INVALID_SESSION_ID:
+        return None
     manager = broker.replica_manager
     try:
         if topic.topic:
@@ -307,10 +318,10 @@ def repeated_fetch(
         return None
     if partition.__class__ is not Partition or partition.opened_log is None:
         return None
-    max_bytes = min(asked.partition_max_bytes, request.max_bytes, broker.config.get_int("fetch.max.bytes"))
+    max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
     response = response_pattern(version, topic, asked.partition, request.session_id)
-    limits = (min(request.min_bytes, max_bytes), max_bytes)
-    return RepeatedFetch(broker, partition.opened_log, (pattern, response), limits, (session, target))
+    limits = (min(request.min_bytes, max_bytes), min(asked.partition_max_bytes, max_bytes))
+    return RepeatedFetch(broker, partition.opened_log, (pattern, response), limits, (session, target, asked))
 
 
 def request_pattern(version: int, request: FetchRequest, frame: memoryview, position: int) -> RequestPattern | None:

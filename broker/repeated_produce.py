@@ -157,11 +157,11 @@ def repeated_produce(
 
 
 def request_pattern(version: int, request: ProduceRequest, frame: memoryview, position: int) -> RequestPattern | None:
-    """How requests like this one look; None for one of several partitions, of a transaction, without an answer, or
-    one whose encoding is not what came."""
+    """How requests like this one look; None for one of several partitions, of a transaction, without an answer, of
+    acks that are refused, or one whose encoding is not what came."""
     if (
         version < FIRST_VERSION
-        or request.acks == 0
+        or request.acks not in (1, -1)
         or request.transactional_id is not None
         or len(request.topic_data) != 1
         or len(request.topic_data[0].partition_data) != 1
