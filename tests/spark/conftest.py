@@ -10,7 +10,7 @@ import pytest
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.spark import spark_session
-from tests.support.spark_topics import SparkTopics
+from tests.support.spark_topics import BROKER_SETTINGS, SparkTopics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,14 +26,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def tidelog_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
     """A Tidelog broker shared by all Spark tests: use topics of your own, never stop it."""
-    with TidelogProcess(tmp_path_factory.mktemp("tidelog-broker")) as process:
+    with TidelogProcess(tmp_path_factory.mktemp("tidelog-broker"), BROKER_SETTINGS) as process:
         yield process
 
 
 @pytest.fixture(scope="session")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     """An Apache Kafka shared by all Spark tests: use topics of your own, never stop it."""
-    with ApacheKafka(tmp_path_factory.mktemp("apache-kafka")) as process:
+    with ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), BROKER_SETTINGS) as process:
         yield process
 
 

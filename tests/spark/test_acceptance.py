@@ -18,7 +18,7 @@ from benchmarks.rivals.process import BrokerProcess
 from tests.support.broker import TidelogProcess
 from tests.support.samples import KEYS, LINES, Samples, wait_until_cleaned
 from tests.support.spark_kafka import Option, Row, options, read, rows
-from tests.support.spark_topics import (
+from tests.support.spark_topics import BROKER_SETTINGS, (
     KEEP,
     PLAIN,
     START_MS,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.java
 SETTINGS = {
+    **BROKER_SETTINGS,
     "log.cleaner.backoff.ms": "100",
     "log.initial.task.delay.ms": "100",
     "log.flush.start.offset.checkpoint.interval.ms": "300",
