@@ -185,6 +185,8 @@ class SqliteMetadataStore:
             )
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        # A WAL that begins anew is cut to what is in it: its size is what tells ``sync`` when to write it back.
+        self._connection.execute("PRAGMA journal_size_limit = 0")
         if version < _SCHEMA_VERSION:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.executescript("BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
@@ -241,7 +243,7 @@ class SqliteMetadataStore:
             self._refuse_after_failure()
             try:
                 size = sync_file(self._path + "-wal")
-                if not self._is_named:
+                if size and not self._is_named:
                     sync_file(os.path.dirname(self._path) or ".")
                     self._is_named = True
                 if size >= CHECKPOINT_BYTES:

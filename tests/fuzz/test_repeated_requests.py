@@ -107,7 +107,8 @@ FETCHES = st.builds(
     max_bytes=weighted(1000, 100_000, seldom=(0, 5, 200)), limit=weighted(100_000, seldom=(0, 100, 900)),
     min_bytes=weighted(1, seldom=(0, 500, 5000)), max_wait_ms=weighted(0, seldom=(100,)),
     isolation=weighted(0, seldom=(1,)),
-    session=weighted("none", "next", "create", seldom=("final", "stale", "unknown")), leader_epoch=weighted(-1, seldom=(0, 3)), last_epoch=weighted(-1, seldom=(0, 1)),
+    session=weighted("none", "next", "create", seldom=("final", "stale", "unknown")),
+    leader_epoch=weighted(-1, seldom=(0, 3)), last_epoch=weighted(-1, seldom=(0, 1)),
     partitions=weighted((0,), seldom=((), (1,), (0, 1), (7,))),
 )  # fmt: skip
 CHANGES = st.builds(
