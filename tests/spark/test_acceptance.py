@@ -18,7 +18,8 @@ from benchmarks.rivals.process import BrokerProcess
 from tests.support.broker import TidelogProcess
 from tests.support.samples import KEYS, LINES, Samples, wait_until_cleaned
 from tests.support.spark_kafka import Option, Row, options, read, rows
-from tests.support.spark_topics import BROKER_SETTINGS, (
+from tests.support.spark_topics import (
+    BROKER_SETTINGS,
     KEEP,
     PLAIN,
     START_MS,
