@@ -238,6 +238,7 @@ class Dispatcher:
         """What is our own mistake answers with an error, as in ``Route.answer``."""
         header, position = decode_request_header(frame)
         route = self._routes[header.api_key << 16 | header.api_version]
+        route.requests += 1
         request, _ = route.decode_from(frame, position, route.api_version)
         return route.encode(header.correlation_id, route.error_response(request, UnknownServerError()))
 

@@ -19,10 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.client_quotas import ClientQuotas, QuotaChange
 from broker.dispatch import CloseConnectionError, Dispatcher, Pending
+from broker.quotas import load_quotas
 from broker.repeated_fetch import RepeatedFetch
 from broker.repeated_produce import RepeatedProduce
 from protocol.api_keys import ApiKey, request_header_version
+from protocol.errors import KafkaStorageError
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.record_batch import BatchOptions, Record, build_batch
@@ -113,7 +116,9 @@ FETCHES = st.builds(
 )  # fmt: skip
 CHANGES = st.builds(
     Change,
-    what=st.sampled_from(["recreate", "configs", "configs", "roll", "log start", "truncate", "wait", "sessions"]),
+    what=st.sampled_from(
+        ["recreate", "configs", "configs", "roll", "log start", "truncate", "wait", "sessions", "quotas"]
+    ),
     configs=st.sampled_from(CONFIGS),
 )
 STEPS = st.lists(st.one_of(PRODUCES, PRODUCES, FETCHES, FETCHES, FETCHES, CHANGES), min_size=4, max_size=25)
@@ -143,10 +148,13 @@ class Side:
         key = ApiKey(request.API_KEY)
         header = struct.pack(">hhih", key, version, 77, len(client_id)) + client_id
         header += b"\0" * (request_header_version(key, version) >= 2)
+        frame = bytearray(header + request.encode(version))
         try:
-            answer = self.dispatcher.dispatch(self.context, memoryview(bytearray(header + request.encode(version))))
+            answer = self.dispatcher.dispatch(self.context, memoryview(frame))
         except CloseConnectionError:
             return "closed"
+        finally:
+            frame[:] = b"\xfe" * len(frame)  # the next receive overwrites it
         waited = ""
         if isinstance(answer, Pending):
             settled: list[object] = []
@@ -230,8 +238,16 @@ class Side:
             "truncate": lambda: log.truncate_to(max(log.log_end_offset - 1, log.log_start_offset)),
             "wait": lambda: self.data.loop.advance(130_000),
             "sessions": self.data.broker.fetch_sessions.sessions.clear,
+            "quotas": self.limit,
+            "offline": lambda: log._directory_state.mark_offline(KafkaStorageError("gone")),
         }
         changes[step.what]()
+
+    def limit(self) -> None:
+        """From now on requests are measured, though none is ever too large."""
+        changes = [QuotaChange(key, 1e12) for key in ("producer_byte_rate", "consumer_byte_rate")]
+        ClientQuotas(self.data.broker.store).alter((("client-id", "tester"),), changes, validate_only=False)
+        load_quotas(self.data.broker)
 
     def recreate(self) -> None:
         self.data.topics.delete_topic("t")
@@ -243,6 +259,10 @@ class Side:
         state: list[object] = [metrics.bytes_in.count, metrics.messages_in.count]
         assert metrics.bytes_out.count == self.fetched_bytes
         state += [(route.api_key, route.api_version, route.requests) for route in self.dispatcher.routes()]
+        quotas = self.data.broker.quotas
+        if quotas is not None:
+            now = quotas.monotonic_ms()
+            state += [(key, meter.total(now)) for key, meter in quotas._meters.items() if hasattr(meter, "total")]
         for index in range(2):
             partition = manager.partition("t", index)
             log = partition.log
@@ -362,6 +382,10 @@ RECREATE = Change("recreate", {})
         [LARGE, FETCH._replace(leader_epoch=3, times=5), FETCH._replace(leader_epoch=0, times=5)],
         [LARGE, FETCH._replace(min_bytes=5000, max_wait_ms=100, times=5)],
         [LARGE, FETCH._replace(session="unknown", times=3), FETCH._replace(session="final", times=2)],
+        [LARGE, Change("quotas", {}), LARGE, FETCH._replace(times=6)],
+        [LARGE, FETCH._replace(times=4), Change("quotas", {}), FETCH, LARGE],
+        [LARGE, FETCH._replace(times=4), Change("offline", {}), FETCH, LARGE],
+        [LARGE, Change("offline", {}), LARGE],
         [LARGE, NEXT._replace(times=6), Change("sessions", {}), NEXT._replace(times=3)],
         [LARGE, NEXT._replace(session="create"), NEXT._replace(times=6), NEXT._replace(session="final"), NEXT],
     ],

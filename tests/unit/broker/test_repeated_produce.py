@@ -207,6 +207,7 @@ def test_a_mistake_of_ours_is_an_error_of_the_server(data: DataBroker, monkeypat
 
     monkeypatch.setattr(UnifiedLog, "append_as_leader", mistake)
     assert writer.send(batch(b"a")).error_code == UnknownServerError.code
+    assert writer.wire.dispatcher.routes()[0].requests == 3
 
 
 def test_counters_go_on(data: DataBroker) -> None:
