@@ -201,6 +201,8 @@ class Connection:
         try:
             taken = self._answer_frames(shell.scratch_view, count)
         except (InvalidRequestError, InvalidReceiveError, CloseConnectionError) as error:
+            if self._out:
+                self._flush()  # what was appended before it is acknowledged, or its sender would append it again
             refuse(self, error)
             return
         finally:
@@ -284,6 +286,8 @@ class Connection:
                 if answer is not None:
                     self._take_answer(answer)
         except (InvalidRequestError, InvalidReceiveError, CloseConnectionError) as error:
+            if self._out:
+                self._flush()  # what was appended before it is acknowledged, or its sender would append it again
             refuse(self, error)
             return
         finally:

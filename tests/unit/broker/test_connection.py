@@ -253,6 +253,21 @@ def test_what_cannot_be_answered_closes(fixture: Fixture, error: Exception) -> N
     assert fixture.client.recv(1) == b""
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_was_answered_before_it_is_sent(fixture: Fixture, at_once: bool) -> None:
+    fixture.dispatcher.answers[b"bad"] = CloseConnectionError("no")
+    if at_once:
+        fixture.send(b"one", b"two", b"bad", b"three")
+    else:  # out of the connection's own reader
+        fixture.client.sendall(b"\0\0")
+        fixture.loop.turn()
+        fixture.client.sendall(b"\0\3one\0\0\0\3two\0\0\0\3bad\0\0\0\5three")
+    fixture.loop.turn()
+    assert fixture.client.recv(100) == b"onetwo"
+    assert fixture.client.recv(1) == b""
+    assert fixture.dispatcher.frames == [b"one", b"two", b"bad"]
+
+
 def test_the_end_of_the_stream_abandons_what_waits(fixture: Fixture) -> None:
     pending = FakePending()
     fixture.dispatcher.answers[b"wait"] = pending
