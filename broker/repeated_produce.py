@@ -9,7 +9,9 @@ such request is kept as a pattern, and of a request that matches only the record
 Invariants: a request that matches is appended and answered as ``handlers/produce.py`` does it; all checks of the
 records are those of the log. What is not the plain case (acks=0, transactions, a topic whose acknowledgements wait for
 a sync, a log that is closed, quotas) returns None before anything is changed and goes the general way. The pattern was
-made by encoding what was decoded and comparing it with what came, so no field is overlooked. Loop thread only.
+made by encoding what was decoded and comparing it with what came, so no field is overlooked. One moment differs: while
+a topic's deletion waits for the disk, a pattern still appends, as requests by topic id do, where a request by name is
+told that the topic is unknown already. Loop thread only.
 """
 
 from __future__ import annotations
