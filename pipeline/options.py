@@ -210,8 +210,8 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     paths = tuple(path.strip() for path in given.get("path", "").split(",") if path.strip())
     if not paths:
         raise OptionError(
-            "option path is missing: expected the data directories (log.dirs), comma separated; of a table made by CREATE "
-            "TABLE Spark passes no options to its reader: make it a TEMPORARY VIEW"
+            "option path is missing: expected the data directories (log.dirs), comma separated; "
+            "Spark passes no options of a table made by CREATE TABLE to its reader: make it a TEMPORARY VIEW"
         )
     return paths
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from pipeline.audit_table import Comparison
 from pipeline.jobs.audit import SUMMED, AuditResult, PartitionAudit
+from pipeline.jobs.errors import BadRequestError
 
 SHOWN_FINDINGS = 20
 LABELS = {
@@ -115,6 +116,16 @@ def _partition_json(partition: PartitionAudit) -> dict[str, Any]:
             for c in partition.comparisons
         ],
     }  # fmt: skip
+
+
+def make_report_directory(directory: str) -> None:
+    """The directory of a report, made if missing. Raises BadRequestError where it cannot be written."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise BadRequestError(f"--report {directory}: {error.strerror}; expected a directory to write to") from error
+    if not os.access(directory, os.W_OK):
+        raise BadRequestError(f"--report {directory}: expected a directory that can be written")
 
 
 def write_report(result: AuditResult, directory: str) -> list[str]:

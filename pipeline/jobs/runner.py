@@ -1,12 +1,13 @@
 """Runs a job's tasks: on Spark as a DataFrame of plan rows through ``mapInArrow``, or in this process.
 
-    plan row      task number, name, size in bytes, the task itself (pickled)
+    plan row      task number; the tasks themselves (pickled) are broadcast
     commit row    task number, whether it went well, result (pickled) or the error's one line
 
-One partition per task, so that Spark spreads and repeats them one by one. An error the user can do something about
-(PipelineError, KafkaError, OSError) comes back as a commit row and is raised in the driver with its own words; anything
-else is our mistake and fails the Spark job with its stack trace. A worker's function must be a module's: it is pickled
-by name.
+One partition per task, so that Spark spreads and repeats them one by one. The plan rows are a range that the JVM makes
+by itself: rows of an RDD would pass through a Python worker before they come to the one that works. An error the user
+can do something about (PipelineError, KafkaError, OSError) comes back as a commit row and is raised in the driver with
+its own words; anything else is our mistake and fails the Spark job with its stack trace. A worker's function must be a
+module's: it is pickled by name.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COMMIT_SCHEMA = "task int, ok boolean, result binary"
-PLAN_SCHEMA = "task int, name string, size bigint, plan binary"
 _POLL_S = 0.5
 _SETTINGS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
@@ -108,20 +108,19 @@ def _on_spark(
 
 def commit_rows(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any]) -> DataFrame:
     """The DataFrame whose rows are commit rows; each task runs when its partition is computed."""
-    rows = [(number, task.name, task.size, pickle.dumps(task.plan)) for number, task in enumerate(tasks)]
-    plan = spark.createDataFrame(spark.sparkContext.parallelize(rows, len(rows)), PLAN_SCHEMA)
+    plans = spark.sparkContext.broadcast([pickle.dumps(task.plan) for task in tasks])
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         for batch in batches:
-            for row in batch.to_pylist():
-                number, ok, result = do_task(row["task"], row["plan"], work)
+            for number in batch.column(0).to_pylist():
+                _, ok, result = do_task(number, plans.value[number], work)
                 yield pa.RecordBatch.from_pydict(
                     {"task": pa.array([number], pa.int32()), "ok": [ok], "result": pa.array([result], pa.binary())}
                 )
 
-    return plan.mapInArrow(run, COMMIT_SCHEMA)
+    return spark.range(0, len(tasks), 1, numPartitions=len(tasks)).mapInArrow(run, COMMIT_SCHEMA)
 
 
 def _watch(context: Any, group: str, tasks: Sequence[Task], progress: Progress, done: threading.Event) -> None:
@@ -171,7 +170,8 @@ def start_spark(job: str, master: str) -> SparkSession:
         reason = _reason(error)
         if "master" in reason.lower():
             raise BadRequestError(f"Spark master {master}: {reason}") from error
-        raise JobError(f"Spark does not start on {master} (it needs Java 17 or newer): {reason}") from error
+        java = "it needs Java 17 or newer: apt-get install openjdk-17-jre-headless"
+        raise JobError(f"Spark does not start on {master} ({java}): {reason}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -219,9 +219,11 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _audit(arguments: argparse.Namespace) -> int:
     from pipeline.jobs.audit import AuditRequest, audit
-    from pipeline.jobs.audit_report import summary, write_report
+    from pipeline.jobs.audit_report import make_report_directory, summary, write_report
 
     request = AuditRequest(_source(arguments), table=arguments.table, records=not arguments.quick)
+    if arguments.report is not None:
+        make_report_directory(arguments.report)  # an audit may take hours: not to be lost for a wrong name
     found = audit(_spark(arguments), request, _progress(arguments))
     if arguments.report is not None:
         write_report(found, arguments.report)

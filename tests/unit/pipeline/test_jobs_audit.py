@@ -24,7 +24,7 @@ from pipeline.audit_segment import SegmentPlan
 from pipeline.errors import TopicRecreatedError
 from pipeline.jobs import audit as audit_job
 from pipeline.jobs.audit import AuditRequest, AuditResult, PartitionAudit, audit
-from pipeline.jobs.audit_report import as_json, findings, summary, write_report
+from pipeline.jobs.audit_report import as_json, findings, make_report_directory, summary, write_report
 from pipeline.jobs.compact import CompactRequest, compact
 from pipeline.jobs.errors import BadRequestError, JobError
 from pipeline.jobs.export import ExportRequest, export
@@ -378,6 +378,13 @@ def test_a_table_without_a_version_is_refused(data: DataDirectory, tmp_path: Pat
 
 
 # ---- the report
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_audit(tmp_path: Path) -> None:
+    file = tmp_path / "taken"
+    file.write_text("")
+    with pytest.raises(BadRequestError, match=r"--report .*taken/report: Not a directory; expected a directory"):
+        make_report_directory(str(file / "report"))
 
 
 def test_the_report_has_text_numbers_and_pictures(data: DataDirectory, tmp_path: Path) -> None:
