@@ -182,7 +182,7 @@ def test_compiled_digests_are_those_of_the_libraries(keys: list[bytes], seed: in
 
 
 @settings(deadline=None)
-@given(data=st.binary(max_size=100), start=st.integers(0, 9))
+@given(data=st.binary(max_size=900) | st.binary(min_size=3000, max_size=7000), start=st.integers(0, 9))
 def test_both_checksum_kernels_are_crc32c(data: bytes, start: int) -> None:
     from log.records import intrinsics
 
