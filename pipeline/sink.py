@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.errors import OptionError, PipelineError
 from pipeline.sink_options import SinkOptions, parse_sink_options
-from pipeline.staging import StagedFile, TaskIdentity, remove_files, remove_published
+from pipeline.staging import StagedFile, TaskIdentity, begin_run, end_run, remove_files, remove_published
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,9 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the batch, unless it is already; runs in the driver. Raises PublishError, StagingError."""
-        _commit(self._tasks.options, _staged(messages), batchId)
+        staged = _staged(messages)
+        for writer in {file.task.writer for file in staged}:  # the query: one, or none without tasks
+            _publish(self._tasks.options, writer, batchId, staged=staged, is_last=False)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Remove what was staged for a batch that failed."""
@@ -84,34 +86,35 @@ class TidelogBatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame once."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        """Raises OptionError."""
+        """Made in the driver when the job begins. Raises OptionError, StagingError."""
         if overwrite:
             raise OptionError('mode overwrite: a log is only appended to, expected mode("append")')
         self._tasks = _TaskWriter(options, schema, streaming=False)
         self._writer = self._tasks.options.application or str(uuid.uuid4())
+        self._run = begin_run(self._tasks.options.staging, self._writer, self._tasks.options.version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; runs in an executor. Raises PipelineError."""
         context = _context()
-        task = TaskIdentity(self._writer, self._tasks.options.version, context.partitionId(), context.attemptNumber())
-        return self._tasks.stage(iterator, task)
+        version, partition, attempt = self._tasks.options.version, context.partitionId(), context.attemptNumber()
+        return self._tasks.stage(iterator, TaskIdentity(self._writer, version, partition, attempt, self._run))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish; runs in the driver. Raises PublishError, StagingError."""
         options = self._tasks.options
-        _commit(options, _staged(messages), options.version, is_last=options.application is None)
+        is_last = options.application is None
+        _publish(options, self._writer, options.version, staged=_staged(messages), is_last=is_last)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what was staged for a write that failed."""
-        remove_files(_staged(messages))
+        """Remove what was staged for a write that failed, and the place where tasks that still run would stage."""
+        end_run(self._tasks.options.staging, self._writer, self._tasks.options.version, self._run)
 
 
-def _commit(options: SinkOptions, staged: Sequence[StagedFile], batch_id: int, *, is_last: bool = False) -> None:
+def _publish(options: SinkOptions, writer: str, batch_id: int, *, staged: Sequence[StagedFile], is_last: bool) -> None:
     from pipeline.sink_commit import Publication, publish
 
-    for writer in {file.task.writer for file in staged}:
-        publish(options, Publication(writer, batch_id, tuple(staged), is_last))
-        remove_published(options.staging, writer, batch_id)
+    publish(options, Publication(writer, batch_id, tuple(staged), is_last))
+    remove_published(options.staging, writer, batch_id)
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:

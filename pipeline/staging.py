@@ -1,18 +1,28 @@
 """Where the sink's tasks leave ready-made record batches until the driver publishes them.
 
-    <stagingPath>/<writer's name>/<batch id, 20 digits>/<partition>-<attempt>-<random>.batches
+    <stagingPath>/<writer's name>/<batch id, 20 digits>/[<run>/]<partition>-<attempt>-<random>.batches
 
 One file per task attempt: magic 2 batches one behind the other, for whatever topic-partitions its rows had. A file is
 written under ``.part``, synced, renamed and its directory synced, so a name that ends in ``.batches`` is whole. What
-lies in it is told by the commit message (:class:`StagedAttempt`), which only the attempt that Spark counts delivers:
+lies in it is told by the commit message (:class:`StagedFile`), which only the attempt that Spark counts delivers:
 files of other attempts, of killed workers and of killed drivers are never looked at, and go with their directory
 once their batch id, or a later one, is published.
+
+A batch write is a run of its own (``begin_run``), also where another one has the same ``txnAppId`` and ``txnVersion``.
+Its directory is made by the driver, never by a task, and a run that fails is ended by taking the directory away:
+renamed, then removed. Spark names to a failing driver only the attempts that had reported; of the others, one that
+had staged goes with the directory, one that is being written finds its name gone (its file already is), and one that
+comes later finds no place to begin. So nothing stays and nothing has to be waited for.
+
+A stream's driver hears of a batch only when its tasks are done, so there each task makes the directory where it is
+missing. A batch that failed is tried again under its number, and what the failed try left goes when that is published.
 
 The random part keeps an attempt of a killed driver, still running somewhere, apart from the same attempt made again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -28,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 _DIGITS = 20
 _WHOLE, _PART = ".batches", ".part"
+_GONE = ".removed"
+#: A directory is made beside one that is being removed, or receives a last file while it is: once, hardly twice.
+_TRIES = 10
 
 
 class StagingError(PipelineError):
@@ -47,12 +60,14 @@ class BatchAddress:
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """Who stages: ``writer`` names the query or the batch write, ``batch_id`` its batch, the rest the task attempt."""
+    """Who stages: ``writer`` names the query or the batch write, ``batch_id`` its batch, the rest the task attempt.
+    ``run`` is the batch write's run, empty in a stream."""
 
     writer: str
     batch_id: int
     partition: int
     attempt: int
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +96,30 @@ class StagedFile:
 
 
 def directory_of(staging: Path, writer: str, batch_id: int) -> Path:
-    """Where the attempts of one batch lie."""
+    """Where the attempts of one batch, or its runs, lie."""
     return staging / writer / f"{batch_id:0{_DIGITS}d}"
+
+
+def begin_run(staging: Path, writer: str, batch_id: int) -> str:
+    """Make a directory for one batch write and return the run's name. Raises StagingError."""
+    run = secrets.token_hex(8)
+    directory = directory_of(staging, writer, batch_id) / run
+    try:
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError):  # the end of another run took an empty parent away
+                directory.mkdir(parents=True)
+                return run
+    except OSError as error:
+        raise StagingError(f"cannot stage below {staging}: {error}") from error
+    raise StagingError(f"cannot stage below {staging}: {directory.parent} is being removed")
+
+
+def end_run(staging: Path, writer: str, batch_id: int, run: str) -> None:
+    """Give a batch write up: every file of the run goes, and none can come. What cannot be removed is logged."""
+    directory = directory_of(staging, writer, batch_id)
+    _remove_directory(directory / run)
+    _remove_empty(directory)
+    _remove_empty(staging / writer)
 
 
 class StagingFile:
@@ -93,6 +130,7 @@ class StagingFile:
         self._task = task
         self._path: Path | None = None
         self._descriptor = -1
+        self._is_whole = False
         self._size = 0
         self._batches: list[BatchAddress] = []
 
@@ -102,6 +140,7 @@ class StagingFile:
     def __exit__(self, *_error: object) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
+        if self._path is not None and not self._is_whole:
             self._part().unlink(missing_ok=True)
 
     def append(self, topic: str, partition: int, batch: Buffer, records: int) -> None:
@@ -126,15 +165,24 @@ class StagingFile:
             os.close(self._descriptor)
             self._descriptor = -1
             self._part().rename(self._path)
+            self._is_whole = True
             _sync_directory(self._path.parent)
+        except FileNotFoundError as error:
+            raise StagingError(f"cannot stage {self._path}: the write was given up meanwhile") from error
         except OSError as error:
             raise StagingError(f"cannot stage {self._path}: {error}") from error
         return StagedFile(self._task, self._path, tuple(self._batches))
 
     def _open(self) -> None:
         task = self._task
-        directory = directory_of(self._staging, task.writer, task.batch_id)
-        directory.mkdir(parents=True, exist_ok=True)
+        directory = directory_of(self._staging, task.writer, task.batch_id) / task.run
+        if not task.run:
+            directory.mkdir(parents=True, exist_ok=True)
+        elif not directory.is_dir():
+            raise StagingError(
+                f"staging directory {directory} of this write is not there: "
+                "the write was given up, or stagingPath is not shared by driver and executors"
+            )
         self._path = directory / f"{task.partition:05d}-{task.attempt}-{secrets.token_hex(6)}{_WHOLE}"
         self._descriptor = os.open(self._part(), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
@@ -165,19 +213,38 @@ def remove_published(staging: Path, writer: str, batch_id: int) -> None:
     """
     home = staging / writer
     for directory in _batch_directories(home):
-        if int(directory.name) <= batch_id:
-            shutil.rmtree(directory, onerror=_log_unremovable)
-    if home.is_dir() and not any(home.iterdir()):
-        home.rmdir()
+        if int(directory.name.partition(".")[0]) <= batch_id:
+            _remove_directory(directory)
+    _remove_empty(home)
 
 
 def _batch_directories(home: Path) -> Iterator[Path]:
     if home.is_dir():
-        yield from (path for path in sorted(home.iterdir()) if path.name.isdecimal() and path.is_dir())
+        yield from (
+            path for path in sorted(home.iterdir()) if path.name.partition(".")[0].isdecimal() and path.is_dir()
+        )
 
 
-def _log_unremovable(_function: object, path: str, error: object) -> None:
-    logger.warning("published staging %s stays: %s", path, error)
+def _remove_directory(directory: Path) -> None:
+    """Take a directory's name away, so that nothing can be made below it, then what is in it."""
+    gone = directory.with_name(f"{directory.name.partition('.')[0]}.{secrets.token_hex(6)}{_GONE}")
+    try:
+        directory.rename(gone)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        logger.warning("staging %s stays: %s", directory, error)
+        return
+    for _ in range(_TRIES):  # a file whose making had begun under the old name may still come
+        shutil.rmtree(gone, ignore_errors=True)
+        if not gone.exists():
+            return
+    logger.warning("staging %s stays: it cannot be removed", gone)
+
+
+def _remove_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):  # not there, or in use by another run
+        directory.rmdir()
 
 
 def in_order(files: Sequence[StagedFile]) -> list[StagedFile]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from pipeline.staging import (
     StagingError,
     StagingFile,
     TaskIdentity,
+    begin_run,
     directory_of,
+    end_run,
     in_order,
     remove_files,
     remove_published,
@@ -63,6 +67,75 @@ def test_publishing_removes_this_batch_and_those_before(tmp_path: Path) -> None:
     remove_published(tmp_path, "query", 3)
     assert not (tmp_path / "query").exists()
     remove_published(tmp_path, "query", 3)
+
+
+def run_of(root: Path, *, partition: int = 0, run: str, batch_id: int = 3) -> StagingFile:
+    return StagingFile(root, TaskIdentity("query", batch_id, partition, 0, run))
+
+
+def test_a_run_that_ends_leaves_nothing_whatever_its_tasks_did(tmp_path: Path) -> None:
+    run = begin_run(tmp_path, "query", 3)
+    with run_of(tmp_path, run=run) as reported:
+        reported.append("t", 0, b"x", 1)
+        reported.finish()
+    killed = run_of(tmp_path, run=run, partition=1)
+    killed.append("t", 0, b"x", 1)  # and never left
+    with run_of(tmp_path, run=run, partition=2) as late, run_of(tmp_path, run=run, partition=3) as later:
+        late.append("t", 0, b"x", 1)
+        end_run(tmp_path, "query", 3, run)
+        assert list(tmp_path.iterdir()) == []
+        late.append("t", 0, b"y", 1)
+        with pytest.raises(StagingError, match="the write was given up meanwhile"):
+            late.finish()
+        with pytest.raises(StagingError, match="is not there: the write was given up, or stagingPath is not shared"):
+            later.append("t", 0, b"x", 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_of_one_application_and_version_do_not_meet(tmp_path: Path) -> None:
+    failed, working = (begin_run(tmp_path, "query", 3) for _ in range(2))
+    with run_of(tmp_path, run=working) as file:
+        file.append("t", 0, b"x", 1)
+        end_run(tmp_path, "query", 3, failed)
+        end_run(tmp_path, "query", 3, failed)
+        staged = file.finish()
+    assert staged.read(staged.batches[0]) == b"x"
+    remove_published(tmp_path, "query", 3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_driver_was_removing_goes_with_the_next_batch(tmp_path: Path) -> None:
+    stage(tmp_path, batch_id=1)
+    directory = directory_of(tmp_path, "query", 1)
+    directory.rename(f"{directory}.0123456789ab.removed")
+    stage(tmp_path, batch_id=3)
+    remove_published(tmp_path, "query", 2)
+    assert [path.name for path in (tmp_path / "query").iterdir()] == [f"{3:020d}"]
+
+
+def test_a_run_that_has_no_place_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StagingError, match=r"cannot stage below .*file: "):
+        begin_run(tmp_path / "file", "query", 0)
+
+
+def test_files_are_made_and_removed_at_once_without_rest(tmp_path: Path) -> None:
+    """Tasks that begin, write and finish while their run ends; whichever comes first, nothing stays."""
+
+    def task(run: str, number: int) -> None:
+        with contextlib.suppress(StagingError), run_of(tmp_path, run=run, partition=number) as file:
+            file.append("t", 0, b"x" * 100, 1)
+            file.finish()
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            run = begin_run(tmp_path, "query", 3)
+            tasks = [pool.submit(task, run, number) for number in range(4)]
+            tasks[0].result()
+            end_run(tmp_path, "query", 3, run)
+            for each in tasks:
+                each.result()
+            assert files_below(tmp_path) == []
 
 
 def test_files_of_a_failed_batch_are_removed(tmp_path: Path) -> None:
