@@ -10,9 +10,13 @@ that fails goes offline for good (until restart); the others serve.
 Deleting is done when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
 partition may be made anew; its files go after ``file.delete.delay.ms``.
 
-The manager's lock guards the tables and the opening of logs; it is never held across an fsync or a recovery. Methods
-may be called by any thread; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``) belong
-in a worker.
+The manager's lock guards the table of partitions alone; each entry has a lock of its own, under which its log is opened
+and deleted, so a log whose indices are built anew keeps nobody waiting who wants another one. Order: the entry's lock,
+then the manager's. An entry that was deleted while somebody waited for its lock says so, and is looked up again.
+Deleting waits for an opening of that very log: it works on files of that name.
+
+Methods may be called by any thread; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``)
+belong in a worker.
 """
 
 from __future__ import annotations
@@ -61,16 +65,20 @@ TopicConfigs = Callable[[str], LogConfig | None]
 
 
 class _Entry:
-    """A partition that has a directory: its log once opened, or why it cannot be."""
+    """A partition that has a directory: its log once opened, or why it cannot be. See the module for ``lock``."""
 
-    __slots__ = ("clean", "directory", "error", "log", "path")
+    __slots__ = ("clean", "directory", "error", "is_gone", "lock", "log", "path", "topic_id")
 
-    def __init__(self, directory: LogDirectory, path: str, *, clean: bool) -> None:
+    def __init__(self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None) -> None:
+        """``topic_id``: whose log it is to be when it is new, whoever opens it first."""
         self.directory = directory
         self.path = path
+        self.topic_id = topic_id
         self.clean = clean
         self.log: UnifiedLog | None = None
         self.error: KafkaError | None = None
+        self.lock = threading.Lock()
+        self.is_gone = False
 
 
 class LogDirectory:
@@ -124,7 +132,7 @@ class LogDirectory:
         """Take the offsets of the open logs over what the files said; closed logs have not moved."""
         for partition, entry in entries:
             log = entry.log
-            if log is None or entry.directory is not self:
+            if log is None or entry.is_gone or entry.directory is not self:
                 continue
             self.recovery_points[partition] = log.recovery_point
             self.high_watermarks[partition] = log.high_watermark
@@ -173,7 +181,7 @@ class LogManager:
         self._recovery_threads = recovery_threads
         self._file_system = file_system
         self._time = time
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._entries: dict[TopicPartition, _Entry] = {}
         self._configs: TopicConfigs = lambda _: None
         self._retention_clock = RetentionClock(time)
@@ -245,7 +253,8 @@ class LogManager:
         started = self._time.monotonic_ms()
 
         def recover(partition: TopicPartition, entry: _Entry) -> None:
-            self._load(partition, entry, progress=progress)
+            with entry.lock:
+                self._load(partition, entry, progress=progress)
             progress.log_done()
 
         with ThreadPoolExecutor(self._recovery_threads * len(self.directories), "recovery") as pool:
@@ -284,13 +293,13 @@ class LogManager:
 
         Raises KafkaStorageError (also for a log that could not be loaded), InconsistentTopicIdError.
         """
-        entry = self._entries.get(partition)
-        if entry is None:
-            return None
-        if entry.log is not None:
-            return entry.log
-        with self._lock:
-            return self._load(partition, entry).log or _refuse(entry)
+        while (entry := self._entries.get(partition)) is not None:
+            if entry.log is not None:
+                return entry.log
+            with entry.lock:
+                if not entry.is_gone:
+                    return self._load(partition, entry).log or _refuse(entry)
+        return None
 
     def get_or_create_log(
         self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, *, is_new: bool = False
@@ -300,18 +309,21 @@ class LogManager:
         With a directory offline, a log that is not found may lie there: unless ``is_new`` says that the topic was made
         just now, that is refused. Raises KafkaStorageError, InconsistentTopicIdError.
         """
-        with self._lock:
+        while True:
             entry = self._entries.get(partition)
             if entry is None:
-                entry = self._entries[partition] = self._make_entry(partition, is_new=is_new)
-            if entry.log is None:
-                self._load(partition, entry, topic_id, config)
-            log = entry.log or _refuse(entry)
-            if log.config is not config:
-                log.update_config(config)
-            return log
+                with self._lock:
+                    entry = self._entries.get(partition) or self._make_entry(partition, topic_id, is_new=is_new)
+                    self._entries[partition] = entry
+            with entry.lock:
+                if entry.is_gone:
+                    continue
+                log = self._load(partition, entry, topic_id, config).log or _refuse(entry)
+                if log.config is not config:
+                    log.update_config(config)
+                return log
 
-    def _make_entry(self, partition: TopicPartition, *, is_new: bool) -> _Entry:
+    def _make_entry(self, partition: TopicPartition, topic_id: bytes | None, *, is_new: bool) -> _Entry:
         online = [directory for directory in self.directories if directory.is_online]
         offline = [directory.path for directory in self.directories if not directory.is_online]
         if not online or (offline and not is_new):
@@ -321,7 +333,7 @@ class LogManager:
         path = os.path.join(directory.path, partition.directory_name)
         self._file_system.make_directory(path)
         directory.forget(partition)
-        return _Entry(directory, path, clean=True)
+        return _Entry(directory, path, clean=True, topic_id=topic_id)
 
     def _load(
         self,
@@ -332,7 +344,8 @@ class LogManager:
         *,
         progress: RecoveryProgress | None = None,
     ) -> _Entry:
-        """Open the log into ``entry``, or note there why not (asking again tells the same without trying)."""
+        """Open the log into ``entry``, or note there why not (asking again tells the same without trying). Under the
+        entry's lock."""
         if entry.log is None and entry.error is None and entry.directory.is_online:
             try:
                 entry.log = self._open(partition, entry, topic_id, config, progress)
@@ -357,7 +370,7 @@ class LogManager:
                 config or self._configs(partition.topic) or self.default_config,
                 self.environment,
                 directory.state,
-                topic_id=topic_id,
+                topic_id=entry.topic_id if topic_id is None else topic_id,
                 log_start_offset=directory.start_offsets.get(partition, 0),
                 recovery_point=directory.recovery_points.get(partition, 0),
                 clean=entry.clean,
@@ -370,27 +383,24 @@ class LogManager:
     def delete_log(self, partition: TopicPartition) -> bool:
         """Remove a partition; False when there is none. Its name is free when this returns. Raises
         KafkaStorageError."""
-        with self._lock:
-            entry = self._entries.get(partition)
-            if entry is None:
-                return False
+        while (entry := self._entries.get(partition)) is not None:
+            with entry.lock:
+                if entry.is_gone:
+                    continue
+                if entry.log is not None:
+                    entry.log.abandon()
+                path = os.path.join(entry.directory.path, name_aside(partition, DELETE_DIRECTORY_SUFFIX))
+                if entry.directory.is_online:
+                    self._file_system.rename(entry.path, path)
+                with self._lock:
+                    entry.is_gone = True
+                    del self._entries[partition]
+                    entry.directory.forget(partition)
             config = entry.log.config if entry.log is not None else self.default_config
-            if entry.log is not None:
-                entry.log.abandon()
-            gone = name_aside(partition, DELETE_DIRECTORY_SUFFIX)
-            path = os.path.join(entry.directory.path, gone)
-            if entry.directory.is_online:
-                self._file_system.rename(entry.path, path)
-            del self._entries[partition]
-            entry.directory.forget(partition)
-
-        def delete() -> None:
-            if entry.log is not None:
-                entry.log.release_files()
-            self._file_system.remove_directory(path)
-
-        self.environment.deletions.schedule(config.file_delete_delay_ms, delete)
-        return True
+            delete = partial(_remove_deleted, self._file_system, entry.log, path)
+            self.environment.deletions.schedule(config.file_delete_delay_ms, delete)
+            return True
+        return False
 
     def open_logs(self) -> Iterator[UnifiedLog]:
         """The logs that somebody has asked for so far, in online directories."""
@@ -427,21 +437,21 @@ class LogManager:
         return count
 
     def _retain(self, partition: TopicPartition, entry: _Entry, now_ms: int) -> int:
-        log = entry.log
-        if log is not None:
-            log.producer_state.remove_expired(log.lock)
-            return log.delete_old_segments(now_ms)
-        with self._lock:
-            if entry.log is not None or entry.error is not None:
-                return 0
-            log = self._open(partition, entry)
-            log.update_high_watermark(log.log_end_offset)
-            count = log.delete_old_segments(now_ms)
-            if count:
-                entry.log = log  # what changed must be flushed before the next clean marker
-            else:
-                log.close()
-            return count
+        if entry.log is None:
+            with entry.lock:
+                if entry.is_gone or entry.error is not None:
+                    return 0
+                if entry.log is None:
+                    log = self._open(partition, entry)
+                    log.update_high_watermark(log.log_end_offset)
+                    count = log.delete_old_segments(now_ms)
+                    if count:
+                        entry.log = log  # what changed must be flushed before the next clean marker
+                    else:
+                        log.close()
+                    return count
+        entry.log.producer_state.remove_expired(entry.log.lock)
+        return entry.log.delete_old_segments(now_ms)
 
     def flush_dirty_logs(self) -> None:
         """Sync rolled segments, and whole logs whose ``flush.ms`` has passed. Call every second or so, in a worker."""
@@ -509,6 +519,13 @@ def _unsynced_bytes(file_system: FileSystem, partition: TopicPartition, entry: _
     below = [name for name, _ in segments if int(name[:20]) <= recovery_point]
     first = below[-1] if below else ""
     return sum(size for name, size in segments if name >= first)
+
+
+def _remove_deleted(file_system: FileSystem, log: UnifiedLog | None, path: str) -> None:
+    """The files of a deleted partition, in the directory that is called ``path`` now."""
+    if log is not None:
+        log.release_files()
+    file_system.remove_directory(path)
 
 
 def _close_cleanly(entry: _Entry) -> bool:
