@@ -27,6 +27,7 @@ from cleaner.log_to_clean import LogToClean
 from cleaner.offset_map import SIPHASH_ALGORITHM
 from cleaner.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch
 from cleaner.segment_writer import CleanedSegment, group_segments
+from cleaner.stretches import Stretch
 from log.segment import LogSegment
 from log.transaction_index import AbortedTxn
 
@@ -85,6 +86,15 @@ class RoundHooks:
 
     check: Callable[[int], None] = lambda _bytes: None
     progress: Callable[[int], None] = lambda _offset: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """Where a group of segments goes, and the state of the pass over transactions."""
+
+    target: CleanedSegment
+    transactions: TransactionRows
+    dry_run: bool
 
 
 class Cleaner:
@@ -213,7 +223,7 @@ class CleaningRound:
         finished = False
         try:
             for segment in group:
-                self._clean_segment(segment, ends[segment.base_offset], target, transactions, dry_run=dry_run)
+                self._clean_segment(segment, ends[segment.base_offset], _Copy(target, transactions, dry_run))
             changed = int(self._counts[at.STAT_BATCHES_CHANGED]) > changed_before
             new = target.finish(group[-1])
             if new is not None:
@@ -248,18 +258,35 @@ class CleaningRound:
             target.take_back(new)
             raise
 
-    def _clean_segment(
-        self, segment: LogSegment, end: int, target: CleanedSegment, transactions: TransactionRows, *, dry_run: bool
-    ) -> None:
-        position, read_before = 0, self._reader.bytes_read
-        for rows in self._reader.chunks(segment, end, self._index.first_ordinal(segment)):
+    def _clean_segment(self, segment: LogSegment, end: int, copy: _Copy) -> None:
+        """Read and filter what may stay of a segment, pass over the rest."""
+        position, ordinal = 0, self._index.first_ordinal(segment)
+        for stretch in self._index.vanished(segment, copy.transactions.last_offsets):
+            if stretch.start > position:
+                self._clean_span(segment, end, ordinal, (position, stretch.start), copy)
+            self._drop(stretch, copy)
+            position, ordinal = stretch.end, stretch.ordinal_end
+        if segment.size > position:
+            self._clean_span(segment, end, ordinal, (position, segment.size), copy)
+
+    def _drop(self, stretch: Stretch, copy: _Copy) -> None:
+        """Count a stretch of which nothing stays."""
+        self._hooks.check(0)
+        self._counts[at.STAT_RECORDS_READ] += stretch.ordinal_end - stretch.ordinal
+        self._counts[at.STAT_BATCHES_CHANGED] += stretch.batches
+        if not copy.dry_run:
+            copy.target.begin()
+
+    def _clean_span(self, segment: LogSegment, end: int, ordinal: int, span: tuple[int, int], copy: _Copy) -> None:
+        position, read_before = span[0], self._reader.bytes_read
+        for rows in self._reader.chunks(segment, end, ordinal, span):
             self._hooks.check(self._reader.bytes_read - read_before)
             read_before = self._reader.bytes_read
-            markers = self._engine.decide(self._reader.buffer, self._reader.table, rows, transactions)
+            markers = self._engine.decide(self._reader.buffer, self._reader.table, rows, copy.transactions)
             for number in markers:  # both lists are sorted alike
-                target.add_aborted(self._aborted[number])
+                copy.target.add_aborted(self._aborted[number])
             superseded = self._index.superseded(self._reader, rows)
-            position = self._filter(segment, position, rows, superseded, target, dry_run=dry_run)
+            position = self._filter(segment, position, rows, superseded, copy)
             self._report(self._reader.unreadable(rows))
 
     def _filter(
@@ -268,12 +295,10 @@ class CleaningRound:
         position: int,
         rows: tuple[int, int],
         superseded: tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], int],
-        target: CleanedSegment,
-        *,
-        dry_run: bool,
+        copy: _Copy,
     ) -> int:
         """Filter rows that begin at byte ``position`` of the segment's file; returns where the next ones begin."""
-        table = self._reader.table
+        table, target = self._reader.table, copy.target
         row = rows[0]
         while row < rows[1]:
             changed_before = int(self._counts[at.STAT_BATCHES_CHANGED])
@@ -291,9 +316,9 @@ class CleaningRound:
                 continue
             next_position = position + int(table[row:done, at.SIZE].sum())
             unchanged = int(self._counts[at.STAT_BATCHES_CHANGED]) == changed_before
-            if unchanged and (target.segment is None or dry_run):
+            if unchanged and (target.segment is None or copy.dry_run):
                 target.pass_over(segment, (position, next_position))
-            elif dry_run:
+            elif copy.dry_run:
                 target.pack(self._out, self._out_table, written, size)
             else:
                 target.write(self._out, self._out_table, written, size)

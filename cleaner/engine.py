@@ -147,6 +147,7 @@ class TransactionRows:
     ) -> None:
         self.aborted = np.array(sorted(aborted), np.int64).reshape(-1, 3)
         self.last_batches = np.array(sorted(last_batches), np.int64).reshape(-1, 2)
+        self.last_offsets = np.ascontiguousarray(self.last_batches[:, 0])
         self.fences = np.array(sorted(fences), np.int64).reshape(-1, 2)
         self.clock = clock
         self.open_producers: set[int] = set()  # of the reference

@@ -2,8 +2,8 @@
 
 Walks the dirty section once and leaves one bit per record. While the map holds all its keys, records of the clean
 section are looked up in it when the copy pass comes to them. When it does not, the keys go through hash ranges
-(``cleaner.spill``) and the clean section is walked here as well, so that every byte is read twice in the round,
-whatever the number of keys.
+(``cleaner.spill``) and the clean section is walked here as well, so that every byte is read twice in the round at
+most, whatever the number of keys. Stretches of which nothing stays are not read again (``cleaner.stretches``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cleaner.engine import ByteArray, Engine, IntegerArray, KeyMap, TransactionR
 from cleaner.errors import UnframedSegmentError
 from cleaner.segment_reader import SegmentReader
 from cleaner.spill import Bits, Spill
+from cleaner.stretches import Stretch, Stretches
 from log.segment import LogSegment
 
 
@@ -45,6 +46,7 @@ class KeyIndex:
         self._dirty = Bits(directory)
         self._spill: Spill | None = None
         self._first_ordinals: dict[int, int] = {}
+        self._stretches = Stretches()
         self._keys: IntegerArray = np.zeros((0, 3), np.int64)
         self.unframed: dict[int, UnframedSegmentError] = {}
         self.utilization = 0.0
@@ -81,12 +83,13 @@ class KeyIndex:
             self._first_ordinals[segment.base_offset] = ordinal
             before = reader.bytes_read
             try:
-                for rows in reader.chunks(segment, end, ordinal):
+                for rows in reader.chunks(segment, end, ordinal, (0, segment.size)):
                     self._check(reader.bytes_read - before)
                     before = reader.bytes_read
                     bits.reserve(reader.ordinal - first)
                     self._engine.decide(reader.buffer, reader.table, rows, transactions)
                     self._put(reader.buffer, self._parse(reader, rows))
+                    self._stretches.note(segment.base_offset, reader.position, reader.table[slice(*rows)])
             except UnframedSegmentError as error:
                 self.unframed[segment.base_offset] = error
             ordinal = reader.ordinal
@@ -111,14 +114,20 @@ class KeyIndex:
     def superseded(self, reader: SegmentReader, rows: tuple[int, int]) -> tuple[ByteArray, int]:
         """Bits and their bias for rows that ``reader`` handed out in the copy pass."""
         first = int(reader.table[rows[0], at.ORDINAL]) if rows[1] > rows[0] else 0
-        if first >= at.DIRTY_ORDINALS:
-            return self._dirty.array, at.DIRTY_ORDINALS
-        if self._spill is not None:
-            return self._clean.array, 0
+        if first >= at.DIRTY_ORDINALS or self._spill is not None:
+            return self._bits_of(first)
         bits: ByteArray = np.zeros((reader.ordinal - first) // 8 + 1, np.uint8)
         count = self._parse(reader, rows)
         self._map.look_up(reader.buffer, self._keys, count, bits, first)
         return bits, first
+
+    def _bits_of(self, ordinal: int) -> tuple[ByteArray, int]:
+        return (self._dirty.array, at.DIRTY_ORDINALS) if ordinal >= at.DIRTY_ORDINALS else (self._clean.array, 0)
+
+    def vanished(self, segment: LogSegment, last_offsets: IntegerArray) -> list[Stretch]:
+        """Stretches of ``segment`` that need not be read again; see :meth:`Stretches.vanished`."""
+        bits = self._bits_of(self.first_ordinal(segment))
+        return self._stretches.vanished(segment.base_offset, bits, last_offsets)
 
     def first_ordinal(self, segment: LogSegment) -> int:
         """The ordinal the copy pass begins a segment with: the index pass's, or any for a clean one not walked."""

@@ -105,6 +105,11 @@ class SegmentReader:
         return self._step.ordinal
 
     @property
+    def position(self) -> int:
+        """The byte of the segment's file that is the buffer's first."""
+        return self._step.position
+
+    @property
     def bytes_read(self) -> int:
         """Bytes of batches handed out so far."""
         return self._step.bytes_read
@@ -114,14 +119,17 @@ class SegmentReader:
         if self._helper is not None:
             self._helper.shutdown()
 
-    def chunks(self, segment: LogSegment, next_base_offset: int, ordinal: int) -> Iterator[tuple[int, int]]:
+    def chunks(
+        self, segment: LogSegment, next_base_offset: int, ordinal: int, span: tuple[int, int]
+    ) -> Iterator[tuple[int, int]]:
         """The rows of ``table`` to work on, step by step. ``ordinal`` is the first record's; ``self.ordinal`` goes on.
 
+        ``span``: the bytes of the segment to read, from the beginning of a batch to the end of one.
         Raises UnframedSegmentError, KafkaStorageError when the file was closed.
         """
         self._ordinal, self._segment = ordinal, segment.base_offset
         self._step = replace(self._step, ordinal=ordinal)
-        steps = self._steps(segment, next_base_offset)
+        steps = self._steps(segment, next_base_offset, span)
         if self._helper is None:
             for step in steps:
                 self._step = step
@@ -137,13 +145,13 @@ class SegmentReader:
             wait([pending])
             steps.close()
 
-    def _steps(self, segment: LogSegment, next_base_offset: int) -> Generator[Step, None, None]:
+    def _steps(self, segment: LogSegment, next_base_offset: int, span: tuple[int, int]) -> Generator[Step, None, None]:
         """A step's buffer and table stay as they are until the step after the next is asked for."""
         offsets = (segment.base_offset, next_base_offset)
         shared = segment.records.shared
         shared.retain()
         try:
-            position, size = 0, segment.size
+            position, size = span
             while position < size:
                 self._chunk, self._ahead = self._ahead, self._chunk
                 chunk = self._chunk

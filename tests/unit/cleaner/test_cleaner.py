@@ -563,7 +563,7 @@ def test_reader_with_the_old_file_reads_on(tmp_path: Path, engine: Engine) -> No
     promised.release()
 
 
-def test_many_keys_read_every_byte_twice_and_write_it_once(tmp_path: Path, engine: Engine) -> None:
+def test_many_keys_read_every_byte_at_most_twice_and_write_it_once(tmp_path: Path, engine: Engine) -> None:
     pairs = [(b"%d" % (n * 7919 % 400), b"v") for n in range(600)]
     log = filled(tmp_path, pairs[:300], pairs[300:])
     size = sum(segment.size for segment in log.segments)
@@ -572,7 +572,7 @@ def test_many_keys_read_every_byte_twice_and_write_it_once(tmp_path: Path, engin
 
     assert len(records_of(log)) == 400
     assert stats.spilled_bytes > 0
-    assert stats.bytes_read == 2 * size
+    assert size < stats.bytes_read <= 2 * size
     assert stats.bytes_written <= size
     assert stats.map_utilization == 1.0
 

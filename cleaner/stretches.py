@@ -1,0 +1,96 @@
+"""Stretches of a log in which no record stays: the copy pass passes over them without reading them again.
+
+The index pass notes each step it made: which bytes of which segment, which ordinals. When it is over, the superseded
+bits tell where every record has a later one. With few keys that is nearly all of a log. What a batch as such could
+keep it for (control batch, transaction, last sequence of an active producer, damage) keeps its stretch from being
+noted, or from being passed over; so nothing is decided here that ``decide`` and ``filter`` would decide otherwise.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+import numpy as np
+
+from cleaner import layout as at
+from cleaner.engine import ByteArray, IntegerArray
+from cleaner.layout import BatchState
+
+#: Of 64 bytes each. The rest of a longer log (100 GB in steps of 1 MB) is read twice.
+MOST_STRETCHES = 100_000
+_READABLE = (int(BatchState.PLAIN), int(BatchState.EXPANDED))
+_TRANSACTION = at.CONTROL_MASK | at.TRANSACTIONAL_MASK
+
+
+class Stretch(NamedTuple):
+    """Bytes ``start`` to ``end`` of a segment: their batches, the ordinals of their records (``ordinal_end`` is behind
+    the last) and their first and last offset.
+    """
+
+    start: int
+    end: int
+    ordinal: int
+    ordinal_end: int
+    first_offset: int
+    last_offset: int
+    batches: int
+
+
+class Stretches:
+    """The stretches of a round by segment. One thread."""
+
+    def __init__(self) -> None:
+        self._noted: dict[int, array[int]] = {}
+        self._left = MOST_STRETCHES
+
+    def note(self, segment: int, position: int, rows: IntegerArray) -> None:
+        """Take the rows of a step of the index pass, decided and parsed; byte 0 of their buffer is ``position``."""
+        if not self._left or not len(rows):
+            return
+        last = rows[-1]
+        readable = np.isin(rows[:, at.STATE], _READABLE).all()
+        if not readable or rows[:, at.DECISION].any() or (rows[:, at.ATTRIBUTES] & _TRANSACTION).any():
+            return
+        self._left -= 1
+        stretch = Stretch(
+            start=position + int(rows[0, at.POSITION]),
+            end=position + int(last[at.POSITION] + last[at.SIZE]),
+            ordinal=int(rows[0, at.ORDINAL]),
+            ordinal_end=int(last[at.ORDINAL] + last[at.COUNT]),
+            first_offset=int(rows[0, at.BASE_OFFSET]),
+            last_offset=int(last[at.BASE_OFFSET] + last[at.LAST_OFFSET_DELTA]),
+            batches=len(rows),
+        )
+        self._noted.setdefault(segment, array("q")).extend(stretch)
+
+    def vanished(self, segment: int, superseded: tuple[ByteArray, int], last_offsets: IntegerArray) -> list[Stretch]:
+        """The noted stretches of a segment, in order, of which nothing stays.
+
+        ``superseded``: bits and their bias. ``last_offsets``: int64, sorted, shape (n,): offsets whose batches stay
+        for their producers' sake.
+        """
+        noted = np.frombuffer(self._noted.get(segment, array("q")), np.int64).reshape(-1, len(Stretch._fields))
+        found = (Stretch(*row) for row in noted.tolist())
+        return [
+            stretch
+            for stretch in found
+            if _all_set(superseded[0], stretch.ordinal - superseded[1], stretch.ordinal_end - superseded[1])
+            and _none_within(last_offsets, stretch.first_offset, stretch.last_offset)
+        ]
+
+
+def _all_set(bits: ByteArray, first: int, end: int) -> bool:
+    """Whether the bits ``first`` to ``end`` - 1 are all set. The last byte is looked at first: it tells most often."""
+    if end <= first:
+        return True
+    head, tail = first >> 3, (end - 1) >> 3
+    behind, before = 0xFF >> (7 - ((end - 1) & 7)), 0xFF << (first & 7) & 0xFF
+    if head == tail:
+        return int(bits[head]) & behind & before == behind & before
+    edges = int(bits[tail]) & behind == behind and int(bits[head]) & before == before
+    return edges and bool((bits[head + 1 : tail] == 0xFF).all())
+
+
+def _none_within(offsets: IntegerArray, first: int, last: int) -> bool:
+    return int(np.searchsorted(offsets, first)) == int(np.searchsorted(offsets, last, "right"))

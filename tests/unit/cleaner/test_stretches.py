@@ -1,0 +1,133 @@
+"""Stretches that the copy pass does not read: found exactly, and passed over with equal bytes and counts."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleaner import layout as at
+from cleaner.cleaner import Cleaner, CleanerOptions
+from cleaner.engine import Engine, IntegerArray, ReferenceEngine, load_engine
+from cleaner.layout import BatchState
+from cleaner.stretches import Stretch, Stretches
+from tests.support.cleaning import NOW_MS, LogWriter, compacted, log_bytes, open_log, records_of, whole
+
+NOBODY: IntegerArray = np.zeros(0, np.int64)
+ENGINES = [ReferenceEngine(), load_engine()]
+
+
+def rows(*changes: dict[int, int]) -> IntegerArray:
+    """A batch for each argument: 10 records, 100 bytes, offsets and ordinals from 1,000 on; columns changed."""
+    table: IntegerArray = np.zeros((len(changes), at.COLUMNS), np.int64)
+    for number, row in enumerate(table):
+        row[at.POSITION], row[at.SIZE], row[at.COUNT] = 100 * number, 100, 10
+        row[at.BASE_OFFSET] = row[at.ORDINAL] = 1000 + 10 * number
+        row[at.LAST_OFFSET_DELTA] = 9
+        for column, value in changes[number].items():
+            row[column] = value
+    return table
+
+
+def vanished(table: IntegerArray, bits: int, last_offsets: IntegerArray = NOBODY) -> list[Stretch]:
+    """The stretches passed over when the low bits of ``bits`` are those of the records from 1,000 on."""
+    stretches = Stretches()
+    stretches.note(7, 5000, table)
+    array = np.frombuffer(bits.to_bytes(16, "little"), np.uint8)
+    return stretches.vanished(7, (array, 1000), last_offsets)
+
+
+def test_a_stretch_without_a_living_record_vanishes() -> None:
+    assert vanished(rows({}, {}), (1 << 20) - 1) == [Stretch(5000, 5200, 1000, 1020, 1000, 1019, 2)]
+
+
+@given(first=st.integers(0, 40), count=st.integers(0, 60), missing=st.none() | st.integers(0, 59))
+def test_every_record_must_be_superseded(first: int, count: int, missing: int | None) -> None:
+    bits = ((1 << count) - 1) << first
+    if missing is not None and missing < count:
+        bits &= ~(1 << (first + missing))
+    found = vanished(rows({at.ORDINAL: 1000 + first, at.COUNT: count}), bits)
+    assert bool(found) == (missing is None or missing >= count)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {at.STATE: int(BatchState.POISON)},
+        {at.STATE: int(BatchState.CONVERTED)},
+        {at.ATTRIBUTES: at.CONTROL_MASK},
+        {at.ATTRIBUTES: at.TRANSACTIONAL_MASK},
+        {at.DECISION: at.RETAIN_EMPTY},
+    ],
+)
+def test_what_may_stay_for_another_reason_is_read(change: dict[int, int]) -> None:
+    assert vanished(rows({}, change, {}), (1 << 30) - 1) == []
+
+
+@pytest.mark.parametrize(("last", "stays"), [(999, False), (1000, True), (1019, True), (1020, False)])
+def test_a_stretch_with_a_producers_last_batch_is_read(last: int, *, stays: bool) -> None:
+    found = vanished(rows({}, {}), (1 << 20) - 1, np.array([5, last, 5000], np.int64))
+    assert bool(found) != stays
+
+
+def test_only_so_many_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cleaner.stretches.MOST_STRETCHES", 2)
+    stretches = Stretches()
+    for segment in range(3):
+        stretches.note(segment, 0, rows({}))
+    bits = np.full(4, 0xFF, np.uint8)
+    assert [len(stretches.vanished(segment, (bits, 1000), NOBODY)) for segment in range(4)] == [1, 1, 0, 0]
+
+
+def write(directory: Path, seed: int) -> None:
+    """A log in which long stretches vanish, between what stays for all kinds of reasons."""
+    chance = random.Random(seed)
+    log = open_log(directory, compacted(segment_bytes=9000))
+    writer = LogWriter(log)
+    for number in range(220):
+        kind = chance.random()
+        pairs: list[Any] = [(b"%d" % chance.randrange(4), b"v" * chance.randrange(90)) for _ in range(3)]
+        if kind < 0.8:
+            writer.append(pairs, compression=chance.choice([0, 0, 0, 1, 3, 4]))
+        elif kind < 0.85:
+            writer.append([(b"only %d" % number, None)])
+        elif kind < 0.9:
+            writer.transactional(chance.randrange(2), pairs)
+        elif kind < 0.92:
+            writer.end(chance.randrange(2), commit=chance.random() < 0.5)
+        else:
+            writer.transactional(5, pairs, is_transactional=False)
+    for producer in range(2):
+        writer.end(producer, commit=True)
+    writer.roll()
+    log.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["reference", "kernels"])
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("map_bytes", [64 * 1024, 512])
+def test_with_and_without_them_a_round_leaves_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine, seed: int, map_bytes: int
+) -> None:
+    outcomes, read = [], []
+    write(tmp_path, seed)
+    for most in (0, 1000):
+        monkeypatch.setattr("cleaner.stretches.MOST_STRETCHES", most)
+        directory = tmp_path / f"cleaned-{most}"
+        shutil.copytree(tmp_path, directory, ignore=shutil.ignore_patterns("cleaned-*"))
+        log = open_log(directory, compacted(segment_bytes=9000))
+        log.update_high_watermark(log.log_end_offset)
+        options = CleanerOptions(map_bytes=map_bytes, io_buffer_bytes=1024)
+        facts = asdict(Cleaner(engine, options).clean(whole(log), NOW_MS))
+        read.append(facts.pop("bytes_read"))
+        outcomes.append((facts, log_bytes(log), records_of(log)))
+        log.close()
+    assert outcomes[0] == outcomes[1]
+    assert read[1] < read[0], "stretches vanish in this log"
