@@ -20,6 +20,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from pipeline.audit_reference import CHECKSUM_VERSION
 from pipeline.audit_table import Comparison
 from pipeline.jobs.audit import SUMMED, AuditResult, PartitionAudit
 from pipeline.jobs.errors import BadRequestError
@@ -82,7 +83,8 @@ def difference(comparison: Comparison) -> str:
 def as_json(result: AuditResult) -> dict[str, Any]:
     """Everything of the report, ready for JSON. Checksums are in hex."""
     return {
-        "format": "tidelog-audit 1",
+        "format": "tidelog-audit 2",
+        "checksum": f"tidelog-record-hash {CHECKSUM_VERSION}",
         "created": _moment(result.created_ms),
         "seconds": round(result.seconds, 3),
         "table": result.table,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +70,50 @@ def test_hashes_are_equal_for_good_and_damaged_sections(
         times = [append_time if append_time >= 0 else record.timestamp for record in records]
         hashes = [reference.record_hash(r.offset, time, r.key, r.value) for r, time in zip(records, times, strict=True)]
         assert found[1] == [[r.offset for r in records], times, hashes]
+
+
+def test_fields_of_every_length_hash_alike() -> None:
+    content = bytes(range(7, 207))
+    values: list[bytes | None] = [content[size % 3 : size % 3 + size] for size in range(150)]
+    places = np.arange(len(values)), np.arange(len(values)) * 1000
+    found = []
+    for engine in (kernels, reference):
+        hashes = np.zeros(len(values), np.uint64)
+        engine.hash_columns(places, column([None] * len(values)), column(values), hashes)
+        found.append(hashes.tolist())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 15, 16, 17, 31, 32, 33, 48, 49, 64, 100])
+def test_every_bit_of_a_field_counts(size: int) -> None:
+    value = bytes(range(size))
+    hashes = {reference.record_hash(5, 6, None, value), reference.record_hash(5, 6, value, None)}
+    for bit in range(8 * size):
+        changed = bytearray(value)
+        changed[bit // 8] ^= 1 << bit % 8
+        hashes.add(reference.record_hash(5, 6, None, bytes(changed)))
+    assert len(hashes) == 8 * size + 2
+
+
+def test_the_hash_tells_null_from_empty_and_key_from_value() -> None:
+    fields = [
+        (None, None),
+        (b"", None),
+        (None, b""),
+        (b"", b""),
+        (b"\0", b""),
+        (b"", b"\0"),
+        (b"a", b"b"),
+        (b"b", b"a"),
+    ]
+    fields += [(b"a", b"b"), (b"b", b"a")]
+    assert len({reference.record_hash(0, 0, *pair) for pair in fields}) == len(fields)
+
+
+def test_the_definition_of_the_checksum_is_that_of_its_version() -> None:
+    value = bytes(range(100))
+    assert reference.CHECKSUM_VERSION == 2
+    assert reference.record_hash(7, 1_700_000_000_000, b"key", value) == 0x315065408C220779
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(-1, 2**50), nullable_bytes, nullable_bytes), max_size=9))
