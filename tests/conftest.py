@@ -6,14 +6,14 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 
-# Machines are shared: how long an example takes says nothing. A failing example prints what replays it.
-settings.register_profile("tidelog", deadline=None, print_blob=True)
+# Machines are shared: how long an example takes to make or to run says nothing. A failing one prints what replays it.
+settings.register_profile("tidelog", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tidelog")
 
 

@@ -166,8 +166,12 @@ def test_status_lists_logs_that_nobody_has_opened_and_those_that_are_refused(tmp
         assert (first["topic_partition"], first["state"]) == ({"topic": "small", "partition": 0}, "idle")
         assert (first["dirty_bytes"], first["last_error"]) == (0, None)
         assert second["topic_partition"] == {"topic": "small", "partition": 1}
-        producer = Producer({"bootstrap.servers": process.bootstrap, "message.timeout.ms": 2000, "log_level": 0})
+        producer = Producer({"bootstrap.servers": process.bootstrap, "message.timeout.ms": 60_000, "log_level": 0})
         producer.produce("small", b"value", b"key", partition=1)
+        deadline = time.monotonic() + 30
+        while (refused := json.loads(get(process, "/compaction")[1])[1])["last_error"] is None:
+            assert time.monotonic() < deadline, "the log that cannot be opened is not told"
+            producer.poll(0.1)
+        producer.purge()
         producer.flush()
-        refused = json.loads(get(process, "/compaction")[1])[1]
         assert "begins with offset 0, which is not its name's" in refused["last_error"]

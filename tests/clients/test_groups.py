@@ -180,8 +180,7 @@ def test_groups_and_offsets_survive(fresh_broker: BrokerProcess, kill: bool, pro
         fresh_broker.start()
         assert committed(fresh_broker, topic, 4) == before
         write(fresh_broker, topic, 100)
-        until(lambda: sum(len(m.seen) for m in group) >= 300, lambda: poll_all(group))
-        assert shared(group, 4)
+        until(lambda: sum(len(m.seen) for m in group) >= 300 and shared(group, 4), lambda: poll_all(group))
     seen = [place for member in group for place in member.seen]
     assert len(seen) == len(set(seen)), "a record was read twice although its offset was committed"
 

@@ -18,6 +18,8 @@ from tests.support.broker import TidelogProcess
 DEADLINE_MS = 2_000
 HALF_OPEN = 5_000
 ROUND_TRIPS = 300
+#: Far above the hiccup of a busy machine; waiting for the 100 answers that nobody reads would never end.
+ROUND_TRIP_LIMIT_S = 10.0
 VALUE = b"x" * 500_000
 
 
@@ -98,7 +100,7 @@ def test_a_frame_that_trickles_in_is_closed(broker: TidelogProcess) -> None:
         connection.settimeout(0.1)
         started = time.monotonic()
         closed = False
-        while not closed and time.monotonic() - started < 10:
+        while not closed and time.monotonic() - started < raw_client.TIMEOUT_S:
             try:
                 connection.sendall(b"x")
                 closed = connection.recv(1) == b""
@@ -114,7 +116,7 @@ def test_a_reader_that_never_drains_is_closed_and_holds_no_memory(broker: Tidelo
     with raw_client.connect(broker.port) as connection:
         for number in range(100):
             connection.sendall(fetch(number))
-        assert round_trip_s(broker) < 1.0
+        assert round_trip_s(broker) < ROUND_TRIP_LIMIT_S
         assert resident_bytes(broker) - before < 10_000_000
         deadline = time.monotonic() + 15
         while time.monotonic() < deadline and open_sockets(broker) > 0:

@@ -57,7 +57,9 @@ def test_what_was_acknowledged_before_sigterm_is_kept(tmp_path: Path) -> None:
     producers = [Producer(broker.port) for _ in range(3)]
     for producer in producers:
         producer.start()
-    time.sleep(0.5)
+    while min(producer.acknowledged for producer in producers) < 0:
+        assert all(producer.is_alive() for producer in producers)
+        time.sleep(0.01)
     started = time.monotonic()
     broker.terminate()
     assert time.monotonic() - started < STOP_LIMIT_S

@@ -26,6 +26,7 @@ KILLS = 8
 LONGEST_WAIT_S = 0.004
 """A commit over twenty partitions takes about this long: the kill falls anywhere within it."""
 TIMEOUT_S = 30.0
+KILLED_TIMEOUT_S = 2.0
 
 
 def producer_of(broker: TidelogProcess) -> Producer:
@@ -43,7 +44,7 @@ def end(broker: TidelogProcess, producer: Producer, *, commit: bool, kill_after_
     if kill_after_s is not None:
         killer.start()
     try:
-        finish(2.0)
+        finish(TIMEOUT_S if kill_after_s is None else KILLED_TIMEOUT_S)
     except KafkaException:
         return False
     finally:
