@@ -146,11 +146,14 @@ class ConfigManager:
     # Change
 
     def replace(self, kind: int, name: str, texts: Mapping[str, str], validate_only: bool) -> None:
-        """Put these texts in place of all that was set on a resource. Raises KafkaErrors. Source: AlterConfigs."""
+        """Put these texts in place of all that was set on a resource. Raises KafkaErrors. Source: AlterConfigs.
+
+        In force when this returns, durable with the store's next sync: see ``broker/topic_changes.py``.
+        """
         self._change(kind, name, lambda _: dict(texts), validate_only)
 
     def alter(self, kind: int, name: str, changes: Iterable[Change], validate_only: bool) -> None:
-        """Change single keys of a resource. Raises KafkaErrors. Source: IncrementalAlterConfigs."""
+        """Change single keys, as ``replace`` does. Raises KafkaErrors. Source: IncrementalAlterConfigs."""
         listed = list(changes)
         config_def = self._config_def(kind)
         self._change(kind, name, lambda texts: apply_changes(config_def, texts, listed), validate_only)
@@ -233,7 +236,7 @@ class ConfigManager:
         """Store a resource's texts, then show them."""
         key = f"{CONFIGS_PREFIX}{kind.name.lower().replace('_', '-')}/{name}"
         value = json.dumps(texts, separators=(",", ":"), sort_keys=True).encode()
-        self._store.txn([], [Put(key, value)] if texts else [], [] if texts else [key])
+        self._store.txn([], [Put(key, value)] if texts else [], [] if texts else [key], sync=False)
         self._show(kind, name, texts)
 
     def _show(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:

@@ -1,19 +1,24 @@
-"""Creating and deleting topics without holding up the loop: what waits for the disk is done in a thread.
+"""Changing topics and configs without holding up the loop: what waits for the disk is done in a thread.
 
-    create   commit (in memory and in the WAL) -> sync in a thread -> first logs in a thread -> shown and answered
-    delete   commit, hidden from everybody      -> sync in a thread -> logs renamed away     -> name free, answered
+    create    commit (in memory and in the WAL) -> sync in a thread -> first logs in a thread -> shown and answered
+    widen     commit                            -> sync in a thread -> first logs in a thread -> shown and answered
+    delete    commit, hidden from everybody     -> sync in a thread -> logs renamed away     -> name free, answered
+    configs   commit, in force at once          -> sync in a thread -> answered
 
-The order is that of ``broker/topic_manager.py``, so its argument about crashes holds: no topic is shown, and no log is
-renamed, before the commit that says so is on disk. Meanwhile the name is taken: who asks for it is told that the topic
-exists. One sync serves all changes that were committed when it began (as ``broker/group_flush.py`` does for records),
-so a request for a hundred topics waits for one. Loop thread only.
+The order is that of ``broker/topic_manager.py``, so its argument about crashes holds: no topic or partition is shown,
+and no log is renamed, before the commit that says so is on disk. Meanwhile the name is taken: who asks for it is told
+that the topic exists. What is asked of a topic that is being widened (deletion, configs, more partitions) begins when
+that is done, in the order it was asked: a topic's key in the store is written whole. One sync serves all changes that
+were committed when it began (as ``broker/group_flush.py`` does for records), so a request for a hundred topics waits
+for one. Loop thread only.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from broker.deferred import Deferred
 from broker.metadata import INTERNAL_TOPICS, TopicImage
@@ -23,6 +28,7 @@ from protocol.errors import KafkaError, KafkaStorageError
 if TYPE_CHECKING:
     from broker.topic_manager import TopicListener, TopicManager
 
+T = TypeVar("T")
 InThread = Callable[[Callable[[], None]], Deferred[None]]
 
 
@@ -62,17 +68,55 @@ def do_nothing() -> None:
     """There is nobody who keeps logs."""
 
 
+def storage_error(error: Exception) -> KafkaError:
+    """What a client is told of a store or a log that failed."""
+    return error if isinstance(error, KafkaError) else KafkaStorageError(str(error))
+
+
+def settle_durable(done: Deferred[None], durable: Deferred[None]) -> None:
+    """Settle as a sync did, with an error for clients."""
+    try:
+        durable.result()
+    except MetadataStoreError as error:
+        done.fail(storage_error(error))
+    else:
+        done.complete(None)
+
+
+def after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> Deferred[T]:
+    """What ``begin`` gives, which is called once ``under_way`` is settled, well or badly."""
+    result: Deferred[T] = Deferred()
+
+    def settle(begun: Deferred[T]) -> None:
+        try:
+            result.complete(begun.result())
+        except KafkaError as error:
+            result.fail(error)
+
+    def go(_: Deferred[Any]) -> None:
+        try:
+            begun = begin()
+        except (KafkaError, MetadataStoreError) as error:
+            result.fail(storage_error(error))
+        else:
+            begun.on_done(settle)
+
+    under_way.on_done(go)
+    return result
+
+
 class TopicChanges:
     """The changes under way. ``in_thread`` runs work and settles on the loop; ``sync_store`` is for any thread and
     raises MetadataStoreError."""
 
-    __slots__ = ("_creating", "_sync_store", "_syncing", "_topics", "_waiting", "in_thread", "listener")
+    __slots__ = ("_creating", "_sync_store", "_syncing", "_topics", "_waiting", "_widening", "in_thread", "listener")
 
     def __init__(self, topics: TopicManager, sync_store: Callable[[], None]) -> None:
         self._topics = topics
         self._sync_store = sync_store
         self.listener: TopicListener | None = None
         self._creating: dict[str, Change] = {}
+        self._widening: dict[str, Change] = {}
         self._waiting: list[Deferred[None]] = []
         self._syncing = False
         self.in_thread: InThread = at_once
@@ -105,13 +149,73 @@ class TopicChanges:
 
         Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError.
         """
+        under_way = self._widening.get(name)
+        if under_way is not None:
+            return Change(under_way.image, after(under_way.done, lambda: self.delete(name).done))
         change = Change(self._topics.begin_delete(name, sync=False), Deferred())
         self._when_durable().on_done(partial(self._remove_logs, change))
         return change
 
+    def widen(self, name: str, count: int, validate_only: bool = False) -> Deferred[TopicImage]:
+        """Widen a topic to ``count`` partitions in all; settles when they are there, or with ``validate_only`` at once.
+
+        Raises what ``TopicManager.begin_widen`` raises before anything is committed; what fails after that fails the
+        deferred, and then the topic is as it was. Source: CreatePartitions.
+        """
+        under_way = self._widening.get(name)
+        if under_way is not None:
+            return after(under_way.done, lambda: self.widen(name, count, validate_only))
+        before, wider = self._topics.begin_widen(name, count, validate_only=validate_only)
+        change = Change(wider, Deferred())
+        if validate_only:
+            change.done.complete(wider)
+        else:
+            self._widening[name] = change
+            self._when_durable().on_done(partial(self._make_new_logs, before, change))
+        return change.done
+
+    def commit(self, name: str, work: Callable[[], object]) -> Deferred[None]:
+        """Do ``work``, which commits a change of the topic ``name`` (or of something else, with any name) without
+        syncing; settles when that is durable. Raises what ``work`` raises; fails with KafkaStorageError."""
+        under_way = self._widening.get(name)
+        if under_way is not None:
+            return after(under_way.done, lambda: self.commit(name, work))
+        work()
+        done: Deferred[None] = Deferred()
+        self._when_durable().on_done(partial(settle_durable, done))
+        return done
+
     def first_logs(self, image: TopicImage) -> Callable[[], None]:
         """What makes the first logs of a new topic, in any thread. Raises KafkaStorageError, at once or when done."""
         return do_nothing if self.listener is None else self.listener.first_logs(image, 0)
+
+    def _make_new_logs(self, before: TopicImage, change: Change, durable: Deferred[None]) -> None:
+        """The logs of a topic's new partitions."""
+        try:
+            durable.result()
+            work = do_nothing
+            if self.listener is not None:
+                work = self.listener.first_logs(change.image, before.partition_count)
+        except (KafkaError, MetadataStoreError) as error:
+            self._not_widened(before, change, error)
+        else:
+            self.in_thread(work).on_done(partial(self._widened, before, change))
+
+    def _widened(self, before: TopicImage, change: Change, made: Deferred[None]) -> None:
+        try:
+            made.result()
+        except KafkaError as error:
+            self._not_widened(before, change, error)
+            return
+        self._widening.pop(before.name, None)
+        self._topics.finish_widen(change.image, before.partition_count)
+        change.done.complete(change.image)
+
+    def _not_widened(self, before: TopicImage, change: Change, error: Exception) -> None:
+        self._widening.pop(before.name, None)
+        with contextlib.suppress(MetadataStoreError):  # a store that cannot sync takes nothing more
+            self._topics.store_image(before, sync=True)
+        change.done.fail(storage_error(error))
 
     def _make_logs(self, change: Change, durable: Deferred[None]) -> None:
         try:
@@ -135,16 +239,14 @@ class TopicChanges:
     def _fail(self, change: Change, error: Exception) -> None:
         self._creating.pop(change.image.name, None)
         self._topics.undo_create(change.image)
-        change.done.fail(error if isinstance(error, KafkaError) else KafkaStorageError(str(error)))
+        change.done.fail(storage_error(error))
 
     def _remove_logs(self, change: Change, durable: Deferred[None]) -> None:
         try:
             durable.result()
             self._topics.finish_delete(change.image)
-        except KafkaError as error:
-            change.done.fail(error)
-        except MetadataStoreError as error:
-            change.done.fail(KafkaStorageError(str(error)))
+        except (KafkaError, MetadataStoreError) as error:
+            change.done.fail(storage_error(error))
         else:
             change.done.complete(change.image)
 

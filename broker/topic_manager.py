@@ -229,11 +229,11 @@ class TopicManager:
             self._listener.topic_deleted(image)
         self._done_deletions.append(DELETED_PREFIX + uuid_to_str(image.topic_id))
 
-    def create_partitions(self, name: str, count: int, validate_only: bool = False) -> TopicImage:
-        """Widen a topic to ``count`` partitions in all.
+    def begin_widen(self, name: str, count: int, *, validate_only: bool = False) -> tuple[TopicImage, TopicImage]:
+        """Commit, without syncing, that a topic has ``count`` partitions in all; it is shown by ``finish_widen``.
 
-        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, PolicyViolationError; KafkaStorageError when the
-        logs cannot be made, and then the topic is as it was. Source: CreatePartitions.
+        Returns the topic as it is and as it will be. Raises UnknownTopicOrPartitionError, InvalidPartitionsError,
+        PolicyViolationError.
         """
         image = self._metadata.topics.get(name)
         if image is None:
@@ -245,18 +245,18 @@ class TopicManager:
         check_partition_limit(count - image.partition_count)
         wider = image._replace(partition_count=count)
         if not validate_only:
-            self._store_image(wider)
-            if self._listener is not None:
-                try:
-                    self._listener.first_logs(wider, image.partition_count)()
-                except KafkaError:
-                    self._store_image(image)
-                    raise
-                self._listener.topic_created(wider, image.partition_count)
-        return wider
+            self.store_image(wider)
+        return image, wider
+
+    def finish_widen(self, image: TopicImage, first_partition: int) -> None:
+        """Partitions ``first_partition`` and above are there, for everybody."""
+        self._metadata.put(image)
+        if self._listener is not None:
+            self._listener.topic_created(image, first_partition)
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> TopicImage:
-        """Put these overrides, already validated, in place of a topic's own.
+        """Put these overrides, already validated, in place of a topic's own: in force at once, durable with the
+        store's next sync.
 
         Raises UnknownTopicOrPartitionError. Source: AlterConfigs, IncrementalAlterConfigs.
         """
@@ -264,7 +264,8 @@ class TopicManager:
         if image is None:
             raise UnknownTopicOrPartitionError
         changed = image._replace(configs=dict(configs))
-        self._store_image(changed)
+        self.store_image(changed)
+        self._metadata.put(changed)
         if self._listener is not None:
             self._listener.topic_configs_changed(changed)
         return changed
@@ -285,9 +286,9 @@ class TopicManager:
         self._in_transit.add(image.name)
         return image
 
-    def _store_image(self, image: TopicImage) -> None:
-        self._store.txn([], [Put(TOPICS_PREFIX + image.name, encode_topic(image))], [])
-        self._metadata.put(image)
+    def store_image(self, image: TopicImage, *, sync: bool = False) -> None:
+        """Commit a topic as it is to be. Raises MetadataStoreError."""
+        self._store.txn([], [Put(TOPICS_PREFIX + image.name, encode_topic(image))], [], sync=sync)
 
     def _show(self, image: TopicImage) -> None:
         self._metadata.put(image)

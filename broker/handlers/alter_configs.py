@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.broker import Broker, RequestContext
+from broker.deferred import Deferred, when_all_done
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError
 from protocol.messages.alter_configs import (
@@ -18,17 +21,38 @@ MAX_VERSION = 2
 Request = AlterConfigsRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    """Change each resource by itself; what is set on it and not named is removed."""
-    responses = []
+def handle(
+    broker: Broker, context: RequestContext, request: AlterConfigsRequest
+) -> AlterConfigsResponse | Deferred[AlterConfigsResponse]:
+    """Change each resource by itself; what is set on it and not named is removed. Answered when all is durable."""
+    results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
     for resource in request.resources:
         try:
-            texts = given_texts(resource)
-            broker.configs.replace(resource.resource_type, resource.resource_name, texts, request.validate_only)
-            responses.append(answer(resource))
+            work = partial(
+                broker.configs.replace,
+                resource.resource_type,
+                resource.resource_name,
+                given_texts(resource),
+                request.validate_only,
+            )
+            results.append((resource, broker.topics.changes.commit(resource.resource_name, work)))
         except KafkaError as error:
-            responses.append(answer(resource, error))
-    return AlterConfigsResponse(responses=responses)
+            results.append((resource, error))
+    changes = [result for _, result in results if isinstance(result, Deferred)]
+    return when_all_done(
+        changes, lambda: AlterConfigsResponse(responses=[outcome(resource, result) for resource, result in results])
+    )
+
+
+def outcome(resource: AlterConfigsResource, result: Deferred[None] | KafkaError) -> AlterConfigsResourceResponse:
+    """What came of one resource's change."""
+    try:
+        if isinstance(result, KafkaError):
+            raise result
+        result.result()
+    except KafkaError as error:
+        return answer(resource, error)
+    return answer(resource)
 
 
 def given_texts(resource: AlterConfigsResource) -> dict[str, str]:

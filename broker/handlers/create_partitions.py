@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from broker.broker import Broker, RequestContext
+from broker.deferred import Deferred, when_all_done
+from broker.metadata import TopicImage
 from broker.quotas import mutation_quota
 from broker.replica_assignment import check_replicas
 from protocol.api_keys import ApiKey
@@ -29,11 +31,13 @@ Request = CreatePartitionsRequest
 _FIRST_VERSION_WITH_STRICT_QUOTA = 3
 
 
-def handle(broker: Broker, context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse | Deferred[CreatePartitionsResponse]:
     """Widen each topic by itself."""
     names = Counter(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
-    results = []
+    results: list[tuple[CreatePartitionsTopic, Deferred[TopicImage] | KafkaError]] = []
     for topic in request.topics:
         if names[topic.name] == 0:
             continue  # a name given twice was answered already
@@ -43,15 +47,29 @@ def handle(broker: Broker, context: RequestContext, request: CreatePartitionsReq
                 raise InvalidRequestError("Duplicate topic name.")
             quota.check()
             image = broker.metadata.topics.get(topic.name)
-            results.append(widen(broker, topic, request.validate_only))
+            results.append((topic, widen(broker, topic, request.validate_only)))
             quota.record(topic.count - (image.partition_count if image is not None else 0))
         except KafkaError as error:
-            results.append(failed(topic, error))
-    return CreatePartitionsResponse(results=results)
+            results.append((topic, error))
+    changes = [result for _, result in results if isinstance(result, Deferred)]
+    return when_all_done(
+        changes, lambda: CreatePartitionsResponse(results=[outcome(topic, result) for topic, result in results])
+    )
 
 
-def widen(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> CreatePartitionsTopicResult:
-    """Widen one topic. Raises KafkaErrors."""
+def outcome(topic: CreatePartitionsTopic, result: Deferred[TopicImage] | KafkaError) -> CreatePartitionsTopicResult:
+    """What came of one topic."""
+    try:
+        if isinstance(result, KafkaError):
+            raise result
+        result.result()
+    except KafkaError as error:
+        return failed(topic, error)
+    return CreatePartitionsTopicResult(name=topic.name, error_message=None)
+
+
+def widen(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> Deferred[TopicImage]:
+    """Begin to widen one topic. Raises KafkaErrors."""
     if topic.assignments is not None:
         image = broker.metadata.topics.get(topic.name)
         if image is None:
@@ -63,8 +81,7 @@ def widen(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> 
                 "were specified."
             )
         check_replicas([entry.broker_ids for entry in topic.assignments], [broker.node_id])
-    broker.topics.create_partitions(topic.name, topic.count, validate_only)
-    return CreatePartitionsTopicResult(name=topic.name, error_message=None)
+    return broker.topics.changes.widen(topic.name, topic.count, validate_only)
 
 
 def failed(topic: CreatePartitionsTopic, error: KafkaError) -> CreatePartitionsTopicResult:

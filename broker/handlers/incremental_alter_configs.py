@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.broker import Broker, RequestContext
 from broker.config_manager import Change, operation_of
+from broker.deferred import Deferred, when_all_done
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.incremental_alter_configs import (
@@ -21,19 +24,36 @@ Request = IncrementalAlterConfigsRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
-) -> IncrementalAlterConfigsResponse:
-    """Change each resource by itself."""
-    responses = []
+) -> IncrementalAlterConfigsResponse | Deferred[IncrementalAlterConfigsResponse]:
+    """Change each resource by itself. Answered when all is durable."""
+    results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
     for resource in request.resources:
         try:
-            changes = [
+            keys = [
                 Change(config.name, operation_of(config.config_operation), config.value) for config in resource.configs
             ]
-            broker.configs.alter(resource.resource_type, resource.resource_name, changes, request.validate_only)
-            responses.append(answer(resource))
+            work = partial(
+                broker.configs.alter, resource.resource_type, resource.resource_name, keys, request.validate_only
+            )
+            results.append((resource, broker.topics.changes.commit(resource.resource_name, work)))
         except KafkaError as error:
-            responses.append(answer(resource, error))
-    return IncrementalAlterConfigsResponse(responses=responses)
+            results.append((resource, error))
+    changes = [result for _, result in results if isinstance(result, Deferred)]
+    return when_all_done(
+        changes,
+        lambda: IncrementalAlterConfigsResponse(responses=[outcome(resource, result) for resource, result in results]),
+    )
+
+
+def outcome(resource: AlterConfigsResource, result: Deferred[None] | KafkaError) -> AlterConfigsResourceResponse:
+    """What came of one resource's change."""
+    try:
+        if isinstance(result, KafkaError):
+            raise result
+        result.result()
+    except KafkaError as error:
+        return answer(resource, error)
+    return answer(resource)
 
 
 def answer(resource: AlterConfigsResource, error: KafkaError | None = None) -> AlterConfigsResourceResponse:

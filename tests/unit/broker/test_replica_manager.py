@@ -55,7 +55,9 @@ def test_configs_reach_open_logs(data: DataBroker) -> None:
 
 
 def test_partitions_added_later_are_served(data: DataBroker) -> None:
-    data.topics.create_partitions("t", 4)
+    wider = data.topics.changes.widen("t", 4)
+    while not wider.done:
+        data.loop.run_soon()
     assert data.append("t", b"x", partition=3) == 0
 
 

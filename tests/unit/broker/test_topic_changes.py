@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from broker.deferred import Deferred
+from broker.metadata import TopicImage
 from broker.metadata_store import MetadataStoreError
 from broker.topic_changes import NewTopic, at_once
 from protocol.errors import (
+    InvalidPartitionsError,
     InvalidTopicError,
     KafkaStorageError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from tests.unit.broker.admin_broker import AdminBroker
+from tests.unit.broker.admin_broker import AdminBroker, NotingListener
 from tests.unit.broker.test_topic_manager import FullDisk
 
 
@@ -142,3 +144,112 @@ def test_a_failed_sync_fails_all_it_was_for(admin: AdminBroker, steps: Steps, mo
         with pytest.raises(KafkaStorageError, match="cannot sync"):
             change.done.result()
     assert not admin.metadata.topics
+
+
+def test_partitions_are_shown_once_they_are_durable_and_have_logs(admin: AdminBroker, steps: Steps) -> None:
+    admin.topics.create_topic("orders", 2)
+    del admin.listener.events[:]
+    done = admin.topics.changes.widen("orders", 5)
+    steps.step()  # the sync
+    assert admin.metadata.topics["orders"].partition_count == 2
+    assert not done.done
+    steps.step()  # the logs
+    assert done.result() == admin.metadata.topics["orders"]
+    assert admin.listener.events == [("created", "orders", 2, 5)]
+    assert admin.reopen().metadata.topics["orders"].partition_count == 5
+
+
+def test_what_is_asked_of_a_topic_that_is_widened_comes_after_it_and_in_order(admin: AdminBroker, steps: Steps) -> None:
+    admin.topics.create_topic("orders", 2)
+    changes, seen = admin.topics.changes, []
+    wider = [changes.widen("orders", count) for count in (3, 5, 4)]
+    configs = changes.commit("orders", lambda: admin.topics.set_configs("orders", {"retention.ms": "1"}))
+    gone = changes.delete("orders")
+    again = changes.delete("orders")
+    for name, deferred in (
+        ("3", wider[0]),
+        ("5", wider[1]),
+        ("4", wider[2]),
+        ("configs", configs),
+        ("gone", gone.done),
+    ):
+        deferred.on_done(lambda _, name=name: seen.append(name))  # type: ignore[misc]
+    assert admin.metadata.topics["orders"].configs == {}
+    steps.all()
+    assert seen == ["3", "5", "4", "configs", "gone"]
+    assert [deferred.result().partition_count for deferred in wider[:2]] == [3, 5]
+    with pytest.raises(InvalidPartitionsError):
+        wider[2].result()
+    assert gone.done.result().partition_count == 5
+    with pytest.raises(UnknownTopicOrPartitionError):
+        again.done.result()
+    assert admin.store.get("/topics/orders") is None
+
+
+def test_a_topic_whose_new_logs_cannot_be_made_stays_as_it_was(admin: AdminBroker, steps: Steps) -> None:
+    before = admin.topics.create_topic("orders", 2)
+    admin.topics.set_listener(FullDisk(), steps)
+    done = admin.topics.changes.widen("orders", 3)
+    steps.all()
+    with pytest.raises(KafkaStorageError):
+        done.result()
+    assert admin.metadata.topics["orders"] == admin.reopen().metadata.topics["orders"] == before
+
+
+def test_a_topic_whose_new_logs_are_refused_by_the_disk_stays_as_it_was(admin: AdminBroker, steps: Steps) -> None:
+    class NoRoom(NotingListener):
+        def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
+            def make() -> None:
+                raise KafkaStorageError("no room")
+
+            return make
+
+    before = admin.topics.create_topic("orders", 2)
+    admin.topics.set_listener(NoRoom(), steps)
+    done = admin.topics.changes.widen("orders", 3)
+    steps.all()
+    with pytest.raises(KafkaStorageError, match="no room"):
+        done.result()
+    assert admin.metadata.topics["orders"] == before
+
+
+def test_configs_are_in_force_at_once_and_answered_when_durable(admin: AdminBroker, steps: Steps) -> None:
+    admin.topics.create_topic("orders")
+    changes = [
+        admin.topics.changes.commit("orders", lambda: admin.topics.set_configs("orders", {"retention.ms": "1"})),
+        admin.topics.changes.commit("", lambda: None),
+    ]
+    assert admin.listener.events[-1] == ("configs", "orders", {"retention.ms": "1"})
+    assert not any(change.done for change in changes)
+    steps.all()
+    assert [change.result() for change in changes] == [None, None]
+
+
+def test_a_change_that_is_refused_is_told_at_once(admin: AdminBroker, steps: Steps) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.topics.changes.commit("orders", lambda: admin.topics.set_configs("orders", {}))
+    assert not steps.waiting
+
+
+def test_to_validate_more_partitions_commits_nothing(admin: AdminBroker, steps: Steps) -> None:
+    before = admin.topics.create_topic("orders", 2)
+    assert admin.topics.changes.widen("orders", 3, validate_only=True).result().partition_count == 3
+    assert admin.metadata.topics["orders"] == admin.reopen().metadata.topics["orders"] == before
+
+
+def test_a_failed_sync_fails_configs_and_partitions(
+    admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.topics.create_topic("orders", 2)
+
+    def fail() -> None:
+        raise MetadataStoreError("cannot sync")
+
+    monkeypatch.setattr(admin.topics.changes, "_sync_store", fail)
+    done = admin.topics.changes.commit("orders", lambda: admin.topics.set_configs("orders", {}))
+    wider = admin.topics.changes.widen("orders", 3)
+    steps.all()
+    for change in (done, wider):
+        with pytest.raises(KafkaStorageError, match="cannot sync"):
+            change.result()
+    assert admin.metadata.topics["orders"].partition_count == 2

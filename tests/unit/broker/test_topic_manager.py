@@ -149,7 +149,7 @@ def test_deletion_can_be_disabled(tmp_path: Path) -> None:
 
 def test_partitions_are_added(admin: AdminBroker) -> None:
     image = admin.topics.create_topic("orders", 2)
-    wider = admin.topics.create_partitions("orders", 5)
+    wider = admin.topics.changes.widen("orders", 5).result()
     assert wider == image._replace(partition_count=5)
     assert admin.listener.events[-1] == ("created", "orders", 2, 5)
     assert admin.reopen().metadata.topics == {"orders": wider}
@@ -157,7 +157,7 @@ def test_partitions_are_added(admin: AdminBroker) -> None:
 
 def test_adding_partitions_can_be_only_validated(admin: AdminBroker) -> None:
     admin.topics.create_topic("orders", 2)
-    assert admin.topics.create_partitions("orders", 5, validate_only=True).partition_count == 5
+    assert admin.topics.changes.widen("orders", 5, validate_only=True).result().partition_count == 5
     assert admin.metadata.topics["orders"].partition_count == 2
 
 
@@ -174,7 +174,7 @@ def test_adding_partitions_can_be_only_validated(admin: AdminBroker) -> None:
 def test_partitions_that_cannot_be_added(admin: AdminBroker, name: str, count: int, error: type[KafkaError]) -> None:
     admin.topics.create_topic("orders", 2)
     with pytest.raises(error):
-        admin.topics.create_partitions(name, count)
+        admin.topics.changes.widen(name, count)
 
 
 def test_internal_topics_get_their_own_settings(admin: AdminBroker) -> None:
@@ -234,7 +234,7 @@ def test_without_a_listener_only_store_and_cache_change(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path)
     admin.topics._listener = None
     admin.topics.create_topic("orders")
-    admin.topics.create_partitions("orders", 2)
+    admin.topics.changes.widen("orders", 2)
     admin.topics.set_configs("orders", {})
     admin.topics.broker_defaults_changed()
     admin.topics.delete_topic("orders")
@@ -265,6 +265,6 @@ def test_partitions_whose_logs_cannot_be_made_are_taken_back(admin: AdminBroker)
     image = admin.topics.create_topic("orders", 2)
     admin.topics.set_listener(FullDisk())
     with pytest.raises(KafkaStorageError):
-        admin.topics.create_partitions("orders", 5)
+        admin.topics.changes.widen("orders", 5).result()
     assert admin.metadata.topics == {"orders": image}
     assert admin.reopen().metadata.topics == {"orders": image}

@@ -100,7 +100,9 @@ def test_members_divide_partitions_and_share_them_when_there_are_more(world: Sha
 
 def test_a_wider_topic_is_noticed(world: ShareWorld) -> None:
     member = world.member()
-    world.topics.create_partitions("t", 3)
+    wider = world.topics.changes.widen("t", 3)
+    while not wider.done:
+        world.loop.run_soon()
     assert assigned(member.beat(1)) == [0, 1, 2]
     assert group_of(world).initialized[member.topic_id].partitions == {0, 1, 2}
 
