@@ -11,7 +11,7 @@ import shutil
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,9 +121,9 @@ ROADS = (
 )
 
 
-def load(bench: Bench, topic: str, rows: int, value_bytes: int) -> None:
-    """The same topic on both brokers: one partition of uncompressed batches as the Java client sends them."""
-    for broker in (bench.tidelog, bench.kafka):
+def load(topic: str, rows: int, value_bytes: int, brokers: Sequence[BrokerProcess]) -> None:
+    """The same topic on each broker: one partition of uncompressed batches as the Java client sends them."""
+    for broker in brokers:
         Topics(broker.bootstrap).create(topic, 1, KEEP)
         load_batches(broker, topic, rows * value_bytes, value_bytes, JAVA_BATCH_BYTES)
 
