@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from log.records.kernel_cache import njit
 from log.records.kernels import _read_deltas, _read_raw, _skip_field
 
 END, FULL, ODD = 0, 1, 2

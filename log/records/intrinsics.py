@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import llvmlite.binding  # type: ignore[import-untyped]
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from log.records.kernel_cache import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -29,7 +30,7 @@ Integer = Any
 
 def kernel(function: Function) -> Function:
     """Compile without the interpreter lock; the machine code is cached on disk beside the module."""
-    return cast(Function, numba.njit(nogil=True, cache=True, boundscheck=False)(function))
+    return cast(Function, njit(nogil=True, cache=True, boundscheck=False)(function))
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:

@@ -128,11 +128,16 @@ def image_path(name: str = "kernels", sources: tuple[Path, ...] = ()) -> Path:
     """Where a group's image lies: beside what numba caches for this source and processor."""
     from log.records.native_kernels import image_name
 
+    return cache_directory() / image_name(name, sources)
+
+
+def cache_directory() -> Path:
+    """Where images lie, and below it what numba caches."""
     directory = os.environ.get("NUMBA_CACHE_DIR")
     if directory:
-        return Path(directory, image_name(name, sources))
+        return Path(directory)
     beside = _HERE / "__pycache__"
-    return (beside if _is_writable(beside) else _user_cache()) / image_name(name, sources)
+    return beside if _is_writable(beside) else _user_cache()
 
 
 def _user_cache() -> Path:

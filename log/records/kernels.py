@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from log.records.kernel_cache import njit
 
 #: Read-only views are what frames give; numba lets writable arrays pass for them, so one signature serves both.
 _CHECK = "UniTuple(int64, 5)(Array(uint8, 1, 'C', True), int64)"

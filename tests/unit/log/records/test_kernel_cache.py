@@ -1,0 +1,68 @@
+"""numba's cache has a directory of its own for each state of the kernels' sources."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.requirements import missing
+
+try:
+    from log.find import kernels as find_kernels
+    from log.records import intrinsics, kernel_cache, kernels
+    from log.records.kernel_cache import sources
+except ImportError:
+    missing("numba", "pip install 'tidelog[kernels]'")
+
+ROOT = Path(__file__).resolve().parents[4]
+PACKAGES = ("log", "cleaner", "pipeline")
+DECORATORS = {"log.records.kernel_cache.njit", "log.records.intrinsics.kernel"}
+
+
+def imported(path: Path) -> set[str]:
+    """The names a module imports at its top, with their modules."""
+    return {
+        f"{node.module}.{alias.name}"
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_every_module_with_kernels_and_all_they_are_made_of_are_sources() -> None:
+    kernel_modules = [
+        path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if imported(path) & DECORATORS
+    ]
+    assert len(kernel_modules) >= 9
+    for path in kernel_modules:
+        assert path in sources()
+        for name in imported(path) - DECORATORS:
+            module = ROOT.joinpath(*name.split(".")[:-1]).with_suffix(".py")
+            if name.split(".")[0] in PACKAGES and module.exists():
+                assert module in sources(), f"{path.name} imports {name}"
+
+
+def test_no_kernel_goes_around_it() -> None:
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if path.name not in ("kernel_cache.py", "array_kernels.py", "native_kernels.py"):
+                assert not imported(path) & {"numba.njit", "numba.jit"}, path
+
+
+def test_another_source_means_another_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "layout.py"
+    monkeypatch.setattr(kernel_cache, "sources", lambda: [source])
+    names = []
+    for text in ("SIZE = 1", "SIZE = 2", "SIZE = 1"):
+        source.write_text(text)
+        names.append(kernel_cache._separate())
+    assert names[0] == names[2] != names[1]
+
+
+def test_kernels_are_cached_there() -> None:
+    found: list[Any] = [find_kernels.walk_chunk, intrinsics.crc32c, kernels.check_section]
+    for kernel in found:
+        assert kernel.stats.cache_path.startswith(kernel_cache._DIRECTORY)
