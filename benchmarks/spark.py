@@ -3,8 +3,8 @@
     source        one partition into Spark's noop sink: format("kafka") on Apache Kafka and on Tidelog, with default
                   options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB
     export        Spark's Kafka source to Parquet, and the export job, both with zstd
-    audit         GB/s of the audit job, per second and per processor second; ten times the records, so that the start of a
-                  job (0.3 s of processor time in JVM and driver) does not hide the work
+    audit         GB/s of the audit job, per second and per processor second; ten times the records, so that a job's
+                  start (0.3 s of processor time in JVM and driver) does not hide the work
     point         one key, and a thousandth of the time, out of --point-gb of records: bytes read
     list-offsets  the broker's processor time for one ListOffsets request: Spark sends two for 500 records
 
