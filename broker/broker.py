@@ -111,6 +111,7 @@ class RequestContext:
         "repeat_route",
         "throttle_ms",
         "unlike_requests",
+        "withdraw",
     )
 
     def __init__(
@@ -129,6 +130,8 @@ class RequestContext:
         self.throttle_ms = 0
         self.on_close: Callable[[], object] | None = None
         """What is to be done when the connection closes: share sessions end with it."""
+        self.withdraw: Callable[[], Any] | None = None
+        """Takes a share fetch's records back and gives the response that goes out in their place (a quota)."""
         self.repeat: Repeat | None = None
         self.repeat_route = NO_REQUESTS
         self.repeat_patience = FIRST_PATIENCE

@@ -6,6 +6,7 @@ for how long it has to wait, and its connection is not read from for that long.
     produce     the request's bytes count; it is appended, and the answer carries the wait
     fetch       the answer's bytes count; over the quota an empty one goes out in its place. What one answer may hold is
                 limited to what the quota allows within its window, so that a consumer always gets on
+    share fetch the same; what became of acknowledgements is told at once, what was acquired is given back
     any         time of the loop's thread, handling and encoding, counts against ``request_percentage``
 
 The longest wait of those stands. Without any quota nothing of this runs: the dispatcher tests one attribute. An
@@ -30,11 +31,13 @@ from protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
     from broker.broker import Broker, RequestContext
+    from protocol.messages.share_fetch import ShareFetchRequest
 
 _SESSION = struct.Struct(">ihi")
 """How a fetch response begins from version 7 on: throttle time, error code, session id."""
 _FIRST_FETCH_WITH_SESSION = 7
 _INITIAL_EPOCH = 0
+_FETCHES = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
 
 
 class Throttled(Pending):
@@ -84,7 +87,8 @@ def answer(broker: Broker, route: Route, context: RequestContext, request: Any, 
     measure = Measure(broker.quotas, route, context, request)
     if route.api_key == ApiKey.PRODUCE:
         measure.wait_for(PRODUCE, measure.quotas.record(PRODUCE, measure.client, size))
-    elif route.api_key == ApiKey.FETCH:
+    elif route.api_key in _FETCHES:
+        context.withdraw = None
         limit_fetch(measure.quotas, measure.client, request)
     began = perf_counter()
     found = route.answer(broker, context, request)
@@ -95,7 +99,7 @@ def answer(broker: Broker, route: Route, context: RequestContext, request: Any, 
     return Throttled(frame) if context.throttle_ms else frame
 
 
-def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest) -> None:
+def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest | ShareFetchRequest) -> None:
     """Ask for no more than may be sent within the quota's window."""
     limit = quotas.fetch_limit(client)
     if limit is not None:
@@ -130,7 +134,7 @@ class Measure:
         self.wait_for(REQUEST, self.quotas.record_request(self.client, self.seconds))
         if frame is None:
             return None
-        if self._route.api_key == ApiKey.FETCH:
+        if self._route.api_key in _FETCHES:
             return self._finish_fetch(frame)
         return self._told(frame) if self._context.throttle_ms else frame
 
@@ -142,7 +146,19 @@ class Measure:
             return frame
         if not wait_ms:
             self.quotas.take_back_fetch(self.client, size)
-        return self._emptied(frame)
+        if self._route.api_key == ApiKey.FETCH:
+            return self._emptied(frame)
+        return self._withdrawn(frame)
+
+    def _withdrawn(self, frame: bytes | Parts) -> bytes | Parts:
+        """A share fetch without its records; an error, or the end of a session, is told as it is."""
+        withdraw = self._context.withdraw
+        if withdraw is None:
+            return self._told(frame)
+        release_slices(frame)
+        response = withdraw()
+        response.throttle_time_ms = self._context.throttle_ms
+        return self._route.encode(self._context.correlation_id, response)
 
     def _emptied(self, frame: bytes | Parts) -> bytes | Parts:
         """In place of records: come again. An incremental session goes on, a new one is not made."""
@@ -153,9 +169,7 @@ class Measure:
             _, error_code, session_id = _SESSION.unpack_from(head, self._route.prefix.size)
             if error_code:
                 return self._told(frame)  # a session's error is told: there are no records to hold back
-        for part in frame if isinstance(frame, list) else ():
-            if isinstance(part, TransferableRecords):
-                part.release()
+        release_slices(frame)
         response = FetchResponse(throttle_time_ms=self._context.throttle_ms, session_id=session_id)
         return self._route.encode(self._context.correlation_id, response)
 
@@ -170,6 +184,13 @@ class Measure:
             return frame
         response.throttle_time_ms = self._context.throttle_ms
         return route.encode(self._context.correlation_id, response)
+
+
+def release_slices(frame: bytes | Parts) -> None:
+    """Let go of the files of a frame that is not sent."""
+    for part in frame if isinstance(frame, list) else ():
+        if isinstance(part, TransferableRecords):
+            part.release()
 
 
 def response_class_of(request: Any) -> Any:

@@ -58,13 +58,13 @@ def handle(
     outcomes: Outcomes = {}
     if has_acknowledgements(request):
         outcomes = acknowledge_all(groups, broker.metadata, who, request.topics)
-    answer = _Answer(groups, group_id, outcomes, session)
+    answer = _Answer(groups, SessionKey(group_id, member_id), outcomes, session)
     if request.share_session_epoch == FINAL_EPOCH:
         groups.release_session(key)
         return answer.response({})
     if request.is_renew_ack:
         return answer.response({})
-    return fetch(broker, groups, request, answer)
+    return fetch(broker, context, request, answer)
 
 
 def error_response(request: ShareFetchRequest, error: KafkaError) -> ShareFetchResponse:
@@ -118,14 +118,14 @@ def refused_later(broker: Broker, error: KafkaError, max_wait_ms: int) -> Deferr
 
 
 def fetch(
-    broker: Broker, groups: ShareGroups, request: ShareFetchRequest, answer: _Answer
+    broker: Broker, context: RequestContext, request: ShareFetchRequest, answer: _Answer
 ) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
     """Read the session's partitions."""
+    groups = answer.groups
     wanted, errors = known_partitions(broker, answer.session)
     max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
     params = ReadParams(
-        answer.group_id,
-        request.member_id or "",
+        *answer.key,
         max_bytes,
         min(request.min_bytes, max_bytes),
         request.max_records,
@@ -134,6 +134,8 @@ def fetch(
         request.share_session_epoch,
     )
     max_wait_ms = 0 if errors and not wanted else request.max_wait_ms
+    if broker.quotas is not None:
+        context.withdraw = answer.withdrawn
     read = ShareRead(broker, groups, wanted, params).begin(max_wait_ms)
     if isinstance(read, dict):
         return answer.response({**read, **errors})
@@ -161,16 +163,18 @@ def known_partitions(broker: Broker, session: ShareSession) -> tuple[list[Partit
 class _Answer:
     """Puts a response together."""
 
-    __slots__ = ("_groups", "_outcomes", "group_id", "session")
+    __slots__ = ("_outcomes", "_results", "groups", "key", "session")
 
-    def __init__(self, groups: ShareGroups, group_id: str, outcomes: Outcomes, session: ShareSession) -> None:
-        self._groups = groups
+    def __init__(self, groups: ShareGroups, key: SessionKey, outcomes: Outcomes, session: ShareSession) -> None:
+        self.groups = groups
         self._outcomes = outcomes
-        self.group_id = group_id
+        self._results: Results = {}
+        self.key = key
         self.session = session
 
     def response(self, results: Results) -> ShareFetchResponse:
         """What was fetched, and what became of acknowledgements."""
+        self._results = results
         told = self._told(results)
         for partition, error in self._outcomes.items():
             data = told.get(partition)
@@ -183,9 +187,18 @@ class _Answer:
             topic = topics.setdefault(topic_id, ShareFetchableTopicResponse(topic_id=topic_id))
             topic.partitions.append(data)
         return ShareFetchResponse(
-            acquisition_lock_timeout_ms=self._groups.config(self.group_id).limits.lock_duration_ms,
+            acquisition_lock_timeout_ms=self.groups.config(self.key.group_id).limits.lock_duration_ms,
             responses=list(topics.values()),
         )
+
+    def withdrawn(self) -> ShareFetchResponse:
+        """The response that goes out in place of the one just made: what was acquired is available as before."""
+        results, partitions = self._results, self.session.partitions
+        for partition, data in results.items():
+            self.groups.take_back(self.key, partition, data.acquired_records)
+            if partition in partitions:
+                partitions[partition] = True
+        return self.response({})
 
     def _told(self, results: Results) -> Results:
         """Results with news in them; and who has an error now must be told when it is over."""

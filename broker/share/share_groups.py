@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from broker.coordinator.share_state import ShareState, StateKey, Written
 from broker.share.config import BY_DURATION, EARLIEST, ShareConfig, ShareConfigs, duration_ms
 from broker.share.sessions import PartitionKey, SessionKey, ShareSessions
-from broker.share.share_partition import UNINITIALIZED_OFFSET, AcknowledgementBatch, Change, SharePartition
+from broker.share.share_partition import UNINITIALIZED_OFFSET, AcknowledgementBatch, Acquired, Change, SharePartition
 from protocol.errors import CoordinatorNotAvailableError, InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from broker.coordinator.share_coordinator import ShareStateStore
     from broker.timers import Timer
     from log.unified_log import UnifiedLog
+    from protocol.messages.share_fetch import AcquiredRecords
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +128,14 @@ class ShareGroups:
         now_ms = self._broker.time.monotonic_ms()
         limits = self.config(key.group_id).limits
         self._make(served, served.partition.acknowledge(member_id, batches, limits, now_ms))
+
+    def take_back(self, session_key: SessionKey, partition: PartitionKey, runs: Iterable[AcquiredRecords]) -> None:
+        """An answer is not sent after all: what it gave the member is as it was before."""
+        served = self._served.get(StateKey(session_key.group_id, *partition))
+        if served is not None and runs:
+            acquired = [Acquired(run.first_offset, run.last_offset, run.delivery_count) for run in runs]
+            served.partition.take_back(session_key.member_id, acquired)
+            self.wake(served.key)
 
     def release_session(self, session_key: SessionKey) -> None:
         """End a session, if there is one: what its member holds is available again."""

@@ -204,6 +204,17 @@ class SharePartition:
         self._set(self._after([]))
         return acquired
 
+    def take_back(self, member_id: str, acquired: Iterable[Acquired]) -> None:
+        """The member never heard of what it acquired: it is available again, and was not delivered."""
+        given = [
+            Span(part.first, part.last, AVAILABLE, part.delivery_count - 1)
+            for run in acquired
+            for part in parts_between(self.spans, run.first, run.last)
+            if part.state is ACQUIRED and (part.member_id, part.delivery_count) == (member_id, run.delivery_count)
+        ]
+        self.spans = replaced(self.spans, given)
+        self._set(self._after([]))
+
     # -- giving back --------------------------------------------------------------------------------------------
 
     def acknowledge(

@@ -12,7 +12,12 @@ import pytest
 from broker.dispatch import Parts, Pending
 from broker.quotas import throttled_samples
 from broker.throttling import Throttled
-from protocol.errors import NONE, FetchSessionIdNotFoundError, ThrottlingQuotaExceededError
+from protocol.errors import (
+    NONE,
+    FetchSessionIdNotFoundError,
+    InvalidShareSessionEpochError,
+    ThrottlingQuotaExceededError,
+)
 from protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -31,10 +36,12 @@ from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse,
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
 from protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from protocol.transferable import TransferableRecords
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import R, Wire
+from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, runs
 
 
 @pytest.fixture
@@ -266,3 +273,97 @@ def test_the_frame_is_well_formed_when_it_is_made_again(wire: ThrottledWire) -> 
     frame = wire.frame(produce_request(wire, 1000), 13)
     assert isinstance(frame, bytes)
     assert struct.unpack_from(">ii", frame) == (len(frame) - 4, 77)
+
+
+# -- share fetches --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ShareWorld]:
+    world = ShareWorld(tmp_path)
+    world.configure("g")
+    world.topics.create_topic("t", 1)
+    for _ in range(3):
+        world.append("t", bytes(6000))
+    yield world
+    world.close()
+
+
+class ThrottledMember(ThrottledWire):
+    """Asks as a member of a share group does, through the dispatcher; the records stay where they are."""
+
+    def __init__(self, world: ShareWorld) -> None:
+        super().__init__(world)
+        self.member: ShareMember = world.member()
+
+    def fetch(self, *acks: tuple[int, int, list[int]], **fields: Any) -> ShareFetchResponse:
+        return self.ask(self.request(*acks, **fields), ShareFetchResponse, 2)
+
+    def request(self, *acks: tuple[int, int, list[int]], **fields: Any) -> ShareFetchRequest:
+        """The session's next request, for one record."""
+        member = self.member
+        values: dict[str, Any] = {"share_session_epoch": member.epoch, "max_bytes": 1_000_000, "max_records": 1}
+        topics = member.topics(*acks)
+        member.epoch += 1
+        return ShareFetchRequest(
+            group_id=member.group,
+            member_id=member.member_id,
+            topics=topics,
+            **{**values, "batch_size": 1, "min_bytes": 1, "max_wait_ms": 0, **fields},
+        )
+
+
+@pytest.fixture
+def sharer(world: ShareWorld) -> ThrottledMember:
+    return ThrottledMember(world)
+
+
+def test_a_share_fetch_over_the_quota_gives_back_what_it_acquired(sharer: ThrottledMember, world: ShareWorld) -> None:
+    sharer.set("consumer_byte_rate", 1000.0)
+    first = sharer.fetch()
+    assert (runs(first), first.throttle_time_ms) == ([(0, 0, 1)], 0)
+    waits = sharer.fetch((0, 0, [1]))
+    assert waits.throttle_time_ms > 0
+    assert sharer.muted_ms == waits.throttle_time_ms
+    (told,) = partitions(waits)
+    assert (told.acknowledge_error_code, told.acquired_records, offsets(waits)) == (NONE, [], [])
+    assert world.member(member_id="n").acquired(max_records=1) == [(1, 1, 1)], "it was not delivered, and is free"
+    world.loop.advance(20_000)
+    assert runs(sharer.fetch()) == [(2, 2, 1)]
+
+
+def test_one_share_fetch_holds_no_more_than_the_quota_allows(sharer: ThrottledMember, world: ShareWorld) -> None:
+    sharer.set("consumer_byte_rate", 1000.0)
+    assert runs(sharer.fetch(max_records=100, min_bytes=18_000)) == [(0, 0, 1)]
+
+
+def test_request_time_holds_share_fetches_back(sharer: ThrottledMember, world: ShareWorld) -> None:
+    sharer.set("request_percentage", 1e-9)
+    waits = sharer.fetch()
+    assert (runs(waits), waits.throttle_time_ms > 0) == ([], True)
+    sharer.set("request_percentage", None)
+    assert runs(sharer.fetch()) == [(0, 0, 1)]
+
+
+def test_an_error_or_the_end_of_a_share_session_is_told(sharer: ThrottledMember) -> None:
+    sharer.set("request_percentage", 1e-9)
+    sharer.fetch()
+    wrong = sharer.fetch(share_session_epoch=7)
+    assert (wrong.error_code, wrong.throttle_time_ms > 0) == (InvalidShareSessionEpochError.code, True)
+    ended = sharer.fetch(share_session_epoch=-1)
+    assert (ended.error_code, ended.throttle_time_ms > 0) == (NONE, True)
+
+
+def test_a_share_fetch_that_waits_is_measured_when_it_is_answered(sharer: ThrottledMember, world: ShareWorld) -> None:
+    assert (runs(sharer.fetch()), runs(sharer.fetch())) == ([(0, 0, 1)], [(1, 1, 1)])
+    sharer.set("consumer_byte_rate", 10.0)
+    assert runs(sharer.fetch()) == [(2, 2, 1)]
+    answer = sharer.send(sharer.request((0, 2, [1]), max_wait_ms=500), 2)
+    assert isinstance(answer, Pending)
+    frames: list[Any] = []
+    answer.on_answer(frames.append)
+    world.append("t", bytes(6000))
+    world.loop.run_soon()
+    waits = sharer.decoded(frames[0], ShareFetchResponse, 2)
+    assert (runs(waits), waits.throttle_time_ms > 0) == ([], True)
+    assert world.member(member_id="n").acquired() == [(3, 3, 1)]

@@ -398,3 +398,18 @@ def check(partition: SharePartition, model: Model) -> None:
     free = [offset for offset, values in sorted(expected.items()) if values[0] == "free"]
     end = max(expected, default=model.start - 1) + 1
     assert partition.next_fetch_offset == (free[0] if free else end)
+
+
+def test_what_is_taken_back_was_not_delivered() -> None:
+    partition = SharePartition(0)
+    first = acquire(partition, max_records=10)
+    partition.take_back("m", first)
+    assert acquire(partition, "n", max_records=10) == first
+    acknowledge(partition, 0, 4, RELEASE, member="n")
+    again = acquire(partition, "n", max_records=5)
+    assert again == [Acquired(0, 4, 2)]
+    partition.take_back("m", again)
+    partition.take_back("n", [Acquired(0, 4, 1)])
+    assert [span.state for span in partition.spans] == [ACQUIRED, ACQUIRED], "held by another, or since delivered again"
+    partition.take_back("n", again)
+    assert acquire(partition, "o", max_records=5) == again
