@@ -62,8 +62,22 @@ class SyncGate:
         for sync in list(self._unsynced):
             sync.on_done(synced)
 
-    def hold(self, response: Any) -> Deferred[Any]:
-        """The same answer, a response or a Deferred of one, not before it is safe."""
+    def guard(self, response: Any, drop: Callable[[Any], object] = lambda _response: None) -> Any:
+        """The same answer where nothing is to be waited for now or later, else ``hold`` of it."""
+        if self._unsynced or (isinstance(response, Deferred) and not response.done):
+            return self.hold(response, drop)
+        return response
+
+    def hold(
+        self,
+        response: Any,
+        drop: Callable[[Any], object] = lambda _response: None,
+        refusal: Callable[[], KafkaError] = NotCoordinatorError,
+    ) -> Deferred[Any]:
+        """The same answer, a response or a Deferred of one, not before it is safe; ``refusal()`` where that fails.
+
+        A response that is not given is handed to ``drop``.
+        """
         held: Deferred[Any] = Deferred()
         if isinstance(response, Deferred):
             waiting = response
@@ -71,20 +85,23 @@ class SyncGate:
         else:
             waiting = Deferred()
             waiting.complete(response)
-        waiting.on_done(lambda done: self.after(lambda error: _settle(held, done, error)))
+
+        def settle(done: Deferred[Any], error: KafkaError | None) -> None:
+            try:
+                value = done.result()
+            except KafkaError as failure:
+                if not held.abandoned:
+                    held.fail(failure)
+                return
+            if error is None and not held.abandoned:
+                held.complete(value)
+                return
+            drop(value)
+            if not held.abandoned:
+                held.fail(refusal())
+
+        waiting.on_done(lambda done: self.after(lambda error: settle(done, error)))
         return held
-
-
-def _settle(held: Deferred[Any], done: Deferred[Any], error: KafkaError | None) -> None:
-    if held.abandoned:
-        return
-    if error is not None:
-        held.fail(NotCoordinatorError())
-        return
-    try:
-        held.complete(done.result())
-    except KafkaError as failure:
-        held.fail(failure)
 
 
 def durably(
@@ -99,8 +116,6 @@ def durably(
         if coordinators is None:
             return response
         gate: SyncGate = coordinators.gate
-        if gate or (isinstance(response, Deferred) and not response.done):
-            return gate.hold(response)
-        return response
+        return gate.guard(response)
 
     return handle_durably

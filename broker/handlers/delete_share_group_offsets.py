@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from broker.share.config import check_enabled
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
@@ -14,6 +15,7 @@ MIN_VERSION, MAX_VERSION = 0, 0
 Request = DeleteShareGroupOffsetsRequest
 
 
+@durably
 def handle(
     broker: Broker, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> DeleteShareGroupOffsetsResponse:

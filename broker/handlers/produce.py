@@ -26,6 +26,7 @@ from protocol.errors import (
     InvalidTopicError,
     KafkaError,
     KafkaStorageError,
+    NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     TransactionalIdAuthorizationFailedError,
     UnsupportedCompressionTypeError,
@@ -82,7 +83,8 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
         raise InvalidRequiredAcksError
     topics = request.topic_data
     if len(topics) == 1 and len(topics[0].partition_data) == 1 and acks and context.api_version >= _FIRST_WITH_TEMPLATE:
-        return _append_one(broker, context, request)
+        answer = _append_one(broker, context, request)
+        return answer if request.transactional_id is None else _after_its_transaction(broker, answer)
     waits: Waits = []
     responses = [
         TopicProduceResponse(
@@ -99,7 +101,8 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
             raise CloseConnectionError("a produce request with acks=0 failed")
         return None
     response = ProduceResponse(responses=responses)
-    return _when_durable(response, waits) if waits else response
+    whole = _when_durable(response, waits) if waits else response
+    return whole if request.transactional_id is None else _after_its_transaction(broker, whole)
 
 
 def repeat_of(
@@ -156,6 +159,15 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
         wait = partition.when_durable(info.last_offset)
         return _when_durable(ProduceResponse(responses=[topic_answer]), [(answer, wait)])
     return template[0] + _pack_offsets(info.first_offset, info.log_append_time, info.log_start_offset) + template[1]
+
+
+def _after_its_transaction(broker: Broker, answer: Answer) -> Answer:
+    """The answer once the coordinator's disk has the partitions that the records added to their transaction."""
+    coordinators = broker.coordinators
+    if coordinators is None or not coordinators.gate:
+        return answer
+    held: Deferred[ProduceResponse] = coordinators.gate.hold(answer, refusal=NotEnoughReplicasError)
+    return held
 
 
 def _refused(topic: TopicProduceData, index: int, version: int, error: KafkaError) -> ProduceResponse:

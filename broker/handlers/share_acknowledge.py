@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
 from broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from broker.share.config import check_enabled
 from broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey
@@ -24,6 +25,7 @@ MIN_VERSION, MAX_VERSION = 1, 2
 Request = ShareAcknowledgeRequest
 
 
+@durably
 def handle(broker: Broker, context: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
     """Each partition has its own error.
 

@@ -32,6 +32,7 @@ from protocol.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
+from protocol.transferable import TransferableRecords
 
 API_KEY = ApiKey.SHARE_FETCH
 MIN_VERSION, MAX_VERSION = 1, 2
@@ -43,8 +44,26 @@ def handle(
 ) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
     """Acknowledge, then fetch, and wait if there is not enough.
 
-    Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
+    What acknowledgements changed is durable before that is said. Raises InvalidRequestError, ShareSessionNotFoundError,
+    InvalidShareSessionEpochError.
     """
+    response = acknowledge_and_fetch(broker, context, request)
+    guarded: ShareFetchResponse | Deferred[ShareFetchResponse] = broker.coordinators.gate.guard(response, drop_records)
+    return guarded
+
+
+def drop_records(response: ShareFetchResponse) -> None:
+    """Nobody gets this response: let go of the files of its slices."""
+    for topic in response.responses:
+        for data in topic.partitions:
+            if isinstance(data.records, TransferableRecords):
+                data.records.release()
+
+
+def acknowledge_and_fetch(
+    broker: Broker, context: RequestContext, request: ShareFetchRequest
+) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
+    """The response, or that it comes later. Raises as ``handle``."""
     check_enabled(broker)
     group_id, member_id = check_member(request.group_id, request.member_id)
     check_renewal(request)

@@ -11,7 +11,15 @@ import pytest
 from broker.coordinator.durability import SyncGate
 from broker.deferred import Deferred
 from broker.dispatch import Pending
-from protocol.errors import NONE, KafkaStorageError, NotCoordinatorError, RebalanceInProgressError
+from protocol.errors import (
+    NONE,
+    KafkaStorageError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    RebalanceInProgressError,
+)
+from protocol.messages import alter_share_group_offsets as alter
+from protocol.messages import delete_share_group_offsets as delete
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from protocol.messages.offset_commit import (
@@ -20,9 +28,15 @@ from protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.messages.share_acknowledge import ShareAcknowledgeRequest
+from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from tests.unit.broker.data_broker import DataBroker
+from protocol.record_batch import BatchOptions
+from protocol.transferable import TransferableRecords
+from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import Wire
+from tests.unit.broker.share.share_world import ShareMember, ShareWorld, runs
 
 TEXTS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
 
@@ -176,3 +190,112 @@ def test_an_error_comes_through() -> None:
     waiting.fail(RebalanceInProgressError())
     with pytest.raises(RebalanceInProgressError):
         deferred.result()
+
+
+# -- records of a transaction that add their partition to it ---------------------------------------------------------
+
+
+def produced(data: DataBroker, producer: tuple[int, int], partitions: int) -> ProduceRequest:
+    options = BatchOptions(producer_id=producer[0], producer_epoch=producer[1], is_transactional=True, base_sequence=0)
+    parts = [
+        PartitionProduceData(index=index, records=memoryview(bytes(batch(b"v", options=options))))
+        for index in range(partitions)
+    ]
+    topic_id = data.broker.metadata.topics["two"].topic_id
+    topic = TopicProduceData(name="two", topic_id=topic_id, partition_data=parts)
+    return ProduceRequest(transactional_id="x", acks=-1, timeout_ms=1000, topic_data=[topic])
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_records_are_acknowledged_when_their_transaction_has_their_partition_on_disk(
+    data: DataBroker, partitions: int
+) -> None:
+    data.topics.create_topic("two", 2)
+    client = Client(data)
+    begun = client.answer(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 6)
+    data.loop.run_soon()
+    found = client.decoded(begun[0], InitProducerIdResponse, 6)
+    answers = client.answer(produced(data, (found.producer_id, found.producer_epoch), partitions), 13)
+    assert answers == []
+    for _ in range(partitions):
+        data.loop.run_soon()
+    response = client.decoded(answers[0], ProduceResponse, 13)
+    assert {part.error_code for part in response.responses[0].partition_responses} == {NONE}
+
+
+def test_a_refusal_is_what_its_client_understands() -> None:
+    gate = SyncGate()
+    sync_: Deferred[None] = Deferred()
+    gate.add(sync_)
+    dropped: list[int] = []
+    deferred: Deferred[int] = gate.hold(7, dropped.append, NotEnoughReplicasError)
+    sync_.fail(KafkaStorageError())
+    with pytest.raises(NotEnoughReplicasError):
+        deferred.result()
+    assert dropped == [7]
+
+
+# -- share groups -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ShareWorld]:
+    world = ShareWorld(tmp_path, TEXTS)
+    world.configure("g")
+    world.topic("t", 10)
+    for topic in ("__consumer_offsets", "__share_group_state"):
+        world.topics.ensure_internal_topic(topic)
+        world.topics.set_configs(topic, {"flush.messages": "1"})
+    yield world
+    world.close()
+
+
+def when_synced(world: ShareWorld, answer: Any) -> Any:
+    """What a share group's member hears, which must not be before the sync."""
+    assert isinstance(answer, Deferred)
+    assert not answer.done
+    world.loop.run_soon()
+    return answer.result()
+
+
+def test_members_of_share_groups_hear_what_is_on_the_disk(world: ShareWorld) -> None:
+    member = ShareMember(world, "g", "t", "m")
+    joins = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"])
+    assert when_synced(world, world.ask(member.context, joins, 1)).error_code == NONE
+    assert runs(member.fetch()) == [(0, 9, 1)], "what is acquired is not stored"
+    fetched = when_synced(world, member.ask((0, 4, [1])))
+    assert fetched.responses[0].partitions[0].acknowledge_error_code == NONE
+    topics: Any = member.topics((5, 9, [1]))
+    done = ShareAcknowledgeRequest(group_id="g", member_id="m", share_session_epoch=member.epoch, topics=topics)
+    answer = when_synced(world, world.ask(member.context, done, 2))
+    assert answer.responses[0].partitions[0].error_code == NONE
+    leaves = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=-1)
+    assert when_synced(world, world.ask(member.context, leaves, 1)).error_code == NONE
+
+
+def test_places_of_share_groups_are_moved_when_that_is_on_the_disk(world: ShareWorld) -> None:
+    place = alter.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=3)
+    topic = alter.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=[place])
+    moves = alter.AlterShareGroupOffsetsRequest(group_id="g", topics=[topic])
+    answer = when_synced(world, world.ask(world.context(1), moves, 0))
+    assert answer.responses[0].partitions[0].error_code == NONE
+    gone = delete.DeleteShareGroupOffsetsRequestTopic(topic_name="t")
+    forgets = delete.DeleteShareGroupOffsetsRequest(group_id="g", topics=[gone])
+    assert when_synced(world, world.ask(world.context(1), forgets, 0)).responses[0].error_code == NONE
+
+
+def test_slices_of_a_share_fetch_that_nobody_waits_for_are_let_go(
+    world: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = ShareMember(world, "g", "t", "m")
+    joins = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"])
+    when_synced(world, world.ask(member.context, joins, 1))
+    member.fetch()
+    world.append("t", b"more")
+    released: list[int] = []
+    monkeypatch.setattr(TransferableRecords, "release", lambda part: released.append(part.size))
+    waiting = member.ask((0, 4, [1]))
+    assert isinstance(waiting, Deferred)
+    waiting.abandon()
+    world.loop.run_soon()
+    assert len(released) == 1
