@@ -69,6 +69,9 @@ SOCKET_KEYS = (
         "SO_SNDBUF of client sockets; -1: the system's, which grows with the connection."),
     ConfigKey("socket.receive.buffer.bytes", INT, -1, between(-1), HIGH,
         "SO_RCVBUF of client sockets; -1: the system's, which grows with the connection."),
+    ConfigKey("socket.busy.poll.us", INT, 150, between(0, 10_000), LOW,
+        "A client that sends each request within so many microseconds of the one before it is expected to go on: the "
+        "broker looks for its next one so long, without sleeping. 0: it always sleeps. Tidelog's own key."),
     ConfigKey("socket.listen.backlog.size", INT, 50, between(1), MEDIUM, "Connections that may wait to be accepted."),
     ConfigKey("max.connections", INT, INT_MAX, between(0), MEDIUM,
         "The most connections at one time; further ones are not accepted until one closes.", dynamic=True),

@@ -30,6 +30,7 @@ from broker.broker import RequestContext
 from broker.dispatch import CloseConnectionError, Dispatcher, Parts, Pending
 from broker.sender import ALL, SendQueue, SendStatus, SliceCutShortError, send_at_once
 from broker.timers import Timer, TimerQueue
+from broker.wakefulness import QUICK_REQUESTS, Wakefulness
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidReceiveError, InvalidRequestError
 from protocol.frames import FrameReader
@@ -65,6 +66,7 @@ class Limits:
     max_frame_bytes: int
     max_idle_ms: float
     stall_ms: float = STALL_MS
+    awake_ms: float = 0.0
 
 
 class Shell:
@@ -79,6 +81,7 @@ class Shell:
         self.executor = executor
         self.limits = limits
         self.monotonic_ms = timers.monotonic_ms
+        self.wakefulness = Wakefulness(loop, timers.monotonic_ms, limits.awake_ms)
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
         self.connections: dict[Connection, None] = {}
@@ -132,11 +135,13 @@ class Connection:
         "_in_thread",
         "_in_turn",
         "_last_active_ms",
+        "_last_received_ms",
         "_last_sent_ms",
         "_out",
         "_partial_since_ms",
         "_pending",
         "_queue",
+        "_quick_requests",
         "_reader",
         "_reading",
         "_shell",
@@ -164,7 +169,8 @@ class Connection:
         self._turn_scheduled = False
         self._drain_scheduled = False
         self._writing = False
-        self._last_active_ms = self._last_sent_ms = shell.monotonic_ms()
+        self._last_active_ms = self._last_sent_ms = self._last_received_ms = shell.monotonic_ms()
+        self._quick_requests = 0
         self._partial_since_ms = 0.0
         shell.connections[self] = None
         self._reading = True
@@ -197,6 +203,7 @@ class Connection:
             self._has_frames = True
             self._end_turn()
             return
+        self._expect_the_next()
         self._in_turn = True
         try:
             taken = self._answer_frames(shell.scratch_view, count)
@@ -210,6 +217,18 @@ class Connection:
         if taken < count:
             self._keep(shell.scratch_view[taken:count])
         self._end_turn()
+
+    def _expect_the_next(self) -> None:
+        """Have the loop stay awake when the client's requests follow one another quickly."""
+        now, last = self._last_active_ms, self._last_received_ms
+        self._last_received_ms = now
+        wakefulness = self._shell.wakefulness
+        if now - last >= wakefulness.window_ms:
+            self._quick_requests = 0
+            return
+        self._quick_requests += 1
+        if self._quick_requests >= QUICK_REQUESTS:
+            wakefulness.stay(now)
 
     def _answer_frames(self, view: memoryview, count: int) -> int:
         """Answer the complete frames in ``view[:count]``, and say how many bytes they took.

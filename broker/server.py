@@ -90,6 +90,7 @@ class Server:
             max_frame_bytes=self.config.get_int("socket.request.max.bytes"),
             max_idle_ms=idle_ms if idle_ms >= 0 else _NEVER_MS,
             stall_ms=min(idle_ms, STALL_MS) if idle_ms > 0 else STALL_MS,
+            awake_ms=self.config.get_int("socket.busy.poll.us") / 1000,
         )
         dispatcher = Dispatcher(broker)
         self._shell = Shell(loop, dispatcher, broker.timers, broker.executor, limits)

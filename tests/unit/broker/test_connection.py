@@ -23,6 +23,7 @@ from broker.connection import (
     Shell,
 )
 from broker.dispatch import CloseConnectionError, Parts, Pending
+from broker.wakefulness import QUICK_REQUESTS
 from protocol.errors import InvalidRequestError
 from protocol.transferable import TransferableRecords
 from tests.unit.broker.data_broker import InlineLoop
@@ -97,7 +98,7 @@ class Fixture:
     def __init__(self) -> None:
         self.loop = SocketLoop()
         self.dispatcher = FakeDispatcher()
-        limits = Limits(max_frame_bytes=MAX_FRAME_BYTES, max_idle_ms=60_000, stall_ms=5_000)
+        limits = Limits(max_frame_bytes=MAX_FRAME_BYTES, max_idle_ms=60_000, stall_ms=5_000, awake_ms=0.15)
         self.shell = Shell(cast(Any, self.loop), cast(Any, self.dispatcher), self.loop.timers, cast(Any, None), limits)
         ours, self.client = socket.socketpair()
         ours.setblocking(False)
@@ -468,3 +469,23 @@ def test_a_muted_client_may_go(fixture: Fixture) -> None:
     pending.answer(b"answer")
     fixture.connection.close()
     fixture.loop.advance(60_000)
+
+
+def test_the_loop_stays_awake_for_a_client_that_asks_again_at_once(fixture: Fixture) -> None:
+    for _ in range(QUICK_REQUESTS):
+        assert not fixture.loop.soon
+        fixture.loop.time.advance(0.05)
+        fixture.send(b"again")
+        fixture.loop.readers[fixture.connection.sock.fileno()]()
+    assert fixture.loop.soon
+    fixture.loop.time.advance(0.2)
+    fixture.loop.run_soon()
+    assert not fixture.loop.soon
+
+
+def test_the_loop_sleeps_between_the_requests_of_a_slower_client(fixture: Fixture) -> None:
+    for _ in range(QUICK_REQUESTS * 2):
+        fixture.loop.time.advance(0.2)
+        fixture.send(b"later")
+        fixture.loop.readers[fixture.connection.sock.fileno()]()
+    assert not fixture.loop.soon
