@@ -7,6 +7,7 @@ have clocks that must run though no client asks. Loop thread only.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -24,14 +25,23 @@ from broker.coordinator.topic_log import InternalTopicLog
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_records import TransactionRecordSerde
 from broker.coordinator.transaction_shard import TransactionShard
-from broker.metadata import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.metadata import (
+    GROUP_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from broker.share.sessions import SessionKey
+from broker.topic_manager import DELETED_PREFIX
+from protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from broker.broker import Broker
     from broker.coordinator.share_coordinator import ShareCoordinator
     from broker.coordinator.share_members import ShareMembers
     from broker.share.share_groups import ShareGroups
+
+logger = logging.getLogger(__name__)
 
 
 class Coordinators:
@@ -151,7 +161,7 @@ class Coordinators:
         return TransactionCoordinator(runtime, markers=BrokerMarkerWriter(broker), config=config)
 
     def start(self) -> None:
-        """Load what the internal topics hold."""
+        """Load what the internal topics hold, and forget what belongs to topics that were deleted before a crash."""
         if TRANSACTION_STATE_TOPIC in self._broker.metadata.topics:
             self.transactions.runtime.load_all()
         if GROUP_METADATA_TOPIC in self._broker.metadata.topics:
@@ -159,8 +169,23 @@ class Coordinators:
         if SHARE_GROUP_STATE_TOPIC in self._broker.metadata.topics:
             self.share.runtime.load_all()
 
+        for deletion in self._broker.store.list(DELETED_PREFIX):
+            name = deletion.value.decode()
+            if name not in self._broker.metadata.topics and name not in INTERNAL_TOPICS:
+                self.forget_topic(name)
+
+    def forget_topic(self, topic: str) -> None:
+        """``topic_deleted``; what cannot be stored now is left to the next start."""
+        try:
+            self.topic_deleted(topic)
+        except KafkaError as error:
+            logger.warning("offsets committed for the deleted topic %s stay until the next start: %s", topic, error)
+
     def topic_deleted(self, topic: str) -> None:
-        """Committed offsets of the topic go with it; an internal topic takes its coordinator's state along."""
+        """Committed offsets of the topic go with it; an internal topic takes its coordinator's state along.
+
+        Raises the KafkaError of an append.
+        """
         if topic == GROUP_METADATA_TOPIC:
             self.groups.runtime.unload()
         elif topic == TRANSACTION_STATE_TOPIC:

@@ -7,9 +7,11 @@ or by id (KIP-516).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from broker.broker import Broker, RequestContext
 from broker.deferred import Deferred, when_all_done
+from broker.metadata import TopicImage
 from broker.quotas import MutationQuota, mutation_quota
 from broker.topic_changes import Change
 from protocol.api_keys import ApiKey
@@ -82,9 +84,19 @@ def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quo
     except TopicDeletionDisabledError as error:
         raise error if context.api_version >= 3 else InvalidRequestError(error.message) from error
     quota.record(change.image.partition_count)
-    if broker.coordinators is not None:
-        broker.coordinators.topic_deleted(name)  # offsets committed for it must not meet a new topic of its name
+    change.done.on_done(partial(forget_offsets, broker, name))
     return change
+
+
+def forget_offsets(broker: Broker, name: str, done: Deferred[TopicImage]) -> None:
+    """Offsets committed for the topic must not meet a new one of its name. They go when the deletion is durable: a
+    power loss before that brings the topic back, with its offsets; after it, the next start forgets them."""
+    try:
+        done.result()
+    except KafkaError:
+        return
+    if broker.coordinators is not None:
+        broker.coordinators.forget_topic(name)
 
 
 def failed(topic: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:

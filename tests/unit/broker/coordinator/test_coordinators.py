@@ -1,0 +1,98 @@
+"""The coordinators of one broker together: what becomes of offsets when their topic is deleted, over real logs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.coordinator.coordinators import coordinators_of
+from protocol.errors import NONE, KafkaStorageError
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from tests.unit.broker.coordinator.test_durability import Client
+from tests.unit.broker.data_broker import DataBroker
+
+TEXTS = {"offsets.topic.num.partitions": "1"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataBroker]:
+    data = DataBroker(tmp_path, TEXTS)
+    data.topics.create_topic("t", 1)
+    commit(data)
+    yield data
+    data.close()
+
+
+def commit(data: DataBroker) -> None:
+    client = Client(data)
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="")
+    topic = OffsetCommitRequestTopic(name="t", partitions=[partition])
+    request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=[topic])
+    (frame,) = client.answer(request, 8)
+    assert client.decoded(frame, OffsetCommitResponse, 8).topics[0].partitions[0].error_code == NONE
+
+
+def committed(data: DataBroker) -> int:
+    client = Client(data)
+    topic = OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+    (frame,) = client.answer(OffsetFetchRequest(group_id="g", topics=[topic]), 5)
+    offset: int = client.decoded(frame, OffsetFetchResponse, 5).topics[0].partitions[0].committed_offset
+    return offset
+
+
+def delete(data: DataBroker) -> list[bytes]:
+    """The answer, once it is there."""
+    return Client(data).answer(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]), 6)
+
+
+def restarted(data: DataBroker, directory: Path) -> DataBroker:
+    """What a kill leaves: the same directory, nothing else."""
+    data.broker.store.close()
+    again = DataBroker(directory, TEXTS)
+    coordinators_of(again.broker).start()
+    for _ in range(20):
+        again.loop.run_soon()
+    return again
+
+
+def test_offsets_go_when_the_deletion_of_their_topic_is_durable(data: DataBroker) -> None:
+    answers = delete(data)
+    assert (answers, committed(data)) == ([], 5)
+    data.loop.run_soon()
+    assert committed(data) == -1
+    (response,) = Client(data).decoded(answers[0], DeleteTopicsResponse, 6).responses
+    assert response.error_code == NONE
+
+
+def test_the_next_start_forgets_offsets_of_topics_deleted_before_a_crash(data: DataBroker, tmp_path: Path) -> None:
+    data.topics.begin_delete("t", sync=True)
+    again = restarted(data, tmp_path)
+    assert committed(again) == -1
+    again.topics.create_topic("t", 1)
+    commit(again)
+    last = restarted(again, tmp_path)
+    assert committed(last) == 5, "of the topic that has the name now"
+    last.close()
+
+
+def test_offsets_that_cannot_be_forgotten_now_are_told_of(
+    data: DataBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KafkaStorageError("the disk is full")
+
+    monkeypatch.setattr(coordinators_of(data.broker).groups, "topic_deleted", fail)
+    with caplog.at_level(logging.WARNING):
+        delete(data)
+        data.loop.run_soon()
+    assert "deleted topic t stay until the next start" in caplog.text
