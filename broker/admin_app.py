@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from broker.admin_metrics import rest, snapshot
-from broker.compaction import cleaner_of, statuses
+from broker.compaction import cleaner_of, config_of, open_for_cleaning, statuses
+from cleaner.log_cleaner import CleaningUnavailableError
 from log.topic_partition import TopicPartition
+from protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from broker.broker import Broker
@@ -99,16 +101,21 @@ async def run_compaction(request: web.Request) -> web.Response:
     image = broker.metadata.topics.get(topic)
     if image is None:
         return web.json_response({"error": f"there is no topic {topic}"}, status=404)
+    config = config_of(broker, topic)
+    if config is not None and not config.compact:
+        return web.json_response({"error": f"{topic} is not compacted: its cleanup.policy has no compact"}, status=409)
     dry_run = request.query.get("dry_run", "0") in ("1", "true")
     partitions = [TopicPartition(topic, number) for number in range(image.partition_count)]
     cleaner = cleaner_of(broker)
-    futures = [asyncio.wrap_future(cleaner.request_clean(p, dry_run=dry_run)) for p in partitions]
+    refused = await broker.loop.run_in_executor(None, open_for_cleaning, broker, partitions)
+    opened = [partition for partition in partitions if partition not in refused]
+    futures = [asyncio.wrap_future(cleaner.request_clean(partition, dry_run=dry_run)) for partition in opened]
     if request.query.get("wait", "1") in ("0", "false"):
         for future in futures:
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return web.json_response({"requested": len(futures)}, status=202)
-    results = await asyncio.gather(*futures, return_exceptions=True)
-    answer = [_result(partition, result) for partition, result in zip(partitions, results, strict=True)]
+    results = dict(zip(opened, await asyncio.gather(*futures, return_exceptions=True), strict=True))
+    answer = [_result(partition, refused.get(partition) or results[partition]) for partition in partitions]
     return web.json_response(answer, status=409 if any("error" in entry for entry in answer) else 200)
 
 
@@ -121,5 +128,6 @@ async def find_records(request: web.Request) -> web.StreamResponse:
 
 def _result(partition: TopicPartition, result: Any) -> dict[str, Any]:
     if isinstance(result, BaseException):
-        return {**plain(partition), "error": f"{type(result).__name__}: {result}"}
+        expected = isinstance(result, KafkaError | CleaningUnavailableError)
+        return {**plain(partition), "error": str(result) if expected else f"{type(result).__name__}: {result}"}
     return {**plain(partition), **plain(result)}

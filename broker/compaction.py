@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from cleaner.cleaner_manager import CleaningState, LogCleanerManager, PartitionStatus
@@ -97,6 +97,20 @@ def statuses(broker: Broker) -> list[PartitionStatus]:
             if config is not None and config.compact:
                 seen[partition] = unopened_status(broker, partition, refused.get(partition))
     return [seen[partition] for partition in sorted(seen)]
+
+
+def open_for_cleaning(broker: Broker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaError]:
+    """Open logs that somebody wants cleaned and nobody has asked for since the start; those that are refused, and why.
+
+    Blocks on disk: in a worker.
+    """
+    refused = {}
+    for partition in partitions:
+        try:
+            broker.log_manager.get_log(partition)
+        except KafkaError as error:
+            refused[partition] = error
+    return refused
 
 
 def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError | None) -> PartitionStatus:

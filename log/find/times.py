@@ -18,6 +18,16 @@ _MS_DIGITS = 9
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
     """The time ``text`` means, in ms. Only with ``now_ms`` may it be relative to today or to now. Raises ValueError."""
+    try:
+        return _parse(text, now_ms)
+    except (ValueError, OverflowError):
+        forms = "milliseconds since 1970, or 2026-11-21T09:00"
+        if now_ms is not None:
+            forms = "milliseconds since 1970, 2026-11-21T09:00, 09:00 of today, or 15m, 2h, 1d ago"
+        raise ValueError(f"{text!r} is no time: expected {forms}") from None
+
+
+def _parse(text: str, now_ms: int | None) -> int:
     if text.lstrip("-").isdigit() and len(text.lstrip("-")) >= _MS_DIGITS:
         return int(text)
     if now_ms is not None:
@@ -29,10 +39,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
             hour, minute, second = (int(part or 0) for part in of_day.groups())
             today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone()
             return to_ms(today.replace(hour=hour, minute=minute, second=second, microsecond=0))
-    try:
-        return to_ms(datetime.fromisoformat(text))
-    except ValueError:
-        raise ValueError(f"{text!r} is no time: milliseconds since 1970, or 2026-11-21T09:00") from None
+    return to_ms(datetime.fromisoformat(text))
 
 
 def to_ms(moment: datetime) -> int:

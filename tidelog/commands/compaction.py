@@ -117,7 +117,7 @@ def run_topic(arguments: argparse.Namespace) -> int:
     wait = arguments.wait or arguments.dry_run
     path = f"/compaction/{quote(arguments.topic, safe='')}?wait={int(wait)}&dry_run={int(arguments.dry_run)}"
     status, answer = ask(arguments.bootstrap, "POST", path)
-    if status == 404:
+    if "error" in answer:
         raise ClientError(answer["error"])
     if not wait:
         print(f"{arguments.topic}: {answer['requested']} partitions will be cleaned")

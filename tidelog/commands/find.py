@@ -21,11 +21,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tag", help="records with this value in the header that index.tag.header names")
     parser.add_argument("--from", dest="begin", metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")
     parser.add_argument("--to", dest="end", metavar="TIME", help="not newer")
-    parser.add_argument("--max", type=int, default=DEFAULT_MAX, metavar="N", help="at most N; default: %(default)s")
+    parser.add_argument(
+        "--max", type=positive, default=DEFAULT_MAX, metavar="N", help="at most N; default: %(default)s"
+    )
     parser.add_argument("--all", action="store_true", help="every record that matches")
     parser.add_argument("--no-wait", action="store_true", help="answer at once, even while the index is behind")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, keys and values in base64")
     parser.add_argument("--bootstrap", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT", help="default: %(default)s")
+
+
+def positive(text: str) -> int:
+    """A number from 1 on, for argparse."""
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}: expected a number from 1 on")
+    return number
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -59,7 +60,8 @@ async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
     texts = {name.replace("_", "."): value for name, value in settings.items()}
     parts = DataBroker(directory, texts)
     parts.broker.loop = asyncio.get_running_loop()
-    parts.topics.create_topic(TOPIC, 2, 1, {"cleanup.policy": "compact"})
+    if TOPIC not in parts.broker.metadata.topics:
+        parts.topics.create_topic(TOPIC, 2, 1, {"cleanup.policy": "compact"})
     listener = socket.socket(socket.AF_UNIX)
     path = str(directory / "admin")
     listener.bind(path)
@@ -71,6 +73,7 @@ async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
             yield Pages(parts, session)
     finally:
         await runner.cleanup()
+        os.unlink(path)
         if parts.broker.cleaner is not None:
             await asyncio.to_thread(parts.broker.cleaner.shutdown)
         parts.close()
@@ -203,6 +206,36 @@ async def test_run_of_an_unknown_topic_is_not_found(tmp_path: Path) -> None:
         assert await pages.post("/compaction/nothing") == (404, {"error": "there is no topic nothing"})
 
 
+async def test_run_opens_what_nobody_has_asked_for_since_the_start(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.produce((b"key", b"value"), (b"key", b"other"))
+    async with admin(tmp_path) as pages:
+        status, answer = await pages.post(f"/compaction/{TOPIC}")
+
+        assert status == 200
+        assert [entry["records_after"] for entry in answer] == [1, 0]
+
+
+async def test_run_says_why_a_log_is_refused(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.produce((b"key", b"value"))
+    log = next((tmp_path / f"{TOPIC}-0").glob("*.log"))
+    log.rename(log.with_name(f"{7:020d}.log"))
+    async with admin(tmp_path) as pages:
+        status, answer = await pages.post(f"/compaction/{TOPIC}")
+
+        assert status == 409
+        assert "begins with offset 0, which is not its name's" in answer[0]["error"]
+        assert "error" not in answer[1]
+
+
+async def test_run_of_a_topic_that_is_not_compacted_is_refused(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.parts.topics.create_topic("plain", 1, 1, {})
+        refused = {"error": "plain is not compacted: its cleanup.policy has no compact"}
+        assert await pages.post("/compaction/plain?wait=0") == (409, refused)
+
+
 async def test_run_that_cannot_be_says_why_per_partition(tmp_path: Path) -> None:
     async with admin(tmp_path, log_cleaner_enable="false") as pages:
         status, answer = await pages.post(f"/compaction/{TOPIC}")
@@ -211,7 +244,7 @@ async def test_run_that_cannot_be_says_why_per_partition(tmp_path: Path) -> None
         assert answer[1] == {
             "topic": TOPIC,
             "partition": 1,
-            "error": "CleaningUnavailableError: the cleaner does not run",
+            "error": "the cleaner does not run",
         }
 
 
