@@ -1,6 +1,6 @@
-"""A log against the table it was exported to, file by file: the same records, or which offsets differ.
+"""A log against the table it was exported to, range by range: the same records, or which offsets differ.
 
-    file (offset range) -> its rows hashed                -> (offset, hash)
+    the table's rows of a range of offsets, hashed        -> (offset, hash)
     the log's slices of that range, as an export reads -> (offset, hash)        -> missing, extra, different, twice
 
 *Missing* rows are in the log and not in the table. *Extra* ones are in the table and not in the log: where the log was
@@ -32,14 +32,23 @@ _COLUMNS = Columns(("key", "value", "offset", "timestamp"))
 
 
 @dataclass(frozen=True, slots=True)
+class IcebergRows:
+    """A snapshot of an Iceberg table: where its metadata file lies, and the snapshot's id."""
+
+    metadata: str
+    snapshot: int
+
+
+@dataclass(frozen=True, slots=True)
 class ComparePlan:
-    """One range of a partition: the table's file (None where the table has none) and the log's slices."""
+    """One range of a partition: the table's Parquet file or its snapshot (None where it has nothing), and the log's
+    slices."""
 
     topic: str
     partition: int
     start: int
     end: int
-    path: str | None
+    rows: str | IcebergRows | None
     slices: tuple[SegmentSlice, ...]
     read_committed: bool = True
 
@@ -104,14 +113,30 @@ def _log_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
 
 
 def _table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
+    schema = _COLUMNS.arrow_schema()
+    if plan.rows is None:
+        return
+    found = _iceberg_batches(plan, plan.rows) if isinstance(plan.rows, IcebergRows) else _file_batches(plan.rows)
+    for batch in found:
+        yield batch.select(list(_COLUMNS.names)).cast(schema)
+
+
+def _file_batches(path: str) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
-    if plan.path is None:
-        return
-    schema = _COLUMNS.arrow_schema()
-    with pq.ParquetFile(plan.path) as file:
-        for batch in file.iter_batches(columns=list(_COLUMNS.names)):
-            yield batch.select(list(_COLUMNS.names)).cast(schema)
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(columns=list(_COLUMNS.names))
+
+
+def _iceberg_batches(plan: ComparePlan, rows: IcebergRows) -> Iterator[pa.RecordBatch]:
+    """The snapshot's rows of the plan's range, by whatever files it has them in, without what was deleted."""
+    from pyiceberg.table import StaticTable
+
+    chosen = f"topic == '{plan.topic}' and partition == {plan.partition}"  # a topic's name has no quotes
+    chosen += f" and offset >= {plan.start} and offset < {plan.end}"
+    table = StaticTable.from_metadata(rows.metadata)
+    scan = table.scan(chosen, selected_fields=_COLUMNS.names, snapshot_id=rows.snapshot)
+    yield from scan.to_arrow_batch_reader()
 
 
 def _hashed(batches: Iterator[pa.RecordBatch], plan: ComparePlan, buckets: Buckets) -> tuple[IntegerArray, WordArray]:

@@ -4,7 +4,7 @@
     workers    pipeline.audit_segment: checksums, gaps, duplicates, indices, records per ten minutes
     driver     joins segments: offsets and producers' sequences across their borders; sums
 
-    with a table: a task per file of it (and per range it has no file for): pipeline.audit_table
+    with a table: a task per range of offsets (pipeline.jobs.audit_compare): pipeline.audit_table
 
 Nothing is changed and no lock is taken; a broker may serve meanwhile. The active segment's end may be a write under
 way, which is no finding. Read twice, equal logs give equal reports.
@@ -26,19 +26,21 @@ from pipeline.aborted import aborted_transactions
 from pipeline.audit_buckets import Buckets
 from pipeline.audit_producers import ProducerSpan, join
 from pipeline.audit_segment import Finding, Gap, SegmentAudit, SegmentPlan, audit_segment
-from pipeline.audit_table import ComparePlan, Comparison, compare
-from pipeline.errors import CorruptBatchError, PipelineError, TopicRecreatedError
-from pipeline.export_manifest import DATA, ExportTable, Manifest, id_text
-from pipeline.jobs.errors import BadRequestError, JobError
+from pipeline.audit_table import Comparison, compare
+from pipeline.errors import CorruptBatchError, PipelineError
+from pipeline.export_manifest import Manifest, id_text
+from pipeline.jobs.audit_compare import AuditedTable, compare_plans, open_table
+from pipeline.jobs.errors import JobError
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
 from pipeline.jobs.source import LogSource
-from pipeline.plan import OffsetRange, ReadRequest, plan_range
 from pipeline.request import Partition
 from pipeline.segment_files import list_segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pipeline.jobs.iceberg import IcebergTarget
 
 #: A partition is looked at so often when its segments change under the audit.
 ATTEMPTS = 5
@@ -51,11 +53,13 @@ SUMMED = (
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """What to audit. ``table``: a directory that an export wrote, to compare with. ``records``: hash every record."""
+    """What to audit. ``table``: a directory that an export wrote, to compare with, or with ``iceberg`` a table's name.
+    ``records``: hash every record."""
 
     source: LogSource
     table: str | None = None
     records: bool = True
+    iceberg: IcebergTarget | None = None
 
 
 @dataclass(slots=True)
@@ -126,11 +130,12 @@ class AuditResult:
 def audit(spark: SparkSession | None, request: AuditRequest, progress: Progress | None = None) -> AuditResult:
     """Audit. Raises PipelineError when something cannot be looked at; what is found is in the result."""
     began, created = time.monotonic(), time.time_ns() // 1_000_000
-    manifest = _manifest(request.table)
+    table = None if request.table is None else open_table(request.table, request.iceberg)
     progress = progress or Progress("audit", quiet=True)
     partitions, audits = _audit_logs(spark, request, progress)
-    if manifest is not None:
-        _compare(spark, request, partitions, audits, manifest, progress)
+    if table is not None:
+        compared = list(zip(partitions, audits, strict=True))
+        _compare(spark, request.source, compared, table, progress)
     return AuditResult(audits, request.table, request.records, created, time.monotonic() - began)
 
 
@@ -167,15 +172,6 @@ def _bounded(source: LogSource) -> list[Partition]:
         return source.partitions()
     except CorruptBatchError:
         return replace(source, read_committed=False).partitions()
-
-
-def _manifest(table: str | None) -> Manifest | None:
-    if table is None:
-        return None
-    manifest = ExportTable(table).read()
-    if not manifest.version:
-        raise BadRequestError(f"{table} has no version yet: expected a table that an export has committed to")
-    return manifest
 
 
 # ---- the log
@@ -274,18 +270,17 @@ def _join_producers(producers: dict[int, ProducerSpan], segment: SegmentAudit, f
 
 def _compare(
     spark: SparkSession | None,
-    request: AuditRequest,
-    partitions: list[Partition],
-    audits: list[PartitionAudit],
-    manifest: Manifest,
+    source: LogSource,
+    audits: list[tuple[Partition, PartitionAudit]],
+    table: AuditedTable,
     progress: Progress,
 ) -> None:
     tasks, owners = [], []
-    for partition, found in zip(partitions, audits, strict=True):
-        if found.partition not in _exported(manifest, found.topic):
-            message = f"{found.name} is not in the table {request.table}"
+    for partition, found in audits:
+        if found.partition not in _exported(table.manifest, found.topic):
+            message = f"{found.name} is not in the table {table.name}"
             found.findings.append(Finding("table", partition.directory.path, -1, -1, message))
-        for plan in compare_plans(partition, manifest, ExportTable(str(request.table)), request.source):
+        for plan in compare_plans(partition, table, source):
             tasks.append(Task(f"{found.name} offsets {plan.start} to {plan.end}", plan.size, plan))
             owners.append(found)
     progress.job = "compare"
@@ -295,43 +290,3 @@ def _compare(
 
 def _exported(manifest: Manifest, topic: str) -> Collection[int]:
     return manifest.topics[topic].partitions if topic in manifest.topics else ()
-
-
-def compare_plans(partition: Partition, manifest: Manifest, table: ExportTable, source: LogSource) -> list[ComparePlan]:
-    """The ranges to compare: each file's, and those between that have none. Raises TopicRecreatedError."""
-    directory, start = partition.directory, partition.bounds.start
-    topic = manifest.topics.get(directory.topic)
-    state = None if topic is None else topic.partitions.get(directory.partition)
-    if topic is None or state is None:
-        return []
-    if topic.topic_id != id_text(directory.topic_id):
-        raise TopicRecreatedError(
-            f"topic {directory.topic} was deleted and made anew: the table holds id {topic.topic_id}, the log has "
-            f"{id_text(directory.topic_id)}"
-        )
-    files = [
-        file
-        for file in sorted(manifest.files, key=lambda file: file.start)
-        if (file.topic, file.topic_id, file.partition) == (directory.topic, topic.topic_id, directory.partition)
-    ]
-    ranges: list[tuple[int, int, str | None]] = []
-    position = state.start
-    for file in files:
-        if file.start > position:
-            ranges.append((position, file.start, None))
-        ranges.append((file.start, file.end, table.directory(DATA, file.name)))
-        position = file.end
-    if position < state.end:
-        ranges.append((position, state.end, None))
-    plans = []
-    for begin, end, path in ranges:
-        begin = max(begin, start)
-        if begin < end:
-            wanted = OffsetRange(directory, begin, end)
-            pieces = plan_range(wanted, ReadRequest((), 1 << 40, read_committed=source.read_committed))
-            plans.append(
-                ComparePlan(
-                    directory.topic, directory.partition, begin, end, path, tuple(pieces), source.read_committed
-                )
-            )
-    return plans

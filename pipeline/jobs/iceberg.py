@@ -88,6 +88,35 @@ def export_to_iceberg(
     return summary(after, plans)
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a table holds at one moment: the state its exports left, its metadata file, the newest snapshot's id and the
+    paths of that snapshot's data files."""
+
+    manifest: Manifest
+    metadata: str
+    snapshot: int
+    files: tuple[str, ...]
+
+
+def look_at(target: IcebergTarget) -> Snapshot:
+    """The newest snapshot of a table that exists. Raises BadRequestError, JobError, MissingPackageError."""
+    if importlib.util.find_spec("pyiceberg") is None:
+        raise missing("pyiceberg", ICEBERG_INSTALL)
+    from pyiceberg.exceptions import NoSuchTableError
+
+    catalog = _catalog(target)
+    try:
+        table = catalog.load_table(target.name)
+        files = tuple(task.file.file_path for task in table.scan().plan_files())
+    except NoSuchTableError:
+        raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.catalog_uri}") from None
+    finally:
+        catalog.close()
+    snapshot = table.current_snapshot()
+    return Snapshot(state_of(table), table.metadata_location, -1 if snapshot is None else snapshot.snapshot_id, files)
+
+
 def _catalog(target: IcebergTarget) -> Catalog:
     from pyiceberg.catalog import load_catalog
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from pipeline.jobs.iceberg import IcebergTarget
     from pipeline.jobs.progress import Progress
     from pipeline.jobs.source import LogSource
     from pipeline.jobs.writing import Target
@@ -97,7 +98,12 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 
 def _add_audit(parser: argparse.ArgumentParser) -> None:
     _add_source(parser)
-    parser.add_argument("--table", metavar="TABLE", help="compare with this exported table, offset by offset")
+    parser.add_argument(
+        "--table",
+        metavar="TABLE",
+        help="compare with this exported table, offset by offset: a directory, or an Iceberg name with --catalog",
+    )
+    parser.add_argument("--catalog", metavar="URI", help="TABLE is Iceberg's, of this catalog")
     parser.add_argument("--report", metavar="DIR", help="write report.md, report.html, report.json and pictures there")
     parser.add_argument("--quick", action="store_true", help="batches only: no records per ten minutes, no checksums")
 
@@ -221,7 +227,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     from pipeline.jobs.audit import AuditRequest, audit
     from pipeline.jobs.audit_report import make_report_directory, summary, write_report
 
-    request = AuditRequest(_source(arguments), table=arguments.table, records=not arguments.quick)
+    request = AuditRequest(_source(arguments), arguments.table, not arguments.quick, _audited_iceberg(arguments))
     if arguments.report is not None:
         make_report_directory(arguments.report)  # an audit may take hours: not to be lost for a wrong name
     found = audit(_spark(arguments), request, _progress(arguments))
@@ -229,6 +235,18 @@ def _audit(arguments: argparse.Namespace) -> int:
         write_report(found, arguments.report)
     print("\n".join(summary(found)))
     return EXIT_FAILED if found.is_wrong else 0
+
+
+def _audited_iceberg(arguments: argparse.Namespace) -> IcebergTarget | None:
+    """Raises BadRequestError."""
+    from pipeline.jobs.errors import BadRequestError
+    from pipeline.jobs.iceberg import IcebergTarget
+
+    if arguments.catalog is None:
+        return None
+    if arguments.table is None:
+        raise BadRequestError(f"--catalog {arguments.catalog}: expected --table NAMESPACE.TABLE with it")
+    return IcebergTarget(arguments.catalog, arguments.table)
 
 
 def _configuration(arguments: argparse.Namespace) -> Configuration:
