@@ -32,13 +32,18 @@ def raise_for_code(code: int, what: str, message: str | None = None) -> None:
         raise kind(f"{what}: {message or kind.default_message}")
 
 
-def ask(client: Client, request: Message, response_type: type[_Response], highest: int) -> _Response:
-    """Ask in the newest version the broker serves up to ``highest``. Raises ClientError."""
+def version_for(client: Client, request: type[Message], highest: int) -> int:
+    """The newest version of a request that the broker serves up to ``highest``. Raises ClientError."""
     lowest_served, highest_served = client.api_versions().get(request.API_KEY, (0, -1))
     version = min(highest, highest_served)
     if version < max(lowest_served, request.VERSIONS.lowest):
-        raise ClientError(f"{client.bootstrap} serves {type(request).__name__} from version {lowest_served} on")
-    return client.send(request, response_type, version)
+        raise ClientError(f"{client.bootstrap} serves {request.__name__} from version {lowest_served} on")
+    return version
+
+
+def ask(client: Client, request: Message, response_type: type[_Response], highest: int) -> _Response:
+    """Ask in the newest version the broker serves up to ``highest``. Raises ClientError."""
+    return client.send(request, response_type, version_for(client, type(request), highest))
 
 
 class Cluster:

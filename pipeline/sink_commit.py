@@ -5,7 +5,7 @@ The transactional id, and the group whose committed offset is the last published
 
     InitProducerId      fences every older driver of the query and ends the transaction it left open
     OffsetFetch         committed batch id >= this one: published before, nothing to do
-    AddPartitionsToTxn, Produce ...     staged batches; producer id, epoch, sequence, transactional bit and CRC put in
+    AddPartitionsToTxn, Produce ...     staged batches, as ``pipeline.sink_produce`` sends them
     AddOffsetsToTxn, TxnOffsetCommit    this batch id, in partition 0 of each topic that was written
     EndTxn              from here on all of it is there for read_committed, or none
 
@@ -15,9 +15,7 @@ The look-up is made under the new epoch, so no older driver can publish behind i
 tried again after any lost connection or retriable error, which is done until ``kafka.delivery.timeout.ms``. A driver
 that is fenced must not try again: another one works for the query.
 
-Requests are those of Kafka's first transaction protocol (before KIP-890), which all brokers since 2.5 serve. Staged
-batches are checked by CRC before they are changed, then the CRC is computed anew over each: about 7 GB/s,
-independent of the number of records.
+Requests are those of Kafka's first transaction protocol (before KIP-890), which all brokers since 2.5 serve.
 
 A group's offsets expire (``offsets.retention.minutes``, 7 days): a batch whose driver died between EndTxn and Spark's
 own commit log, restarted later than that, would be published again.
@@ -26,17 +24,16 @@ own commit log, restarted later than that, would be published again.
 from __future__ import annotations
 
 import logging
-import struct
 import time
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
 from pipeline.errors import PipelineError
 from pipeline.sink_options import SinkOptions
-from pipeline.staging import BatchAddress, StagedFile, StagingError, in_order
+from pipeline.sink_produce import Producer, TopicPartition, produce, sequenced
+from pipeline.staging import StagedFile, StagingError
 from protocol.errors import (
     InvalidProducerEpochError,
     InvalidTopicError,
@@ -55,30 +52,21 @@ from protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsRes
 from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from protocol.record_batch import ATTRIBUTES_OFFSET, TRANSACTIONAL_MASK, RecordBatch, increment_sequence, set_crc
 
 logger = logging.getLogger(__name__)
 
 #: The newest version of each request in which adding partitions is the client's part (KIP-890 came after).
-_ADD_PARTITIONS, _ADD_OFFSETS, _COMMIT_OFFSETS, _END, _INIT, _PRODUCE = 3, 3, 4, 4, 4, 11
+_ADD_PARTITIONS, _ADD_OFFSETS, _COMMIT_OFFSETS, _END, _INIT = 3, 3, 4, 4, 4
 _FETCH_ONE_GROUP = 7
 _DELETE_GROUPS = 2
-#: What one Produce request holds at most, over all partitions; brokers refuse 100 MiB (socket.request.max.bytes).
-REQUEST_BYTES = 8 * 1024 * 1024
 RETRY_S = 0.2
-_ACKS_ALL = -1
 _FENCED = (ProducerFencedError, InvalidProducerEpochError)
-_PRODUCER = struct.Struct(">qhi")
-_PRODUCER_OFFSET = 43
-
-TopicPartition = tuple[str, int]
 
 
 class PublishError(PipelineError):
@@ -99,14 +87,6 @@ class Publication:
     def name(self) -> str:
         """Transactional id and group."""
         return f"tidelog-spark-{self.writer}"
-
-
-class Staged(NamedTuple):
-    """One batch on its way: where it lies and the sequence number its first record gets."""
-
-    file: StagedFile
-    batch: BatchAddress
-    base_sequence: int
 
 
 def publish(options: SinkOptions, publication: Publication) -> bool:
@@ -187,10 +167,10 @@ class _Transaction:
         return max((partition.committed_offset for partition in found), default=-1)
 
     def _produce(self) -> None:
-        queues = _queues(self._publication.files)
+        queues = sequenced(self._publication.files)
         self._add_partitions(list(queues))
-        for request in _requests(queues):
-            self._send(request)
+        producer = Producer(self._name, self._producer_id, self._producer_epoch, self._options.request_timeout_ms)
+        produce(self._cluster, producer, queues)
 
     def _add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
         numbers: dict[str, list[int]] = defaultdict(list)
@@ -211,42 +191,6 @@ class _Transaction:
         ]
         for code, name in sorted(failed, key=lambda pair: pair[0] == OperationNotAttemptedError.code):
             raise_for_code(code, f"AddPartitionsToTxn of {name}")  # the culprit, not those that stood beside it
-
-    def _send(self, batches: list[Staged]) -> None:
-        """Produce one batch for each of several partitions, at the leader of each."""
-        by_leader: dict[tuple[str, int], list[Staged]] = defaultdict(list)
-        for staged in batches:
-            by_leader[self._cluster.leader(staged.batch.topic, staged.batch.partition)].append(staged)
-        for address, mine in by_leader.items():
-            request = ProduceRequest(
-                transactional_id=self._name,
-                acks=_ACKS_ALL,
-                timeout_ms=self._options.request_timeout_ms,
-                topic_data=self._topic_data(mine),
-            )
-            answer = ask(self._cluster.client_for(address), request, ProduceResponse, _PRODUCE)
-            for topic in answer.responses:
-                for part in topic.partition_responses:
-                    raise_for_code(part.error_code, f"Produce to {topic.name}-{part.index}", part.error_message)
-
-    def _topic_data(self, batches: list[Staged]) -> list[TopicProduceData]:
-        topics: dict[str, TopicProduceData] = {}
-        for staged in batches:
-            name = staged.batch.topic
-            data = memoryview(self._patched(staged))
-            topic = topics.setdefault(name, TopicProduceData(name=name, partition_data=[]))
-            topic.partition_data.append(PartitionProduceData(index=staged.batch.partition, records=data))
-        return list(topics.values())
-
-    def _patched(self, staged: Staged) -> bytearray:
-        """The staged batch as this producer's."""
-        data = staged.file.read(staged.batch)
-        if not RecordBatch(data).is_valid():
-            raise StagingError(f"staged file {staged.file.path}: batch at {staged.batch.position} is damaged")
-        data[ATTRIBUTES_OFFSET + 1] |= TRANSACTIONAL_MASK
-        _PRODUCER.pack_into(data, _PRODUCER_OFFSET, self._producer_id, self._producer_epoch, staged.base_sequence)
-        set_crc(data, 0, len(data))
-        return data
 
     def _commit_batch_id(self) -> None:
         """The batch id as committed offset, in the same transaction."""
@@ -310,32 +254,3 @@ class _Transaction:
             )
         except Trouble as error:
             logger.info("group %s stays until it expires: %s", self._name, error)
-
-
-def _queues(files: Sequence[StagedFile]) -> dict[TopicPartition, deque[Staged]]:
-    """Per partition its batches in order, with their sequence numbers: those of a new epoch begin at 0."""
-    queues: dict[TopicPartition, deque[Staged]] = defaultdict(deque)
-    next_sequence: dict[TopicPartition, int] = defaultdict(int)
-    for file in in_order(files):
-        for batch in file.batches:
-            target = (batch.topic, batch.partition)
-            queues[target].append(Staged(file, batch, next_sequence[target]))
-            next_sequence[target] = increment_sequence(next_sequence[target], batch.records)
-    return queues
-
-
-def _requests(queues: dict[TopicPartition, deque[Staged]]) -> Iterator[list[Staged]]:
-    """Groups of batches for one request each: at most one of each partition, REQUEST_BYTES in all (one at least)."""
-    while queues:
-        request: list[Staged] = []
-        size = 0
-        for target in list(queues):
-            queue = queues[target]
-            if request and size + queue[0].batch.size > REQUEST_BYTES:
-                yield request
-                request, size = [], 0
-            request.append(queue.popleft())
-            size += request[-1].batch.size
-            if not queue:
-                del queues[target]
-        yield request

@@ -3,10 +3,11 @@
     <stagingPath>/<writer's name>/<batch id, 20 digits>/[<run>/]<partition>-<attempt>-<random>.batches
 
 One file per task attempt: magic 2 batches one behind the other, for whatever topic-partitions its rows had. A file is
-written under ``.part``, synced, renamed and its directory synced, so a name that ends in ``.batches`` is whole. What
-lies in it is told by the commit message (:class:`StagedFile`), which only the attempt that Spark counts delivers:
-files of other attempts, of killed workers and of killed drivers are never looked at, and go with their directory
-once their batch id, or a later one, is published.
+written under ``.part`` and renamed, so a name that ends in ``.batches`` is whole. What lies in it is told by the
+commit message (:class:`StagedFile`), which only the attempt that Spark counts delivers: files of other attempts, of
+killed workers and of killed drivers are never looked at, and go with their directory once their batch id, or a later
+one, is published. So nothing is synced: a file that a crash of its machine cuts short fails the batch by its size or
+its batches' CRC, and the batch is staged again.
 
 A batch write is a run of its own (``begin_run``), also where another one has the same ``txnAppId`` and ``txnVersion``.
 Its directory is made by the driver, never by a task, and a run that fails is ended by taking the directory away:
@@ -157,16 +158,14 @@ class StagingFile:
         self._size += len(batch)
 
     def finish(self) -> StagedFile:
-        """Sync and name the file. Raises StagingError."""
+        """Close and name the file. Raises StagingError."""
         if self._path is None:
             return StagedFile(self._task, None, ())
         try:
-            os.fsync(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
             self._part().rename(self._path)
             self._is_whole = True
-            _sync_directory(self._path.parent)
         except FileNotFoundError as error:
             raise StagingError(f"cannot stage {self._path}: the write was given up meanwhile") from error
         except OSError as error:
@@ -189,14 +188,6 @@ class StagingFile:
     def _part(self) -> Path:
         assert self._path is not None
         return self._path.with_suffix(_PART)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def remove_files(files: Iterable[StagedFile]) -> None:

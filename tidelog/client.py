@@ -1,19 +1,22 @@
-"""A small blocking client: one connection, one request at a time. For the commands, not for applications.
+"""A small blocking client: one connection. For the commands and the pipeline, not for applications.
 
-It asks the broker which versions it serves and uses the newest that both sides know.
+It asks the broker which versions it serves and uses the newest that both sides know. ``post`` sends without waiting, so
+that several requests are under way; a broker answers in their order, and so ``answer`` takes them.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
+from collections import deque
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from protocol.api_keys import ApiKey, request_header_version, response_header_version
 from protocol.errors import UnsupportedVersionError
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.schema import Message
+from protocol.types import Buffer
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
@@ -34,8 +37,8 @@ def parse_bootstrap(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, str(DEFAULT_PORT)
-    if not host or not (port.isascii() and port.isdigit()):
-        raise ClientError(f"--bootstrap {text}: expected HOST:PORT")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ClientError(f"--bootstrap {text!r}: expected HOST:PORT with a port from 1 to 65535")
     return host.strip("[]"), int(port)
 
 
@@ -52,6 +55,7 @@ class Client:
             raise ClientError(f"cannot connect to {bootstrap}: {error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
+        self._waiting: deque[tuple[int, int, int]] = deque()
         self._served: dict[int, tuple[int, int]] | None = None
 
     def __enter__(self) -> Self:
@@ -88,24 +92,43 @@ class Client:
         return self.send(request, response_type, version)
 
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
-        """Ask in this version and wait for the answer. Raises ClientError."""
+        """Ask in this version and wait for the answer; nothing else may wait for one. Raises ClientError."""
+        if self._waiting:
+            raise ClientError(f"{self.bootstrap} has left {len(self._waiting)} requests without an answer")
+        self.post(request, version)
+        return self.answer(response_type)
+
+    def post(self, request: Message, version: int) -> None:
+        """Send in this version. Raises ClientError."""
         self._correlation_id += 1
         api_key = ApiKey(request.API_KEY)
         client_id = CLIENT_ID.encode()
         header = struct.pack(">hhih", api_key, version, self._correlation_id, len(client_id)) + client_id
         if request_header_version(api_key, version) >= 2:
             header += b"\0"
-        body = request.encode(version)
+        first, *rest = cast("list[Buffer]", request.encode_parts(version)) or [
+            b""
+        ]  # files are promised in answers only
+        size = len(header) + len(first) + sum(len(part) for part in rest)
         try:
-            self._socket.sendall(_LENGTH.pack(len(header) + len(body)) + header + body)
+            self._socket.sendall(_LENGTH.pack(size) + header + first)
+            for part in rest:  # large, hence not worth a copy
+                self._socket.sendall(part)
+        except OSError as error:
+            raise ClientError(f"no answer from {self.bootstrap}: {error}") from error
+        self._waiting.append((self._correlation_id, response_header_version(api_key, version), version))
+
+    def answer(self, response_type: type[_Response]) -> _Response:
+        """The answer to the oldest request that has none yet. Raises ClientError."""
+        expected, header_version, version = self._waiting.popleft()
+        try:
             frame = self._read_frame()
         except OSError as error:
             raise ClientError(f"no answer from {self.bootstrap}: {error}") from error
         (correlation_id,) = _LENGTH.unpack_from(frame)
-        if correlation_id != self._correlation_id:
-            raise ClientError(f"{self.bootstrap} answered request {correlation_id} instead of {self._correlation_id}")
-        start = 5 if response_header_version(api_key, version) >= 1 else 4
-        return response_type.decode(frame[start:], version)
+        if correlation_id != expected:
+            raise ClientError(f"{self.bootstrap} answered request {correlation_id} instead of {expected}")
+        return response_type.decode(frame[5 if header_version >= 1 else 4 :], version)
 
     def _read_frame(self) -> memoryview:
         (size,) = _LENGTH.unpack(self._read(_LENGTH.size))

@@ -6,6 +6,7 @@ import dataclasses
 import time
 import uuid
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 from pipeline.cluster import TRANSACTION, Cluster, ask
 from pipeline.sink_commit import Publication, PublishError, publish
 from pipeline.sink_options import SinkOptions
+from pipeline.sink_produce import MAX_IN_FLIGHT
 from pipeline.sink_rows import sink_columns
 from pipeline.sink_task import UnknownTopicError, stage_rows
 from pipeline.staging import BatchAddress, StagedFile, StagingError, TaskIdentity
@@ -25,6 +27,7 @@ from tests.support.broker import TidelogProcess
 from tests.support.kafka_python import kafka
 
 PARTITIONS = 2
+ARRIVAL_S = 60.0
 
 
 @pytest.fixture
@@ -86,6 +89,17 @@ def test_rows_of_a_task_keep_their_order_behind_those_of_the_task_before(options
     assert len(starts) == PARTITIONS - 1  # one run, ascending, in each partition
 
 
+def test_many_requests_under_way_keep_their_order(options: SinkOptions) -> None:
+    writer = str(uuid.uuid4())
+    small = dataclasses.replace(options, batch_bytes=200)
+    staged = stage(small, writer, 0, rows=2000)
+    assert len(staged.batches) > 100 * MAX_IN_FLIGHT
+    assert publish(small, Publication(writer, 0, (staged,)))
+    numbers = [int(value.split()[0].split(b".")[2]) for value in read(options)]
+    assert sorted(numbers) == list(range(2000))
+    assert sum(after < before for before, after in pairwise(numbers)) == PARTITIONS - 1
+
+
 @dataclasses.dataclass(frozen=True)
 class FencingFile(StagedFile):
     """A staged file at whose last batch, so within the transaction, a newer driver of the query appears."""
@@ -122,11 +136,17 @@ def test_a_driver_that_another_one_fenced_publishes_nothing(options: SinkOptions
 class DyingBrokerFile(StagedFile):
     """A staged file at whose last batch the broker is killed and started again, as often as ``brokers`` has items."""
 
+    options: SinkOptions = dataclasses.field(kw_only=True)
     brokers: list[TidelogProcess] = dataclasses.field(default_factory=list)
+    seen: list[int] = dataclasses.field(default_factory=list)
 
     def read(self, batch: BatchAddress) -> bytearray:
-        """The batch, after a kill -9 of the broker where it is the last one."""
+        """The batch; where it is the last one after a kill -9 of the broker, which has got some before it."""
         if batch == self.batches[-1] and self.brokers:
+            deadline = time.monotonic() + ARRIVAL_S
+            while (there := len(read(self.options, "read_uncommitted"))) <= max(self.seen, default=0):
+                assert time.monotonic() < deadline, "no batch reached the broker"
+            self.seen.append(there)
             broker = self.brokers.pop()
             broker.kill()
             broker.start()
@@ -138,7 +158,7 @@ def test_a_broker_that_is_killed_within_the_transaction_costs_a_second_attempt(t
         Admin(broker.bootstrap).create("out", PARTITIONS)
         options = SinkOptions(broker.bootstrap, tmp_path, topic="out", batch_bytes=2000)
         staged = stage(options, "w", 0)
-        dying = DyingBrokerFile(staged.task, staged.path, staged.batches, brokers=[broker, broker])
+        dying = DyingBrokerFile(staged.task, staged.path, staged.batches, options=options, brokers=[broker, broker])
         assert publish(options, Publication("w", 0, (dying,)))
         assert not dying.brokers
         assert len(read(options)) == len(set(read(options))) == 100
@@ -207,6 +227,8 @@ def test_a_damaged_staged_file_is_not_published(options: SinkOptions) -> None:
     with pytest.raises(StagingError, match="is damaged"):
         publish(options, Publication(writer, 0, (staged,)))
     assert read(options) == []
+    assert publish(options, Publication(writer, 0, (stage(options, writer, 0),)))  # answers were due: all are taken
+    assert len(read(options)) == 100
 
 
 def test_an_empty_batch_asks_the_broker_nothing(options: SinkOptions) -> None:

@@ -70,7 +70,7 @@ def test_bootstrap_addresses(text: str, expected: tuple[str, int]) -> None:
     assert parse_bootstrap(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", ":9092", "h:x", "h:"])
+@pytest.mark.parametrize("text", ["", ":9092", "h:x", "h:", "h:0", "h:65536"])
 def test_bad_bootstrap_addresses(text: str) -> None:
     with pytest.raises(ClientError, match="HOST:PORT"):
         parse_bootstrap(text)
@@ -80,6 +80,18 @@ def test_the_newest_common_version_is_used(serve: Callable[[Answer], None]) -> N
     serve(normal)
     with Client("h:1") as client:
         assert client.api_versions() == {3: (2, 9)}
+        assert client.call(MetadataRequest(), MetadataResponse).cluster_id == "version 9"
+
+
+def test_several_requests_are_under_way_and_answered_in_order(serve: Callable[[Answer], None]) -> None:
+    serve(normal)
+    with Client("h:1") as client:
+        for version in (2, 9, 5):
+            client.post(MetadataRequest(), version)
+        with pytest.raises(ClientError, match="h:1 has left 3 requests without an answer"):
+            client.send(MetadataRequest(), MetadataResponse, 9)
+        answers = [client.answer(MetadataResponse).cluster_id for _ in range(3)]
+        assert answers == ["version 2", "version 9", "version 5"]
         assert client.call(MetadataRequest(), MetadataResponse).cluster_id == "version 9"
 
 
