@@ -16,8 +16,8 @@ the directory of one replica of several, the valid end may lie above the high wa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
 from log.file_system import OsFileSystem
@@ -42,6 +42,7 @@ from tidelog.client import Client, ClientError
 __all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_bounds", "from_json", "log_bounds", "to_json"]
 
 
+_Seen = TypeVar("_Seen")
 #: How often the bounds are looked for anew because the cleaner or retention took files away meanwhile.
 ATTEMPTS = 5
 
@@ -61,22 +62,28 @@ def log_bounds(
 ) -> LogBounds:
     """The bounds of a partition from its files. ``last_stable`` is looked for under ``read_committed`` only, else it is
     the end. Raises PipelineError, CorruptBatchError."""
+    start = checkpointed_start(directory, read_start_offsets(directory))
+    return while_files_go(directory, lambda: bounds_of(list_segments(directory.path), start, read_committed, count))
+
+
+def while_files_go(directory: PartitionDirectory, look: Callable[[], _Seen]) -> _Seen:
+    """What ``look`` gives, done again when a file went meanwhile. Raises PipelineError when they keep going."""
     for _ in range(ATTEMPTS):
         try:
-            segments = list_segments(directory.path)
-            return _bounds(directory, segments, read_committed, count)
+            return look()
         except FileNotFoundError:
             if not os.path.isdir(directory.path):
                 raise PipelineError(f"{directory.path} was deleted: its topic is gone") from None
     raise PipelineError(f"{directory.path}: its segments went faster than they could be read")
 
 
-def _bounds(
-    directory: PartitionDirectory, segments: Sequence[SegmentFile], read_committed: bool, count: ReadCount | None
+def bounds_of(
+    segments: Sequence[SegmentFile], checkpointed: int, read_committed: bool, count: ReadCount | None
 ) -> LogBounds:
+    """The bounds of a log of these segments. Raises FileNotFoundError when one goes meanwhile, CorruptBatchError."""
     if not segments:
         return LogBounds(0, 0, 0)
-    start = max(segments[0].base_offset, _checkpointed_start(directory))
+    start = max(segments[0].base_offset, checkpointed)
     end = max(start, end_of_segment(segments[-1], count))
     if not read_committed:
         return LogBounds(start, end, end)
@@ -85,9 +92,18 @@ def _bounds(
     return LogBounds(start, end, min(end, max(unstable, start)), found.aborted)
 
 
-def _checkpointed_start(directory: PartitionDirectory) -> int:
-    path = os.path.join(os.path.dirname(directory.path), LOG_START_OFFSET_FILE)
-    offsets = read_offset_checkpoint(OsFileSystem(), path)
+def start_offsets_path(directory: PartitionDirectory) -> str:
+    """The checkpoint of log start offsets that covers a partition."""
+    return os.path.join(os.path.dirname(directory.path), LOG_START_OFFSET_FILE)
+
+
+def read_start_offsets(directory: PartitionDirectory) -> Mapping[TopicPartition, int]:
+    """That checkpoint; empty when there is none. Raises CheckpointCorruptError."""
+    return read_offset_checkpoint(OsFileSystem(), start_offsets_path(directory))
+
+
+def checkpointed_start(directory: PartitionDirectory, offsets: Mapping[TopicPartition, int]) -> int:
+    """Where the checkpoint lets a partition begin."""
     return offsets.get(TopicPartition(directory.topic, directory.partition), 0)
 
 

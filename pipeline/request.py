@@ -11,55 +11,19 @@ timestamps      first offset at or after          likewise; none: the end
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from pipeline.errors import DataLossError, OffsetRangeError, OptionError
+from pipeline.log_watch import LogWatch, Partition
 from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets
-from pipeline.offsets import LogBounds, broker_bounds, log_bounds
 from pipeline.options import OffsetSpec, SourceOptions
 from pipeline.plan_rows import OffsetRange, ReadRequest, RowFilter
 from pipeline.segment_files import ReadCount
-from pipeline.selection import PartitionDirectory, find_partitions
 from pipeline.timestamps import first_offset_at_or_after
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition with the bounds that were looked up for it."""
-
-    directory: PartitionDirectory
-    bounds: LogBounds
-
-    @property
-    def end(self) -> int:
-        """How far a reader sees: with ``read_committed`` looked up that is the last stable offset."""
-        return self.bounds.last_stable
-
-
 def find_bounds(options: SourceOptions, count: ReadCount | None = None) -> list[Partition]:
-    """The chosen partitions and their bounds: from the files, the ends from the broker when one is given.
-
-    Raises PipelineError.
-    """
-    directories = find_partitions(options.paths, options.choice)
-    ends = {}
-    if options.bootstrap is not None:
-        ends = broker_bounds(options.bootstrap, directories, read_committed=options.read_committed)
-    return [_bounded(directory, options, ends, count) for directory in directories]
-
-
-def _bounded(
-    directory: PartitionDirectory, options: SourceOptions, ends: PartitionOffsets, count: ReadCount | None
-) -> Partition:
-    end = ends.get(directory.topic, {}).get(directory.partition)
-    found = log_bounds(directory, read_committed=options.read_committed and end is None, count=count)
-    if end is None:
-        return Partition(directory, found)
-    if found.end < end:  # what a broker shows is in its files before
-        raise OffsetRangeError(
-            f"{directory.path} ends at offset {found.end}, {options.bootstrap} has {end}: expected its data directory"
-        )
-    return Partition(directory, LogBounds(found.start, end, end))
+    """The chosen partitions and their bounds, looked for once. Raises PipelineError."""
+    return LogWatch(options).partitions(count)
 
 
 def batch_request(options: SourceOptions) -> ReadRequest:

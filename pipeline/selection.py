@@ -3,6 +3,10 @@
 A data directory holds ``<topic>-<partition>`` directories and usually ``meta.properties``. What is being deleted or
 moved (``-delete``, ``-stray``, ``-future``) is passed over. A path that is missing, or holds neither, is refused: a
 mistyped path must not look like an empty topic.
+
+A stream looks at every trigger, so a finder remembers: names are listed only when a data directory has changed, and of
+those that are listed only new ones are looked at; partitions that are assigned are looked for by name. What is left per
+trigger and chosen partition is one ``stat`` of ``partition.metadata``, which tells a topic that was made anew.
 """
 
 from __future__ import annotations
@@ -11,10 +15,16 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from log.checkpoints import META_PROPERTIES_FILE, CheckpointCorruptError, read_partition_metadata
+from log.checkpoints import (
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    CheckpointCorruptError,
+    read_partition_metadata,
+)
 from log.file_system import OsFileSystem
 from log.topic_partition import TopicPartition
 from pipeline.errors import SelectionError, TopicRecreatedError
+from pipeline.file_stamps import Stamp, settled_stamp_of, stamp_of
 from pipeline.options import TopicChoice
 from protocol.errors import KafkaStorageError
 from protocol.types import uuid_to_str
@@ -33,46 +43,114 @@ class PartitionDirectory:
     path: str
 
 
+class PartitionFinder:
+    """Finds the directories of the chosen partitions, again and again. One thread."""
+
+    def __init__(self, paths: Iterable[str], choice: TopicChoice) -> None:
+        self._places = [_Place(path.removeprefix("file://"), choice) for path in paths]
+        self._choice = choice
+
+    def find(self) -> list[PartitionDirectory]:
+        """The directories as they are now, by topic and partition.
+
+        Raises SelectionError when a path is no data directory, when a topic or partition that was named is not there,
+        or when one partition lies in two of the directories.
+        """
+        found: dict[tuple[str, int], PartitionDirectory] = {}
+        for place in self._places:
+            for directory in place.partitions():
+                other = found.setdefault((directory.topic, directory.partition), directory)
+                if other is not directory:
+                    name = f"{directory.topic}-{directory.partition}"
+                    raise SelectionError(f"{name} is in {other.path} and {directory.path}")
+        _ensure_complete(found.values(), self._choice, [place.path for place in self._places])
+        return sorted(found.values(), key=lambda directory: (directory.topic, directory.partition))
+
+
+class _Place:
+    """One data directory, as far as it is known."""
+
+    def __init__(self, path: str, choice: TopicChoice) -> None:
+        self.path = path
+        self._choice = choice
+        self._assigned = [TopicPartition(*one).directory_name for one in choice.partitions or ()]
+        self._stamp: Stamp | None = None
+        self._names: set[str] = set()
+        self._wanted: dict[str, None] = {}
+        self._seen: dict[str, tuple[Stamp, PartitionDirectory]] = {}
+
+    def partitions(self) -> list[PartitionDirectory]:
+        """The chosen ones. Raises SelectionError when this is no data directory."""
+        found = self._look_at(self._assigned)
+        if found:
+            return found
+        self._list()
+        found = self._look_at(self._wanted)
+        if not found and META_PROPERTIES_FILE not in self._names:
+            self._ensure_data_directory()
+        return found
+
+    def _look_at(self, names: Iterable[str]) -> list[PartitionDirectory]:
+        return [found for name in names if (found := self._directory(name)) is not None]
+
+    def _directory(self, name: str) -> PartitionDirectory | None:
+        stamp = stamp_of(os.path.join(self.path, name, PARTITION_METADATA_FILE))
+        seen = self._seen.get(name)
+        if stamp is not None and seen is not None and seen[0] == stamp:
+            return seen[1]
+        found = _partition_of(self.path, name)
+        if found is not None and stamp is not None:
+            self._seen[name] = stamp, found
+        return found
+
+    def _list(self) -> None:
+        """Bring the names up to date."""
+        stamp = settled_stamp_of(self.path)
+        if stamp is not None and stamp == self._stamp:
+            return
+        names = _names_in(self.path)
+        for gone in self._names - names:
+            self._wanted.pop(gone, None)
+        self._wanted |= dict.fromkeys(name for name in sorted(names - self._names) if self._is_wanted(name))
+        self._names, self._stamp = names, stamp
+
+    def _is_wanted(self, name: str) -> bool:
+        partition = _parsed(name)
+        return partition is not None and self._choice.wants(partition.topic, partition.partition)
+
+    def _ensure_data_directory(self) -> None:
+        if not any(_partition_of(self.path, name) for name in self._names):
+            raise SelectionError(
+                f"path {self.path} is no Kafka data directory: "
+                f"expected {META_PROPERTIES_FILE} or TOPIC-PARTITION directories"
+            )
+
+
 def find_partitions(paths: Iterable[str], choice: TopicChoice) -> list[PartitionDirectory]:
-    """The directories of the chosen partitions, by topic and partition.
-
-    Raises SelectionError when a path is no data directory, when a topic or partition that was named is not there, or
-    when one partition lies in two of the directories.
-    """
-    found: dict[tuple[str, int], PartitionDirectory] = {}
-    for path in paths:
-        for directory in list_partitions(path, choice):
-            other = found.setdefault((directory.topic, directory.partition), directory)
-            if other is not directory:
-                raise SelectionError(f"{directory.topic}-{directory.partition} is in {other.path} and {directory.path}")
-    _ensure_complete(found.values(), choice, paths)
-    return sorted(found.values(), key=lambda directory: (directory.topic, directory.partition))
+    """What a new ``PartitionFinder`` finds. Raises SelectionError."""
+    return PartitionFinder(paths, choice).find()
 
 
-def list_partitions(path: str, choice: TopicChoice | None = None) -> list[PartitionDirectory]:
-    """The chosen (or all) partition directories of one data directory. Raises SelectionError when it is none."""
-    path = path.removeprefix("file://")
+def _names_in(path: str) -> set[str]:
     try:
-        names = sorted(os.listdir(path))
+        return set(os.listdir(path))
     except FileNotFoundError:
         raise SelectionError(f"path {path} does not exist: expected a data directory (log.dirs)") from None
     except OSError as error:
         raise SelectionError(f"path {path} cannot be listed: {error.strerror}") from error
-    partitions = [found for name in names if (found := _partition_of(path, name, choice)) is not None]
-    if META_PROPERTIES_FILE not in names and not (partitions or any(_partition_of(path, name) for name in names)):
-        raise SelectionError(
-            f"path {path} is no Kafka data directory: expected {META_PROPERTIES_FILE} or TOPIC-PARTITION directories"
-        )
-    return partitions
 
 
-def _partition_of(path: str, name: str, choice: TopicChoice | None = None) -> PartitionDirectory | None:
-    directory = os.path.join(path, name)
+def _parsed(name: str) -> TopicPartition | None:
     try:
-        partition = TopicPartition.parse(name)
+        return TopicPartition.parse(name)
     except ValueError:
         return None
-    if choice is not None and not choice.wants(partition.topic, partition.partition):
+
+
+def _partition_of(path: str, name: str) -> PartitionDirectory | None:
+    directory = os.path.join(path, name)
+    partition = _parsed(name)
+    if partition is None:
         return None
     if name.endswith(_GOING_SUFFIXES) or not os.path.isdir(directory):
         return None

@@ -134,7 +134,7 @@ def _end_within(directory: PartitionDirectory, span: tuple[int, int], share: int
 def _steps(directory: PartitionDirectory, span: tuple[int, int], bytes_per_step: int) -> list[tuple[int, int]]:
     """Bytes and end offset of each piece of the first segment of ``span`` that holds any, cut at index entries; with
     ``_WHOLE_SEGMENT`` of all segments."""
-    segments = list_segments(directory.path)
+    segments = list_segments(directory.path) if span[0] < span[1] else []
     steps: list[tuple[int, int]] = []
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else span[1]

@@ -32,11 +32,12 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from pipeline.columns import Columns
 from pipeline.errors import DataLossError
+from pipeline.log_watch import LogWatch, Partition
 from pipeline.offset_json import PartitionOffsets
 from pipeline.options import SourceOptions
 from pipeline.plan import OffsetRange, ReadRequest, RowFilter, group, plan
 from pipeline.reader import SlicePartition, TidelogReader
-from pipeline.request import Partition, ensure_named, find_bounds, starting_offset
+from pipeline.request import ensure_named, starting_offset
 from pipeline.selection import PartitionDirectory, ensure_same_topics
 from pipeline.stream_limits import Patience, TriggerLimits, limited_ends
 from pipeline.stream_offsets import StreamOffset
@@ -55,12 +56,13 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limits = TriggerLimits.of(options)
         self._patience = Patience()
         self._progress = GroupProgress(options)
+        self._watch = LogWatch(options)
         self._target: PartitionOffsets | None = None
         self._latest: StreamOffset | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins. Raises PipelineError."""
-        partitions = find_bounds(self.options)
+        partitions = self._watch.partitions()
         ensure_named(self.options.starting, partitions)
         offsets = _offsets({p.directory: starting_offset(p, self.options) for p in partitions})
         return StreamOffset.of(_directories(partitions), offsets).to_json()
@@ -71,14 +73,14 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """From now on nothing beyond what is there now is read."""
-        self._target = _offsets({p.directory: p.end for p in find_bounds(self.options)})
+        self._target = _offsets({p.directory: p.end for p in self._watch.partitions()})
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the next batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
         position = StreamOffset.from_json(start)
         self._progress.reached(position.offsets)
         self._progress.commit()
-        partitions = self._checked(position, find_bounds(self.options))
+        partitions = self._checked(position, self._watch.partitions())
         self._latest = StreamOffset.of(_directories(partitions), _offsets({p.directory: p.end for p in partitions}))
         ranges = {p.directory: (_begin(position, p), self._visible_end(p)) for p in partitions}
         limits = self._limits.under(limit)
@@ -96,7 +98,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """The slices of a batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        partitions = [p for p in find_bounds(self.options) if last.get(p.directory) is not None]
+        partitions = [p for p in self._watch.partitions() if last.get(p.directory) is not None]
         ensure_same_topics(sorted(last.ids.items()), _directories(partitions))
         self._ensure_there(last, partitions)
         ranges = tuple(self._range(first, last, partition) for partition in partitions)

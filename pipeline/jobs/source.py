@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline.log_watch import Partition
 from pipeline.offset_json import EARLIEST, LATEST
 from pipeline.options import OffsetSpec, SourceOptions, TopicChoice, parse_options
-from pipeline.request import Partition, find_bounds
+from pipeline.request import find_bounds
 from pipeline.selection import PartitionDirectory, find_partitions
 
 ALL_PATTERN = "(?!__).*"
