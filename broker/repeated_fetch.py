@@ -8,8 +8,9 @@ pattern, its response as another, and a request that matches is answered without
 
 Invariants: a request that matches gets the bytes that ``handlers/fetch.py`` would send for it, but that a batch which
 would be cut at the size limit may be left off; whatever is not the plain case (nothing to read, an error, a closed or
-offline log, a session in another epoch, quotas) returns None and goes the general way, which decides. The pattern was
-made by encoding what was decoded and comparing it with what came, so no field is overlooked.
+offline log, a session in another epoch, quotas; for read_committed an open or an aborted transaction) returns None and
+goes the general way, which decides. The pattern was made by encoding what was decoded and comparing it with what came,
+so no field is overlooked.
 
 Reading on: where the batch after the one sent begins, its size and last offset are known from a look at its header,
 taken with RWF_NOWAIT when the batch before it was sent. This look is also the probe that both ends of the slice are in
@@ -47,7 +48,7 @@ from protocol.types import Part, unsigned_varint
 
 FIRST_VERSION = 12
 """From here on messages are flexible; before the records' length is an int32."""
-_READ_UNCOMMITTED = 0
+_READ_COMMITTED = 1
 _NO_EPOCH = -1
 _OFFSETS = (0x1122334455667701, 0x1122334455667702, 0x1122334455667703)
 _EPOCH_MARK = 0x11223344
@@ -62,7 +63,8 @@ LOOKS_SKIPPED = 64
 """Where batches are small, this many answers are made before the next look whether they still are."""
 _HEADER = Struct(">qi4xB6xi")  # base offset, length, magic, last offset delta
 _RWF_NOWAIT = os.RWF_NOWAIT
-_HIGH_WATERMARK = FetchIsolation.HIGH_WATERMARK
+_COMMITTED = FetchIsolation.TXN_COMMITTED
+_MOST = 1 << 63
 _new_tuple = tuple.__new__
 
 
@@ -81,6 +83,14 @@ class ResponsePattern(NamedTuple):
     before: bytes
     between: bytes
     after: bytes
+
+
+class Limits(NamedTuple):
+    """What is asked for: the least and the most bytes of records to answer with, and which of them."""
+
+    least: int
+    most: int
+    isolation: FetchIsolation
 
 
 class NextBatch(NamedTuple):
@@ -102,6 +112,8 @@ class RepeatedFetch:
         "_asked",
         "_broker",
         "_bytes_out",
+        "_committed",
+        "_committed_from",
         "_header",
         "_header_list",
         "_last_length",
@@ -120,14 +132,16 @@ class RepeatedFetch:
         broker: Broker,
         log: UnifiedLog,
         patterns: tuple[RequestPattern, ResponsePattern],
-        limits: tuple[int, int],
+        limits: Limits,
         session: tuple[FetchSession | None, FetchTarget | None, FetchPartition],
     ) -> None:
-        """``limits`` are the least and the most bytes of records to answer with; ``session`` ends with what it asks."""
+        """``session`` ends with what it asks."""
         self._broker = broker
         self._log = log
         self._request, self._response = patterns
         self._limits = limits
+        self._committed = limits.isolation is _COMMITTED
+        self._committed_from: tuple[LogSegments, int] | None = None
         self._session, self._target, self._asked = session
         self._bytes_out = broker.metrics.bytes_out
         self._last_length = (0, b"")
@@ -197,16 +211,18 @@ class RepeatedFetch:
         try:
             if not log.log_start_offset <= offset < log.high_watermark:
                 return None
+            if self._committed and log.last_stable_offset != log.high_watermark:
+                return None
             if found is not None and found.offset == offset:
                 records = self._read_on(log, found)
                 if records is not None:
                     return records
             version, segments = log.version, log.segments
-            least, most = self._limits
-            info = log.read(offset, most, isolation=_HIGH_WATERMARK, min_one_message=True)
+            least, most, isolation = self._limits
+            info = log.read(offset, most, isolation=isolation, min_one_message=True)
             if not isinstance(info.records, TransferableRecords):
                 return None
-            if info.records.size < least:
+            if info.records.size < least or info.aborted_transactions:
                 info.records.release()
                 return None
             if self._looks_to_skip:
@@ -227,7 +243,7 @@ class RepeatedFetch:
         segments, version = seen
         segment = segments.floor(offset)
         header = self._look(records.file.fileno(), records.position)
-        if header is None or header[1] * 2 <= self._limits[1] or segment is None:
+        if header is None or header[1] * 2 <= self._limits.most or segment is None:
             self._looks_to_skip = LOOKS_SKIPPED
             return None
         base_offset, size, last_offset_delta = header
@@ -256,8 +272,8 @@ class RepeatedFetch:
             return None
         bound = end.position if segment.base_offset == end.base_offset else segment.records.size
         following = position + size
-        least, most = self._limits
-        if size < least:
+        least, most, _ = self._limits
+        if size < least or (self._committed and not self._nothing_aborted(segments, segment)):
             return None
         records = segment.records.slice(position, size)
         if following >= bound:
@@ -272,6 +288,16 @@ class RepeatedFetch:
         ))  # fmt: skip
         records.in_memory = True
         return records
+
+    def _nothing_aborted(self, segments: LogSegments, segment: LogSegment) -> bool:
+        """Whether no transaction whose marker is in ``segment`` or behind it was aborted. Only the active segment's
+        index can grow; the others are looked at once for each list of segments."""
+        known = self._committed_from
+        if known is None or known[0] is not segments or segment.base_offset < known[1]:
+            if any(later.transaction_index.entries for later in segments.values(segment.base_offset, _MOST)):
+                return False
+            self._committed_from = (segments, segment.base_offset)
+        return not segments.active.transaction_index.entries
 
     def _look(self, descriptor: int, position: int) -> tuple[int, int, int] | None:
         """Base offset, size and last offset delta of the batch at ``position``; None when its header is not in memory
@@ -319,14 +345,14 @@ def repeated_fetch(
     if partition.__class__ is not Partition or partition.opened_log is None:
         return None
     max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
-    response = response_pattern(version, topic, asked.partition, request.session_id)
-    limits = (min(request.min_bytes, max_bytes), min(asked.partition_max_bytes, max_bytes))
+    isolation = _COMMITTED if request.isolation_level == _READ_COMMITTED else FetchIsolation.HIGH_WATERMARK
+    response = response_pattern(version, request, topic, asked.partition)
+    limits = Limits(min(request.min_bytes, max_bytes), min(asked.partition_max_bytes, max_bytes), isolation)
     return RepeatedFetch(broker, partition.opened_log, (pattern, response), limits, (session, target, asked))
 
 
 def request_pattern(version: int, request: FetchRequest, frame: memoryview, position: int) -> RequestPattern | None:
-    """How requests like this one look; None for one of several partitions, of a transaction's reader, or one whose
-    encoding is not what came."""
+    """How requests like this one look; None for one of several partitions, or one whose encoding is not what came."""
     asks_for_session = request.session_epoch == INITIAL_EPOCH or (
         request.session_epoch == FINAL_EPOCH and request.session_id != INVALID_SESSION_ID
     )
@@ -334,7 +360,6 @@ def request_pattern(version: int, request: FetchRequest, frame: memoryview, posi
         version < FIRST_VERSION
         or len(request.topics) != 1
         or len(request.topics[0].partitions) != 1
-        or request.isolation_level != _READ_UNCOMMITTED
         or request.topics[0].partitions[0].last_fetched_epoch != _NO_EPOCH
         or request.forgotten_topics_data
         or asks_for_session
@@ -355,16 +380,17 @@ def request_pattern(version: int, request: FetchRequest, frame: memoryview, posi
     return RequestPattern(len(frame), layout, (bytes(frame[:4]), first, second, third))
 
 
-def response_pattern(version: int, topic: FetchTopic, index: int, session_id: int) -> ResponsePattern:
+def response_pattern(version: int, request: FetchRequest, topic: FetchTopic, index: int) -> ResponsePattern:
     """How the answers to such requests look."""
+    committed = request.isolation_level == _READ_COMMITTED
     marker = TransferableRecords(_NoFile(), 0, _MARKER_BYTES)
     high_watermark, last_stable, log_start = _OFFSETS
     data = PartitionData(
         partition_index=index, high_watermark=high_watermark, last_stable_offset=last_stable,
-        log_start_offset=log_start, records=marker, aborted_transactions=None,
+        log_start_offset=log_start, records=marker, aborted_transactions=[] if committed else None,
     )  # fmt: skip
     found = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[data])
-    head, _, after = FetchResponse(session_id=session_id, responses=[found]).encode_parts(version)
+    head, _, after = FetchResponse(session_id=request.session_id, responses=[found]).encode_parts(version)
     assert isinstance(head, bytes)
     assert isinstance(after, bytes)
     before, _, between = head.partition(_THREE_OFFSETS.pack(*_OFFSETS))

@@ -24,11 +24,12 @@ from broker.dispatch import CloseConnectionError, Dispatcher, Pending
 from broker.quotas import load_quotas
 from broker.repeated_fetch import RepeatedFetch
 from broker.repeated_produce import RepeatedProduce
+from log.validator import AppendOrigin
 from protocol.api_keys import ApiKey, request_header_version
-from protocol.errors import KafkaStorageError
+from protocol.errors import KafkaError, KafkaStorageError
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.record_batch import BatchOptions, Record, build_batch
+from protocol.record_batch import BatchOptions, EndTransactionMarker, Record, build_batch, end_transaction_marker
 from protocol.transferable import TransferableRecords
 from protocol.types import random_uuid
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
@@ -40,6 +41,11 @@ KEYED = bytes(build_batch([Record(0, TIMESTAMP_MS, b"key", b"value", [])]))
 def numbered(sequence: int, *, transactional: bool = False) -> bytes:
     options = BatchOptions(producer_id=5, producer_epoch=0, base_sequence=sequence, is_transactional=transactional)
     return bytes(batch(b"numbered", options=options))
+
+
+def marker(*, committed: bool) -> bytes:
+    ends = EndTransactionMarker(committed, 0)
+    return bytes(end_transaction_marker(ends, timestamp=TIMESTAMP_MS, producer_id=5, producer_epoch=0))
 
 
 RECORDS: list[bytes | None] = [
@@ -109,7 +115,7 @@ FETCHES = st.builds(
     Fetch, times=st.integers(1, 5), version=weighted(12, 13, 18, seldom=(4, 7, 11, 15)), offset=st.integers(0, 9),
     max_bytes=weighted(1000, 100_000, seldom=(0, 5, 200)), limit=weighted(100_000, seldom=(0, 100, 900)),
     min_bytes=weighted(1, seldom=(0, 500, 5000)), max_wait_ms=weighted(0, seldom=(100,)),
-    isolation=weighted(0, seldom=(1,)),
+    isolation=st.sampled_from([0, 1]),
     session=weighted("none", "next", "create", seldom=("final", "stale", "unknown")),
     leader_epoch=weighted(-1, seldom=(0, 3)), last_epoch=weighted(-1, seldom=(0, 1)),
     partitions=weighted((0,), seldom=((), (1,), (0, 1), (7,))),
@@ -117,7 +123,22 @@ FETCHES = st.builds(
 CHANGES = st.builds(
     Change,
     what=st.sampled_from(
-        ["recreate", "configs", "configs", "roll", "log start", "truncate", "wait", "sessions", "quotas"]
+        [
+            "recreate",
+            "configs",
+            "configs",
+            "roll",
+            "log start",
+            "truncate",
+            "wait",
+            "sessions",
+            "quotas",
+            "open",
+            "open",
+            "commit",
+            "commit",
+            "abort",
+        ]
     ),
     configs=st.sampled_from(CONFIGS),
 )
@@ -234,6 +255,9 @@ class Side:
             "recreate": self.recreate,
             "configs": lambda: self.data.topics.set_configs("t", step.configs),
             "roll": log.roll,
+            "open": lambda: self.append_transaction(numbered(-1, transactional=True)),
+            "commit": lambda: self.append_transaction(marker(committed=True)),
+            "abort": lambda: self.append_transaction(marker(committed=False)),
             "log start": lambda: log.maybe_increment_log_start_offset(min(2, log.high_watermark)),
             "truncate": lambda: log.truncate_to(max(log.log_end_offset - 1, log.log_start_offset)),
             "wait": lambda: self.data.loop.advance(130_000),
@@ -242,6 +266,12 @@ class Side:
             "offline": lambda: log._directory_state.mark_offline(KafkaStorageError("gone")),
         }
         changes[step.what]()
+
+    def append_transaction(self, records: bytes) -> None:
+        """A batch or a marker of producer 5, past the checks of a coordinator; one that is refused changes nothing."""
+        partition = self.data.replica_manager.partition("t", 0)
+        with contextlib.suppress(KafkaError):
+            partition.append_records(memoryview(bytearray(records)), origin=AppendOrigin.COORDINATOR)
 
     def limit(self) -> None:
         """From now on requests are measured, though none is ever too large."""
@@ -366,6 +396,8 @@ PRODUCE = Produce(3, 13, 1, 1000, None, b"tester", (0,), RECORDS[0])
 LARGE = PRODUCE._replace(times=8, records=RECORDS[2])
 FETCH = Fetch(3, 18, 0, 1000, 100_000, 1, 0, 0, "none", -1, -1, (0,))
 NEXT = FETCH._replace(session="next", times=1)
+COMMITTED = FETCH._replace(isolation=1, times=6)
+OPEN, COMMIT, ABORT = Change("open", {}), Change("commit", {}), Change("abort", {})
 RECREATE = Change("recreate", {})
 
 
@@ -386,6 +418,10 @@ RECREATE = Change("recreate", {})
         [LARGE, FETCH._replace(times=4), Change("quotas", {}), FETCH, LARGE],
         [LARGE, FETCH._replace(times=4), Change("offline", {}), FETCH, LARGE],
         [LARGE, Change("offline", {}), LARGE],
+        [LARGE, COMMITTED, OPEN, LARGE, COMMITTED, COMMIT, COMMITTED, FETCH._replace(times=6)],
+        [LARGE, COMMITTED, OPEN, LARGE, COMMITTED, ABORT, COMMITTED, LARGE, COMMITTED._replace(offset=5)],
+        [LARGE, OPEN, LARGE, ABORT, Change("roll", {}), LARGE, COMMITTED._replace(times=30), COMMITTED],
+        [LARGE, COMMITTED, OPEN, ABORT, LARGE, COMMITTED._replace(times=20), Change("truncate", {}), COMMITTED],
         [LARGE, NEXT._replace(times=6), Change("sessions", {}), NEXT._replace(times=3)],
         [LARGE, NEXT._replace(session="create"), NEXT._replace(times=6), NEXT._replace(session="final"), NEXT],
     ],
@@ -397,8 +433,26 @@ def test_what_happens_between_equal_requests(steps: list[Step]) -> None:
 
 def test_both_kinds_of_pattern_are_met() -> None:
     with pair() as both:
-        both.take([LARGE, FETCH._replace(times=9)])
+        both.take([LARGE, FETCH._replace(times=9), LARGE, COMMITTED._replace(times=9)])
         assert {RepeatedProduce, RepeatedFetch} <= both.patterns
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_a_consumer_of_large_batches_reads_on_without_a_search(isolation: int) -> None:
+    with pair() as both:
+        both.take([LARGE, LARGE, FETCH._replace(isolation=isolation, times=8)])
+        repeat = both.quick.context.repeat
+        assert isinstance(repeat, RepeatedFetch)
+        assert repeat._next is not None
+
+
+def test_an_aborted_transaction_is_told_of() -> None:
+    with pair() as both:
+        both.take([LARGE, COMMITTED, OPEN, ABORT, LARGE])
+        _, response, _ = both.quick.fetch(COMMITTED._replace(max_bytes=100_000), 0)
+        aborted = response.responses[0].partitions[0].aborted_transactions
+        assert [(each.producer_id, each.first_offset) for each in aborted or ()] == [(5, 8)]
+        both.general.fetch(COMMITTED._replace(max_bytes=100_000), 0)
 
 
 def test_an_unknown_session_is_not_answered_as_if_there_were_one() -> None:

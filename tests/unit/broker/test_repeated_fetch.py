@@ -300,7 +300,6 @@ def test_quotas_are_asked(data: DataBroker, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"isolation_level": 1},
         {"session_epoch": 0},
         {"topics": []},
     ],
