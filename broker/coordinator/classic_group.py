@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from broker.coordinator.committer import Committer
 from protocol.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
@@ -332,9 +333,7 @@ class ClassicGroup:
         if member_id not in self.members:
             raise UnknownMemberIdError
 
-    def validate_offset_commit(
-        self, member_id: str, group_instance_id: str | None, generation_id: int, *, transactional: bool
-    ) -> None:
+    def validate_offset_commit(self, committer: Committer) -> None:
         """Whether this client may commit now. OffsetCommit v0-10, TxnOffsetCommit v0-5.
 
         Raises CoordinatorNotAvailableError, UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
@@ -342,15 +341,15 @@ class ClassicGroup:
         """
         if self.state is DEAD:
             raise CoordinatorNotAvailableError
-        if generation_id < 0 and self.state is EMPTY:
+        if committer.generation_id < 0 and self.state is EMPTY:
             return  # an admin client, or a consumer that manages its partitions itself
-        if generation_id >= 0 or member_id or group_instance_id is not None:
-            self.validate_member(member_id, group_instance_id)
-            if generation_id != self.generation_id:
+        if not committer.is_anonymous:
+            self.validate_member(committer.member_id, committer.instance_id)
+            if committer.generation_id != self.generation_id:
                 raise IllegalGenerationError
-        elif not transactional:
+        elif not committer.is_transactional:
             raise UnknownMemberIdError  # no identity is accepted only while the group has no members
-        if not transactional and self.state is COMPLETING_REBALANCE:
+        if not committer.is_transactional and self.state is COMPLETING_REBALANCE:
             raise RebalanceInProgressError
 
     def validate_delete(self) -> None:

@@ -8,16 +8,27 @@
 Every partition has at most one owner: ``owners`` knows who holds it or has yet to give it back, and nobody
 gets it before that is done. All of this is in the log, so a restart changes nothing but the sessions.
 
-Source: KIP-848; records 3 to 8 and 16 of ``__consumer_offsets``.
+Source: KIP-848, KIP-1251; records 3 to 8 and 16 of ``__consumer_offsets``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from broker.coordinator.assignors import EMPTY_ASSIGNMENT, Assignment
-from protocol.errors import IllegalGenerationError, NonEmptyGroupError, StaleMemberEpochError, UnknownMemberIdError
+from broker.coordinator.committer import Committer
+from protocol.errors import (
+    IllegalGenerationError,
+    NonEmptyGroupError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnsupportedVersionError,
+)
+
+FIRST_COMMIT_WITH_EPOCH = 9
+"""The OffsetCommit that members of the consumer protocol must use."""
 
 
 class ConsumerGroupState(Enum):
@@ -69,6 +80,8 @@ class CurrentAssignment:
     state: MemberState = MemberState.STABLE
     assigned: Assignment = field(default_factory=dict)
     pending_revocation: Assignment = field(default_factory=dict)
+    epochs: Mapping[tuple[bytes, int], int] = field(default_factory=dict)
+    """In which epoch it was given each partition it owns or has yet to give back (KIP-1251)."""
 
 
 NEW_MEMBER = CurrentAssignment()
@@ -208,19 +221,27 @@ class ConsumerGroup:
 
     # -- checks -------------------------------------------------------------------------------------------------
 
-    def validate_offset_commit(
-        self, member_id: str, group_instance_id: str | None, generation_id: int, *, transactional: bool
-    ) -> None:
+    def validate_offset_commit(self, committer: Committer) -> None:
         """Only members commit, with their epoch; while there are none, admin clients may.
 
-        Raises UnknownMemberIdError, StaleMemberEpochError, IllegalGenerationError.
+        A member that has not heard of its newest epoch yet may commit what it was given before that (KIP-1251).
+        Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError, IllegalGenerationError.
         """
-        if generation_id < 0 and not self.members:
+        if committer.generation_id < 0 and not self.members:
             return
-        member = self.members.get(member_id)
+        if committer.is_transactional and committer.is_anonymous:
+            return
+        member = self.members.get(committer.member_id)
         if member is None:
             raise UnknownMemberIdError
-        member.check_epoch(generation_id)
+        is_new_protocol = member.subscription.classic is None
+        if is_new_protocol and not committer.is_transactional and committer.version < FIRST_COMMIT_WITH_EPOCH:
+            raise UnsupportedVersionError
+        if committer.generation_id > member.current.epoch or not all(
+            committer.generation_id >= member.current.epochs.get(partition, member.current.epoch)
+            for partition in (() if committer.generation_id == member.current.epoch else committer.partitions())
+        ):
+            raise StaleMemberEpochError if is_new_protocol else IllegalGenerationError
 
     def validate_delete(self) -> None:
         """Raises NonEmptyGroupError unless the group has no members."""

@@ -80,7 +80,13 @@ def _changed(
     current: CurrentAssignment, epoch: int, state: MemberState, assigned: Assignment, revoke: Assignment
 ) -> CurrentAssignment:
     previous = current.epoch if epoch != current.epoch else current.previous_epoch
-    changed = CurrentAssignment(epoch, previous, state, assigned, revoke)
+    epochs = {
+        (topic_id, index): current.epochs.get((topic_id, index), epoch)
+        for assignment in (assigned, revoke)
+        for topic_id, indexes in assignment.items()
+        for index in indexes
+    }
+    changed = CurrentAssignment(epoch, previous, state, assigned, revoke, epochs)
     return current if changed == current else changed
 
 

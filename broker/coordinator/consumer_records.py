@@ -98,8 +98,8 @@ def current_record(group_id: str, member_id: str, current: CurrentAssignment | N
             member_epoch=current.epoch,
             previous_member_epoch=current.previous_epoch,
             state=current.state.value,
-            assigned_partitions=_written(current.assigned),
-            partitions_pending_revocation=_written(current.pending_revocation),
+            assigned_partitions=_written(current, current.assigned),
+            partitions_pending_revocation=_written(current, current.pending_revocation),
         )
     return Record(ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), value)
 
@@ -184,11 +184,29 @@ def current_of(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssig
         MemberState(value.state),
         _read(value.assigned_partitions),
         _read(value.partitions_pending_revocation),
+        _read_epochs(value),
     )
 
 
-def _written(assignment: Assignment) -> list[TopicPartitions]:
-    return [TopicPartitions(topic_id=topic, partitions=sorted(indexes)) for topic, indexes in assignment.items()]
+def _read_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[tuple[bytes, int], int]:
+    """A record from before KIP-1251 does not say them: then the member's epoch stands for all."""
+    epochs: dict[tuple[bytes, int], int] = {}
+    for topic in (*value.assigned_partitions, *value.partitions_pending_revocation):
+        said = topic.assignment_epochs
+        if said is None or len(said) != len(topic.partitions):
+            said = [max(0, value.member_epoch)] * len(topic.partitions)
+        topic_id = bytes(topic.topic_id)
+        epochs.update(((topic_id, index), epoch) for index, epoch in zip(topic.partitions, said, strict=True))
+    return epochs
+
+
+def _written(current: CurrentAssignment, assignment: Assignment) -> list[TopicPartitions]:
+    found = []
+    for topic_id, indexes in assignment.items():
+        partitions = sorted(indexes)
+        epochs = [current.epochs.get((topic_id, index), current.epoch) for index in partitions]
+        found.append(TopicPartitions(topic_id=topic_id, partitions=partitions, assignment_epochs=epochs))
+    return found
 
 
 def _read(topics: Iterable[TopicPartition | TopicPartitions]) -> Mapping[bytes, frozenset[int]]:

@@ -25,6 +25,7 @@ from broker.coordinator.classic_join import ClassicJoin, JoinResult, refused
 from broker.coordinator.classic_members import ClassicMembers
 from broker.coordinator.classic_rebalance import ClassicRebalance
 from broker.coordinator.classic_sync import ClassicSync, SyncResult
+from broker.coordinator.committer import Committer
 from broker.coordinator.consumer_draft import DraftSteps
 from broker.coordinator.consumer_group import ConsumerGroup
 from broker.coordinator.consumer_heartbeat import ConsumerHeartbeats, GroupSettings
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+NO_VERSION = -1
 _EXPIRY_KEY = ("expire-offsets",)
 _FIRST_GROUP_ID_NOT_FOUND_VERSION = 9
 
@@ -192,7 +194,14 @@ class GroupShard:
         generation_id = request.generation_id_or_member_epoch
         if group is not None:
             group.validate_offset_commit(
-                request.member_id, request.group_instance_id, generation_id, transactional=False
+                Committer(
+                    request.member_id,
+                    request.group_instance_id,
+                    generation_id,
+                    context.api_version,
+                    is_transactional=False,
+                    partitions=lambda: self.commits.partitions_of(request),
+                )
             )
             if isinstance(group, ClassicGroup) and group.state is not EMPTY and request.member_id:
                 self._rebalance.schedule_session(group, group.members[request.member_id])
@@ -210,7 +219,14 @@ class GroupShard:
         if group is not None:
             try:
                 group.validate_offset_commit(
-                    request.member_id, request.group_instance_id, request.generation_id, transactional=True
+                    Committer(
+                        request.member_id,
+                        request.group_instance_id,
+                        request.generation_id,
+                        NO_VERSION,
+                        is_transactional=True,
+                        partitions=lambda: self.commits.partitions_of(request),
+                    )
                 )
             except StaleMemberEpochError:
                 raise IllegalGenerationError from None

@@ -12,6 +12,7 @@ Source: OffsetCommit v0-10, TxnOffsetCommit v0-5, OffsetFetch v0-10, OffsetDelet
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker.coordinator.group_records import OffsetCommitKey, OffsetCommitValue, offset_tombstone
@@ -73,6 +74,18 @@ class OffsetCommits:
         self._metadata = metadata
         self._time = time
         self._config = config
+
+    def partitions_of(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[bytes, int]]:
+        """Topic ids and partitions that a request commits for; topics that are not there are refused one by one."""
+        for topic in request.topics:
+            topic_id = topic.topic_id if isinstance(topic, OffsetCommitRequestTopic) else ZERO_UUID
+            if topic_id == ZERO_UUID:
+                image = self._metadata.find(topic.name)
+                if image is None:
+                    continue
+                topic_id = image.topic_id
+            for partition in topic.partitions:
+                yield bytes(topic_id), partition.partition_index
 
     # -- OffsetCommit -------------------------------------------------------------------------------------------
 

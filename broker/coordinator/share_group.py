@@ -17,6 +17,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from broker.coordinator.assignors import EMPTY_ASSIGNMENT, Assignment
+from broker.coordinator.committer import Committer
 from protocol.errors import GroupIdNotFoundError, NonEmptyGroupError
 
 
@@ -106,9 +107,7 @@ class ShareGroup:
 
     # -- checks -------------------------------------------------------------------------------------------------
 
-    def validate_offset_commit(
-        self, member_id: str, group_instance_id: str | None, generation_id: int, *, transactional: bool
-    ) -> None:
+    def validate_offset_commit(self, committer: Committer) -> None:
         """Nobody commits offsets to a share group. Raises GroupIdNotFoundError."""
         raise GroupIdNotFoundError(f"Group {self.group_id} is not a consumer group.")
 

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
+from broker.coordinator.consumer_records import current_of
+from broker.coordinator.group_records import ConsumerGroupCurrentMemberAssignmentValue
+from broker.coordinator.group_records import TopicPartitions as StoredPartitions
 from broker.metadata import TopicImage
 from protocol.errors import (
     FencedInstanceIdError,
@@ -25,14 +28,24 @@ from protocol.errors import (
     UnknownMemberIdError,
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
+    UnsupportedVersionError,
 )
 from protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from protocol.messages.offset_commit import OffsetCommitRequest
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tests.support.coordinators import GroupWorld
 
 T, U = bytes([1] * 16), bytes([2] * 16)
@@ -527,3 +540,90 @@ def test_an_empty_consumer_group_without_offsets_is_dropped() -> None:
     beat(world, "a", -1)
     world.advance(700_000)
     assert world.group() is None
+
+
+# -- commits of a member that has not heard of its newest epoch yet (KIP-1251) ---------------------------------------
+
+
+def commit(world: GroupWorld, member_id: str, epoch: int, *indexes: int, version: int = 9) -> list[int]:
+    """Error codes, one for each partition. Raises KafkaErrors of the whole request."""
+    asked = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=7, committed_metadata="")
+        for index in indexes
+    ]
+    request = OffsetCommitRequest(
+        group_id="g",
+        member_id=member_id,
+        generation_id_or_member_epoch=epoch,
+        topics=[OffsetCommitRequestTopic(name="t", partitions=asked)],
+    )
+    response = world.coordinator.commit_offsets(world.context(version), request)
+    return [partition.error_code for partition in response.topics[0].partitions]
+
+
+def half_given_up(world: GroupWorld) -> list[int]:
+    """Member "a" is in a newer epoch than it knows of; what it keeps is returned, in front of what it loses."""
+    join(world, "a")
+    join(world, "b")
+    kept = partitions(beat(world, "a", 2)) or {}
+    beat(world, "a", 2, owned={T: kept[T]})
+    settle(world, "a", "b")
+    assert group_of(world).members["a"].current.epoch > 2
+    return kept[T]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_was_given_in_an_older_epoch_may_be_committed_with_it(is_restarted: bool) -> None:
+    world = GroupWorld()
+    kept = half_given_up(world)
+    if is_restarted:
+        world = world.restarted()
+    assert commit(world, "a", 2, *kept) == [0] * len(kept)
+    lost = next(index for index in range(4) if index not in kept)
+    with pytest.raises(StaleMemberEpochError):
+        commit(world, "a", 2, kept[0], lost)
+    epoch = group_of(world).members["b"].current.epoch
+    with pytest.raises(StaleMemberEpochError):
+        commit(world, "b", epoch - 1, lost)
+    with pytest.raises(StaleMemberEpochError):
+        commit(world, "b", epoch + 1, lost)
+
+
+def test_what_is_yet_to_be_given_up_may_be_committed() -> None:
+    world = GroupWorld()
+    join(world, "a")
+    join(world, "b")
+    beat(world, "a", 2)
+    assert group_of(world).members["a"].current.pending_revocation
+    assert commit(world, "a", 2, 0, 1, 2, 3) == [0, 0, 0, 0]
+
+
+def test_members_of_the_new_protocol_commit_with_a_version_that_has_their_epoch() -> None:
+    world = GroupWorld()
+    join(world, "a")
+    with pytest.raises(UnsupportedVersionError):
+        commit(world, "a", 2, 0, version=8)
+
+
+def test_a_transaction_without_a_member_commits_to_any_group() -> None:
+    world = GroupWorld()
+    join(world, "a")
+    partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=7, committed_metadata="")
+    topic = TxnOffsetCommitRequestTopic(name="t", partitions=[partition])
+    request = TxnOffsetCommitRequest(
+        transactional_id="x", group_id="g", producer_id=1, producer_epoch=0, topics=[topic]
+    )
+    response = world.coordinator.commit_offsets_in_transaction(request)
+    assert response.topics[0].partitions[0].error_code == 0
+
+
+def test_a_record_from_before_says_no_epochs() -> None:
+    topic = StoredPartitions(topic_id=T, partitions=[0, 1])
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=5,
+        previous_member_epoch=4,
+        state=0,
+        assigned_partitions=[topic],
+        partitions_pending_revocation=[],
+    )
+    assert current_of(value).epochs == {(T, 0): 5, (T, 1): 5}

@@ -1,0 +1,26 @@
+"""Who commits offsets, as the kinds of groups check it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+
+class Committer(NamedTuple):
+    """What OffsetCommit and TxnOffsetCommit say of themselves.
+
+    ``partitions()`` are the topic ids and partitions it is for; only a member in an older epoch needs them (KIP-1251).
+    ``version`` is that of OffsetCommit.
+    """
+
+    member_id: str
+    instance_id: str | None
+    generation_id: int
+    version: int
+    is_transactional: bool
+    partitions: Callable[[], Iterable[tuple[bytes, int]]]
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether it says nothing at all of who it is."""
+        return self.generation_id < 0 and not self.member_id and self.instance_id is None
