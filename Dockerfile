@@ -33,7 +33,7 @@ RUN python3 -m venv /opt/tidelog \
 # Kernels compiled now are loaded in a moment by every container, on a processor like the one that built the image.
 ENV NUMBA_CACHE_DIR=/opt/tidelog/kernels
 RUN mkdir -p /opt/tidelog/kernels && cd / \
- && for module in log.records.kernels log.records.kernel_image log.records.scan_kernels log.find.kernel_image \
+ && for module in log.records.kernels log.records.kernel_image log.records.scan_image log.find.kernel_image \
       cleaner.kernel_image; do \
       if /opt/tidelog/bin/python -c "import numba" 2>/dev/null; then \
         /opt/tidelog/bin/python -I -m log.records.compile "$module"; \

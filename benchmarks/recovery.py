@@ -17,7 +17,7 @@ import struct
 import tempfile
 import time
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 from benchmarks.cleaner import LoggingKafka
 from benchmarks.rivals.apache_kafka import ApacheKafka
@@ -27,8 +27,9 @@ from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
 from log.file_system import OsFileSystem
 from log.loader import LoadRequest, load_log
-from log.records import scan_kernels
+from log.records.kernel_loader import load_array_kernels
 from log.records.scan_engine import SCAN
+from log.records.scan_group import RECOVERY
 from log.time import SystemTime
 from log.topic_partition import TopicPartition
 from protocol.crc import crc32c
@@ -64,7 +65,7 @@ def write_segment(directory: Path, size: int, batch_bytes: int, producers: int) 
     return size // len(batch)
 
 
-def recover(directory: Path, kernels: ModuleType | None) -> tuple[float, float]:
+def recover(directory: Path, kernels: Any) -> tuple[float, float]:
     """Seconds by the clock and of CPU to open the log from its records alone."""
     for name in os.listdir(directory):
         if not name.endswith(".log"):
@@ -110,13 +111,15 @@ def main() -> None:
 
 def measure(page: Page, size: int, *, with_kafka: bool) -> None:
     """The table."""
+    loaded: list[Any] = []
+    load_array_kernels(RECOVERY, loaded.append, loaded.append).join()
     page.line("| batch | producers | engine | MB/s | MB per CPU second | batches/s | s per 10 GB |")
     page.line("|---:|---:|---|---:|---:|---:|---:|")
     for batch_bytes, producers in SHAPES:
         root = Path(tempfile.mkdtemp(prefix="recovery-"))
         directory = root / PARTITION.directory_name
         batches = write_segment(directory, size, batch_bytes, producers)
-        for name, kernels in (("Python", None), ("kernels", scan_kernels)):
+        for name, kernels in (("Python", None), ("kernels", loaded[0])):
             found = [recover(directory, kernels) for _ in range(ROUNDS)]
             seconds, cpu = min(found)[0], min(cpu for _, cpu in found)
             page.line(

@@ -134,7 +134,7 @@ class SegmentRecovery:
         """Walk on; false when kernels came up meanwhile and should take over."""
         kernels = SCAN.kernels
         if kernels is not None:
-            from log.kernel_scan import KernelScan  # numpy
+            from log.kernel_scan import KernelScan  # seldom needed
 
             KernelScan(kernels).run(self)
         for number, (header, batch) in enumerate(_provable_batches(self), 1):

@@ -13,7 +13,7 @@ import sys
 DEFAULT_MODULES = (
     "log.records.kernels",
     "log.records.kernel_image",
-    "log.records.scan_kernels",
+    "log.records.scan_image",
     "log.find.kernel_image",
     "cleaner.kernel_image",
 )

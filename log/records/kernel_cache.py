@@ -21,15 +21,16 @@ __all__ = ["njit", "sources"]
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 #: Kernel modules, the constants they share with their plain twins, and what they are all compiled with.
-SOURCES = ("log/records/intrinsics.py", "cleaner/layout.py", "*/*kernels.py", "*/*/*kernels.py", "*/*/*_reference.py",
-           "pipeline/*_reference.py")  # fmt: skip
+SOURCES = tuple(
+    f"{directory}/{pattern}"
+    for directory in ("cleaner", "log/records", "log/find", "pipeline")
+    for pattern in ("intrinsics.py", "*layout.py", "*kernels.py", "*_reference.py")
+)
 
 
 def sources() -> list[Path]:
     """The files that decide what compiled kernels do."""
-    packages = ("log", "cleaner", "pipeline")
-    found = {path for pattern in SOURCES for path in _ROOT.glob(pattern)}
-    return sorted(path for path in found if path.relative_to(_ROOT).parts[0] in packages)
+    return sorted({path for pattern in SOURCES for path in _ROOT.glob(pattern)})
 
 
 def _separate() -> str:

@@ -1,15 +1,15 @@
 """Who walks unsynced segments at a start: plain Python at once, and kernels from the moment they are loaded.
 
-Loading takes 0.5 s from the cache on disk and 90 MB of memory for good, so it is asked for only when enough bytes wait
-(LOAD_AFTER_BYTES); recovery does not wait for it but changes over in the middle of a segment. Results are equal
-(``log.records.scan_kernels``), so nothing depends on when that happens. Any thread.
+Loading takes some milliseconds from the image of their machine code (``log.records.array_kernels``), and 1 MB; where
+there is none, as at the first large recovery of an installation, a child compiles it first (2 s). Recovery does not
+wait for it but changes over in the middle of a segment. Results are equal (``log.records.scan_kernels``), so nothing
+depends on when that happens. Any thread.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import Any
 
-MODULE = "log.records.scan_kernels"
 #: Bytes to recover before kernels are worth loading. Per CPU second the plain walk does 280 MB at 1 KB a batch (180
 #: when idempotent) and 1,650 MB at 16 KB, kernels 4,700 MB of any: a quarter of a gigabyte takes it 0.2 to 1.5 s.
 LOAD_AFTER_BYTES = 256 * 1024 * 1024
@@ -23,18 +23,19 @@ class ScanEngine:
     def __init__(self, load_after_bytes: int = LOAD_AFTER_BYTES) -> None:
         self.load_after_bytes = load_after_bytes
         self.loading = False
-        self.kernels: ModuleType | None = None
+        self.kernels: Any = None
 
     def expect_bytes(self, count: int) -> None:
         """So many bytes will be walked: begin to load kernels when that is worth it."""
         if count >= self.load_after_bytes and not self.loading:
             self.loading = True
-            from log.records.kernel_loader import load_in_background  # not cheap to import, seldom needed
+            from log.records.kernel_loader import load_array_kernels  # not cheap to import, seldom needed
+            from log.records.scan_group import RECOVERY
 
-            load_in_background(MODULE, self.use_kernels)
+            load_array_kernels(RECOVERY, self.use_kernels, self.use_kernels)
 
-    def use_kernels(self, kernels: ModuleType) -> None:
-        """Change over to a loaded kernel module."""
+    def use_kernels(self, kernels: Any) -> None:
+        """Change over to loaded kernels: an image's, or ``log.records.scan_calls``."""
         self.kernels = kernels
 
 

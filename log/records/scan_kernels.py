@@ -4,12 +4,13 @@
 the first that is not (damage, an old format, a full index) it stops, and the plain walk of ``log.recovery`` goes on
 from there and says what is wrong. So the kernel decides nothing about damage, and both engines give equal results.
 
-``walk`` (int64) carries the walk from chunk to chunk, one slot per name below. What comes out per call:
+``walk`` (int64) carries the walk from chunk to chunk, one slot per name in ``log.records.scan_layout``. Out of a call
+come:
 
 - index entries as the files hold them (8 and 12 bytes, big-endian), made at the batches where an append makes them;
-- a row for each batch that begins a leader epoch, and one for each batch of a producer id (columns below).
+- a row for each batch that begins a leader epoch, and one for each batch of a producer id.
 
-``needed_rows`` then marks the rows a replay cannot do without: per producer its first, its last five, all control
+``needed_rows`` then lists the rows a replay cannot do without: per producer its first, its last five, all control
 batches, and the first transactional batch after each of them. Replaying those alone leaves equal state, and a log of
 one busy producer costs a handful of rows a chunk instead of one a batch.
 """
@@ -30,27 +31,42 @@ from log.records.intrinsics import (
     store_be_u32,
     store_be_u64,
 )
-
-#: Slots of ``walk``.
-SEGMENT_BASE, INTERVAL, NEXT_OFFSET, LAST_ENTRY, LARGEST, LARGEST_OFFSET, LAST_TIME, LATEST_EPOCH = range(8)
-OFFSET_ROOM, TIME_ROOM, OFFSET_COUNT, TIME_COUNT, EPOCH_COUNT, ROW_COUNT, CONSUMED = range(8, 15)
-WALK_SLOTS = 15
-
-#: Columns of a producer row.
-POSITION, SIZE, BASE_OFFSET, DELTA, MAX_TIMESTAMP, EPOCH, ATTRIBUTES, PRODUCER, PRODUCER_EPOCH, SEQUENCE, COUNT = range(
-    11
+from log.records.scan_layout import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    CONSUMED,
+    COUNT,
+    DELTA,
+    EPOCH,
+    EPOCH_COUNT,
+    INTERVAL,
+    LARGEST,
+    LARGEST_OFFSET,
+    LAST_ENTRY,
+    LAST_TIME,
+    LATEST_EPOCH,
+    MAX_TIMESTAMP,
+    NEED_BYTES,
+    NEXT_OFFSET,
+    NOT_MINE,
+    OFFSET_COUNT,
+    OFFSET_ROOM,
+    POSITION,
+    PRODUCER,
+    PRODUCER_EPOCH,
+    PRODUCER_SLOTS,
+    ROW_COLUMNS,
+    ROW_COUNT,
+    SEGMENT_BASE,
+    SEQUENCE,
+    SIZE,
+    TABLE_FULL,
+    TIME_COUNT,
+    TIME_ROOM,
 )
-ROW_COLUMNS = 11
-
-#: Why ``scan`` came back: the chunk ends within a batch; an output table is full (call again behind CONSUMED); the
-#: batch at CONSUMED is not for the kernel.
-NEED_BYTES, TABLE_FULL, NOT_MINE = range(3)
 
 _HEADER_BYTES = 61
 _CONTROL, _TRANSACTIONAL = 0x20, 0x10
-#: Slots of the producer table: twice the rows of a call, so that probes stay short.
-PRODUCER_ROWS = 8192
-_TABLE_SLOTS = 2 * PRODUCER_ROWS
 _SPREAD = 0x1E3779B97F4A7C15
 
 
@@ -66,7 +82,7 @@ def _signed16(word: Integer) -> Integer:
 
 @kernel
 def _add_entries(
-    walk: IntegerArray, place: IntegerArray, offset_entries: ByteArray, time_entries: ByteArray
+    walk: IntegerArray, place: tuple[Integer, Integer], offset_entries: ByteArray, time_entries: ByteArray
 ) -> Integer:
     """Index entries for the batch of ``place`` (file position, last offset); false when an index has no room."""
     makes_time = walk[LARGEST] > walk[LAST_TIME]
@@ -90,18 +106,18 @@ def _add_entries(
 
 @kernel
 def _add_row(chunk: ByteArray, at: Integer, size: Integer, rows: IntegerArray, number: Integer) -> None:
-    row = rows[number]
-    row[POSITION] = at
-    row[SIZE] = size
-    row[BASE_OFFSET] = np.int64(load_be_u64(chunk, at))
-    row[DELTA] = _signed32(load_be_u32(chunk, at + 23))
-    row[MAX_TIMESTAMP] = np.int64(load_be_u64(chunk, at + 35))
-    row[EPOCH] = _signed32(load_be_u32(chunk, at + 12))
-    row[ATTRIBUTES] = _signed16(load_be_u16(chunk, at + 21))
-    row[PRODUCER] = np.int64(load_be_u64(chunk, at + 43))
-    row[PRODUCER_EPOCH] = _signed16(load_be_u16(chunk, at + 51))
-    row[SEQUENCE] = _signed32(load_be_u32(chunk, at + 53))
-    row[COUNT] = _signed32(load_be_u32(chunk, at + 57))
+    row = number * ROW_COLUMNS
+    rows[row + POSITION] = at
+    rows[row + SIZE] = size
+    rows[row + BASE_OFFSET] = np.int64(load_be_u64(chunk, at))
+    rows[row + DELTA] = _signed32(load_be_u32(chunk, at + 23))
+    rows[row + MAX_TIMESTAMP] = np.int64(load_be_u64(chunk, at + 35))
+    rows[row + EPOCH] = _signed32(load_be_u32(chunk, at + 12))
+    rows[row + ATTRIBUTES] = _signed16(load_be_u16(chunk, at + 21))
+    rows[row + PRODUCER] = np.int64(load_be_u64(chunk, at + 43))
+    rows[row + PRODUCER_EPOCH] = _signed16(load_be_u16(chunk, at + 51))
+    rows[row + SEQUENCE] = _signed32(load_be_u32(chunk, at + 53))
+    rows[row + COUNT] = _signed32(load_be_u32(chunk, at + 57))
 
 
 @kernel
@@ -130,14 +146,24 @@ def _note_epoch(epoch: Integer, base_offset: Integer, walk: IntegerArray, epochs
     """A later leader epoch than any before begins with this batch."""
     if epoch > walk[LATEST_EPOCH]:
         walk[LATEST_EPOCH] = epoch
-        epochs[walk[EPOCH_COUNT], 0], epochs[walk[EPOCH_COUNT], 1] = epoch, base_offset
+        epochs[2 * walk[EPOCH_COUNT]], epochs[2 * walk[EPOCH_COUNT] + 1] = epoch, base_offset
         walk[EPOCH_COUNT] += 1
+
+
+@kernel
+def _has_room(
+    walk: IntegerArray, offset_entries: ByteArray, time_entries: ByteArray, epochs: IntegerArray, rows: IntegerArray
+) -> Integer:
+    """Whether the tables take what one more batch may add."""
+    if 8 * walk[OFFSET_COUNT] >= len(offset_entries) or 12 * walk[TIME_COUNT] >= len(time_entries):
+        return False
+    return 2 * walk[EPOCH_COUNT] < len(epochs) and ROW_COLUMNS * walk[ROW_COUNT] < len(rows)
 
 
 @kernel
 def scan(
     chunk: ByteArray,
-    bounds: IntegerArray,
+    bounds: tuple[Integer, Integer, Integer],
     walk: IntegerArray,
     offset_entries: ByteArray,
     time_entries: ByteArray,
@@ -146,13 +172,10 @@ def scan(
 ) -> Integer:
     """See the module. ``bounds``: where in the chunk to begin, its size, the file position of its first byte. Counts
     in ``walk`` start from 0 at each call; CONSUMED is where the next call goes on. No GIL; any thread."""
-    at, size, file_position = bounds[0], bounds[1], bounds[2]
+    at, size, file_position = bounds
     walk[OFFSET_COUNT] = walk[TIME_COUNT] = walk[EPOCH_COUNT] = walk[ROW_COUNT] = 0
-    place = np.empty(2, np.int64)
     status = TABLE_FULL
-    while walk[ROW_COUNT] < len(rows) and walk[EPOCH_COUNT] < len(epochs) and 12 * walk[TIME_COUNT] < len(time_entries):
-        if 8 * walk[OFFSET_COUNT] >= len(offset_entries):
-            break
+    while _has_room(walk, offset_entries, time_entries, epochs, rows):
         batch = _whole_batch(chunk, at, size, walk)
         if batch <= 0:
             status = NEED_BYTES if batch == 0 else NOT_MINE
@@ -162,12 +185,11 @@ def scan(
         largest, largest_offset = walk[LARGEST], walk[LARGEST_OFFSET]
         if max_timestamp > largest:
             walk[LARGEST], walk[LARGEST_OFFSET] = max_timestamp, last_offset
-        if file_position + at - walk[LAST_ENTRY] > walk[INTERVAL]:
-            place[0], place[1] = file_position + at, last_offset
-            if not _add_entries(walk, place, offset_entries, time_entries):
-                walk[LARGEST], walk[LARGEST_OFFSET] = largest, largest_offset
-                status = NOT_MINE
-                break
+        is_due = file_position + at - walk[LAST_ENTRY] > walk[INTERVAL]
+        if is_due and not _add_entries(walk, (file_position + at, last_offset), offset_entries, time_entries):
+            walk[LARGEST], walk[LARGEST_OFFSET] = largest, largest_offset
+            status = NOT_MINE
+            break
         _note_epoch(_signed32(load_be_u32(chunk, at + 12)), base, walk, epochs)
         if np.int64(load_be_u64(chunk, at + 43)) >= 0:
             _add_row(chunk, at, batch, rows, walk[ROW_COUNT])
@@ -180,42 +202,50 @@ def scan(
 @kernel
 def _slot(producers: IntegerArray, producer_id: Integer) -> Integer:
     """The producer's slot, or the free one it belongs in."""
-    slot = ((producer_id * _SPREAD) >> 40) & (_TABLE_SLOTS - 1)
+    slot = ((producer_id * _SPREAD) >> 40) & (PRODUCER_SLOTS - 1)
     while producers[slot] >= 0 and producers[slot] != producer_id:
-        slot = (slot + 1) & (_TABLE_SLOTS - 1)
+        slot = (slot + 1) & (PRODUCER_SLOTS - 1)
     return slot
 
 
 @kernel
-def needed_rows(rows: IntegerArray, count: Integer, needed: ByteArray) -> None:
-    """Set ``needed[i]`` to 1 for the rows a replay needs, 0 for the others. ``count`` <= PRODUCER_ROWS."""
-    producers = np.full(_TABLE_SLOTS, -1, np.int64)
-    in_transaction = np.zeros(_TABLE_SLOTS, np.uint8)
+def _needed_forwards(
+    rows: IntegerArray, count: Integer, producers: IntegerArray, in_transaction: ByteArray, needed: IntegerArray
+) -> None:
+    """Mark each producer's first row, its control batches and the first batch of each transaction."""
     for number in range(count):
-        row = rows[number]
-        slot = _slot(producers, row[PRODUCER])
+        producer, attributes = rows[number * ROW_COLUMNS + PRODUCER], rows[number * ROW_COLUMNS + ATTRIBUTES]
+        slot = _slot(producers, producer)
         is_first = producers[slot] < 0
-        producers[slot] = row[PRODUCER]
-        needed[number] = 1 if is_first or row[ATTRIBUTES] & _CONTROL else 0
-        if row[ATTRIBUTES] & _CONTROL:
+        producers[slot] = producer
+        needed[number] = 1 if is_first or attributes & _CONTROL else 0
+        if attributes & _CONTROL:
             in_transaction[slot] = 0
-        elif row[ATTRIBUTES] & _TRANSACTIONAL and not in_transaction[slot]:
+        elif attributes & _TRANSACTIONAL and not in_transaction[slot]:
             in_transaction[slot] = 1
             needed[number] = 1
-    seen = np.zeros(_TABLE_SLOTS, np.uint8)
+
+
+@kernel
+def needed_rows(
+    rows: IntegerArray, count: Integer, producers: IntegerArray, marks: ByteArray, needed: IntegerArray
+) -> Integer:
+    """List the rows a replay needs, ascending, in ``needed``; returns how many. ``count`` <= PRODUCER_ROWS.
+
+    ``producers`` and ``marks``: scratch of PRODUCER_SLOTS items.
+    """
+    producers[:] = -1
+    marks[:] = 0
+    _needed_forwards(rows, count, producers, marks, needed)
+    marks[:] = 0
     for number in range(count - 1, -1, -1):
-        slot = _slot(producers, rows[number, PRODUCER])
-        if seen[slot] < 5 and not rows[number, ATTRIBUTES] & _CONTROL:
-            seen[slot] += 1
+        slot = _slot(producers, rows[number * ROW_COLUMNS + PRODUCER])
+        if marks[slot] < 5 and not rows[number * ROW_COLUMNS + ATTRIBUTES] & _CONTROL:
+            marks[slot] += 1
             needed[number] = 1
-
-
-def compile_all() -> None:
-    """Compile both kernels for the types recovery uses, or take them from the cache."""
-    chunk, walk = np.zeros(64, np.uint8), np.zeros(WALK_SLOTS, np.int64)
-    table, epochs, rows = np.zeros(24, np.uint8), np.zeros((1, 2), np.int64), np.zeros((1, ROW_COLUMNS), np.int64)
-    scan(chunk, np.array([0, 64, 0]), walk, table, table.copy(), epochs, rows)
-    needed_rows(rows, 0, table)
-
-
-compile_all()
+    found = 0
+    for number in range(count):
+        if needed[number]:
+            needed[found] = number
+            found += 1
+    return found

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from log.config import LogConfig
 from log.file_system import OsFileSystem
 from log.kernel_scan import KernelScan
 from log.manager import LogManager
+from log.records.kernel_loader import load_array_kernels
 from log.records.scan_engine import SCAN, ScanEngine
+from log.records.scan_group import RECOVERY
 from log.recovery_progress import RecoveryProgress
 from log.time import ManualTime
 from log.topic_partition import TopicPartition
@@ -30,9 +33,21 @@ from tests.support.logs import NOW_MS, PARTITION, LogBench, append, batch, marke
 from tests.support.requirements import missing
 
 try:
-    from log.records import scan_kernels
+    from log.records import scan_calls
 except ImportError:
     missing("numba", "pip install 'tidelog[kernels]'")
+
+IMAGE: list[Any] = []
+load_array_kernels(RECOVERY, IMAGE.append, lambda _: None).join()
+
+
+@pytest.fixture(params=["numba", "image"])
+def kernels(request: pytest.FixtureRequest) -> Any:
+    """Recovery's kernels as numba's functions and, on processors that have them, as machine code."""
+    if request.param == "numba":
+        return scan_calls
+    return IMAGE[0] if IMAGE else pytest.skip("no images on this processor")
+
 
 CONFIG: dict[str, Any] = {
     "segment_bytes": 6000,
@@ -97,7 +112,7 @@ def written(directory: Path, seed: int, steps: int) -> LogBench:
     return bench
 
 
-def recover(source: LogBench, target: Path, kernels: ModuleType | None, recovery_point: int = 0) -> Outcome:
+def recover(source: LogBench, target: Path, kernels: Any, recovery_point: int = 0) -> Outcome:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source.root, target)
     bench = LogBench(str(target), **CONFIG)
@@ -119,16 +134,18 @@ def recover(source: LogBench, target: Path, kernels: ModuleType | None, recovery
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_both_walks_leave_equal_files_and_state(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_walks_leave_equal_files_and_state(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, kernels: Any
+) -> None:
     monkeypatch.setattr("log.kernel_scan.CHUNK_BYTES", random.Random(seed).choice([100, 700, 5000, 1 << 20]))
     bench = written(tmp_path / "source", seed, 250)
     plain = recover(bench, tmp_path / "plain", None)
-    assert recover(bench, tmp_path / "kernels", scan_kernels) == plain
+    assert recover(bench, tmp_path / "kernels", kernels) == plain
     assert len(plain.files) > 8
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_both_walks_agree_on_damage(tmp_path: Path, seed: int) -> None:
+def test_both_walks_agree_on_damage(tmp_path: Path, seed: int, kernels: Any) -> None:
     """Flipped, torn and zeroed bytes anywhere, below the recovery point and behind it."""
     chance = random.Random(seed)
     bench = written(tmp_path / "source", seed % 3, 120)
@@ -148,10 +165,10 @@ def test_both_walks_agree_on_damage(tmp_path: Path, seed: int) -> None:
     Path(path).write_bytes(data)
     point = chance.choice([0, int(names[-1][:20]), int(names[1][:20]) + 1])
     plain = recover(bench, tmp_path / "plain", None, point)
-    assert recover(bench, tmp_path / "kernels", scan_kernels, point) == plain
+    assert recover(bench, tmp_path / "kernels", kernels, point) == plain
 
 
-def test_old_formats_are_left_to_the_plain_walk(tmp_path: Path) -> None:
+def test_old_formats_are_left_to_the_plain_walk(tmp_path: Path, kernels: Any) -> None:
     bench = LogBench(str(tmp_path / "source"), **CONFIG, message_format_version="0.10.0")
     log = bench.open()
     for number in range(100):
@@ -162,7 +179,7 @@ def test_old_formats_are_left_to_the_plain_walk(tmp_path: Path) -> None:
         append(log, batch(2))
     log.close()
     plain = recover(bench, tmp_path / "plain", None)
-    assert recover(bench, tmp_path / "kernels", scan_kernels) == plain
+    assert recover(bench, tmp_path / "kernels", kernels) == plain
     assert isinstance(plain.state, tuple)
     assert plain.state[0] == 200
 
@@ -181,12 +198,12 @@ def test_kernels_take_over_in_the_middle(tmp_path: Path, monkeypatch: pytest.Mon
         asked = 0
 
         @property
-        def kernels(self) -> ModuleType | None:
+        def kernels(self) -> Any:
             Loading.asked += 1
-            return scan_kernels if Loading.asked > 3 else None
+            return scan_calls if Loading.asked > 3 else None
 
         @kernels.setter
-        def kernels(self, _: ModuleType | None) -> None:
+        def kernels(self, _: Any) -> None:
             """Set by ``__init__`` only."""
 
     monkeypatch.setattr(recovery, "_LOOK_UP_EVERY", 5)
@@ -196,7 +213,7 @@ def test_kernels_take_over_in_the_middle(tmp_path: Path, monkeypatch: pytest.Mon
     assert taken[0] > 0, "the first segment was begun by the plain walk"
 
 
-def test_a_batch_larger_than_the_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_larger_than_the_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Any) -> None:
     monkeypatch.setattr("log.kernel_scan.CHUNK_BYTES", 100)
     bench = LogBench(str(tmp_path / "source"), segment_bytes=1 << 20)
     log = bench.open()
@@ -204,22 +221,47 @@ def test_a_batch_larger_than_the_buffer(tmp_path: Path, monkeypatch: pytest.Monk
         append(log, batch(1, value=b"x" * size))
     log.close()
     plain = recover(bench, tmp_path / "plain", None)
-    assert recover(bench, tmp_path / "kernels", scan_kernels) == plain
+    assert recover(bench, tmp_path / "kernels", kernels) == plain
     monkeypatch.setattr("log.kernel_scan.MAX_CHUNK_BYTES", 1000)
-    assert recover(bench, tmp_path / "kernels", scan_kernels) == plain
+    assert recover(bench, tmp_path / "kernels", kernels) == plain
 
 
 def test_kernels_are_asked_for_only_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("log.records.kernel_loader.load_in_background", lambda module, _: asked.append(module))
+    monkeypatch.setattr("log.records.kernel_loader.load_array_kernels", lambda group, *_: asked.append(group.name))
     engine = ScanEngine(load_after_bytes=1000)
     engine.expect_bytes(999)
     assert asked == []
     engine.expect_bytes(1000)
     engine.expect_bytes(1000)
-    assert asked == ["log.records.scan_kernels"]
-    engine.use_kernels(scan_kernels)
-    assert engine.kernels is scan_kernels
+    assert asked == ["recovery"]
+    engine.use_kernels(scan_calls)
+    assert engine.kernels is scan_calls
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from log.records.scan_engine import SCAN
+from tests.support.logs import LogBench
+
+SCAN.load_after_bytes = 0
+SCAN.expect_bytes(1)
+while SCAN.kernels is None:
+    assert any(thread.name == "load recovery" for thread in __import__("threading").enumerate()), "not loaded"
+log = LogBench(sys.argv[1]).open()
+assert log.log_end_offset == int(sys.argv[2])
+print(*sorted({"numpy", "numba", "llvmlite"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.skipif(not IMAGE, reason="no images on this processor")
+def test_a_recovery_imports_neither_numba_nor_numpy(tmp_path: Path) -> None:
+    bench = written(tmp_path / "source", 3, 50)
+    end = bench.open().log_end_offset
+    command = [sys.executable, "-c", SCRIPT, bench.root, str(end)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("\n", "")
 
 
 def test_progress_says_how_far_it_is() -> None:
