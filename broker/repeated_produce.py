@@ -75,12 +75,13 @@ class ResponsePattern(NamedTuple):
 class RepeatedProduce:
     """One connection's pattern. See the module."""
 
-    __slots__ = ("_broker", "_log", "_partition", "_refused", "_request", "_response")
+    __slots__ = ("_broker", "_bytes_in", "_log", "_messages_in", "_partition", "_refused", "_request", "_response")
 
     def __init__(
         self, broker: Broker, partition: Partition, patterns: tuple[RequestPattern, ResponsePattern], refused: Refused
     ) -> None:
         self._broker = broker
+        self._bytes_in, self._messages_in = broker.metrics.bytes_in, broker.metrics.messages_in
         self._partition = partition
         self._log: UnifiedLog = partition.log
         self._request, self._response = patterns
@@ -106,31 +107,29 @@ class RepeatedProduce:
         records = frame[position:end]
         partition, broker = self._partition, self._broker
         if (
-            length <= RECORD_BATCH_OVERHEAD
-            or frame[end:] != after
-            or records[MAGIC_OFFSET] != MAGIC_V2
+            length <= RECORD_BATCH_OVERHEAD or frame[end:] != after or records[MAGIC_OFFSET] != MAGIC_V2
             or records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
             or _unpack_length(records, _LENGTH_OFFSET)[0] != length - 1 - LOG_OVERHEAD
-            or broker.quotas is not None
-            or partition.waits_for_sync
-            or not self._log.is_serving
-        ):
+            or broker.quotas is not None or partition.waits_for_sync or not self._log.is_serving
+        ):  # fmt: skip
             return None
-        layout, before, after = self._response
         try:
             info = partition.append_records(records)
         except KafkaError as error:
-            body = self._refused(error).encode(_unpack_version(api, 2)[0])
-            return _PREFIX.pack(len(body) + _PREFIX.size - _SIZE_OF_SIZE, correlation_id) + body
-        size = info.size_bytes
-        metrics = broker.metrics
-        metrics.bytes_in.count += size
-        partition.bytes_in += size
-        metrics.messages_in.count += info.last_offset - info.first_offset + 1
+            return self._refusal(error, correlation_id)
+        self._bytes_in.count += info.size_bytes
+        partition.bytes_in += info.size_bytes
+        self._messages_in.count += info.last_offset - info.first_offset + 1
+        layout, before, after = self._response
         return layout.pack(
             layout.size - _SIZE_OF_SIZE, correlation_id, before,
             info.first_offset, info.log_append_time, info.log_start_offset, after,
         )  # fmt: skip
+
+    def _refusal(self, error: KafkaError, correlation_id: int) -> bytes:
+        """The answer where nothing was appended."""
+        body = self._refused(error).encode(_unpack_version(self._request.api, 2)[0])
+        return _PREFIX.pack(len(body) + _PREFIX.size - _SIZE_OF_SIZE, correlation_id) + body
 
 
 def repeated_produce(

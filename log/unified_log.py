@@ -183,18 +183,10 @@ class UnifiedLog:
                 self._publish_last_stable_offset()
             elif marker is not None:
                 self._end_transaction(marker)
-            return _new_tuple(
-                LogAppendInfo,
-                (
-                    result.first_offset,
-                    result.last_offset,
-                    result.max_timestamp,
-                    result.log_append_time_ms,
-                    self.log_start_offset,
-                    False,
-                    len(result.records),
-                ),
-            )
+            return _new_tuple(LogAppendInfo, (
+                result.first_offset, result.last_offset, result.max_timestamp, result.log_append_time_ms,
+                self.log_start_offset, False, len(result.records),
+            ))  # fmt: skip
 
     def _write(self, result: ValidationResult, next_offset: int, leader_epoch: int) -> None:
         records, last_offset, max_timestamp = result.records, result.last_offset, result.max_timestamp

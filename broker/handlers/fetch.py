@@ -226,15 +226,11 @@ def read_partition(
     if target.current_leader_epoch > _NO_EPOCH:
         partition.check_leader_epoch(target.current_leader_epoch)
     log = partition.log
-    data = PartitionData(
-        partition_index=target.index,
-        high_watermark=log.high_watermark,
-        last_stable_offset=log.last_stable_offset,
-        log_start_offset=log.log_start_offset,
-        records=b"",
-    )
     committed = params.isolation is FetchIsolation.TXN_COMMITTED
-    data.aborted_transactions = [] if committed else None
+    data = PartitionData(
+        partition_index=target.index, high_watermark=log.high_watermark, last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset, records=b"", aborted_transactions=[] if committed else None,
+    )  # fmt: skip
     if target.last_fetched_epoch != _NO_EPOCH and (diverging := diverging_epoch(log, target)) is not None:
         data.diverging_epoch = diverging
         return data
