@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.jobs.errors import BadRequestError
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
-from pipeline.jobs.writing import Chunks, Target, TopicWriter
+from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ def find_files(paths: Iterable[str]) -> list[str]:
         if os.path.isdir(path):
             inside = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(SUFFIX))
             if not inside:
-                raise BadRequestError(f"{path} has no file {SUFFIX}: expected Parquet files")
+                raise BadRequestError(f"{path} holds no {SUFFIX} file: expected Parquet files")
             found += inside
         elif os.path.isfile(path):
             found.append(path)
@@ -78,9 +78,11 @@ def backfill(
     spark: SparkSession | None, request: BackfillRequest, progress: Progress | None = None
 ) -> list[BackfillResult]:
     """Write the files' rows. Raises BadRequestError before anything is written, PipelineError."""
+    check_name(request.name)
     paths = find_files(request.files)
     for path in paths:
         sink_schema(path)
+    check_broker(request.target)
     slots = 1 if spark is None else min(len(paths), spark.sparkContext.defaultParallelism)
     target = request.target.share(slots)
     plans = [BackfillPlan(path, _writer(request.name, path), target, number) for number, path in enumerate(paths)]

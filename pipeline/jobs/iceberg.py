@@ -127,8 +127,17 @@ def _catalog(target: IcebergTarget) -> Catalog:
         raise BadRequestError(f"Iceberg table {target.name}: expected NAMESPACE.TABLE")
     try:
         return load_catalog(CATALOG_NAME, **properties)
-    except (ValueError, ImportError) as error:
-        raise BadRequestError(f"Iceberg catalog {target.catalog_uri}: {error}") from error
+    except _catalog_errors() as error:
+        raise BadRequestError(f"Iceberg catalog {target.catalog_uri}: {str(error).splitlines()[0]}") from error
+
+
+def _catalog_errors() -> tuple[type[Exception], ...]:
+    """What is raised for a catalog that cannot be, or, in a database, cannot be opened."""
+    if importlib.util.find_spec("sqlalchemy") is None:
+        return ValueError, ImportError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return ValueError, ImportError, SQLAlchemyError
 
 
 def _table(catalog: Catalog, name: str, schema: Any) -> Table:

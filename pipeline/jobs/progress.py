@@ -46,10 +46,11 @@ class Progress:
             self._shown = now
             self._write(self.line(tasks_done, bytes_done))
 
-    def end(self) -> None:
-        """All is done: the last line."""
-        self._write(self.line(self._tasks, self._bytes))
-        if self._is_terminal and not self._quiet:
+    def end(self, *, whole: bool = True) -> None:
+        """All is done: the last line. With ``whole`` false something failed, and what was shown last stays."""
+        if whole:
+            self._write(self.line(self._tasks, self._bytes))
+        if self._is_terminal and not self._quiet and self._width:
             self._stream.write("\n")
             self._stream.flush()
 

@@ -10,7 +10,6 @@ name begins anew. Replaying into the topic it reads works: the range is fixed wh
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from pipeline.export_manifest import id_text
 from pipeline.jobs.errors import BadRequestError
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
-from pipeline.jobs.writing import Chunks, Target, TopicWriter
+from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_name
 from pipeline.options import SourceOptions, parse_options
 from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
 from pipeline.request import batch_request
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 HEADER = "replayed-from"
 _COLUMNS = Columns(("key", "value", "partition", "offset", "timestamp", "headers"))
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +81,39 @@ def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: st
     """
     options = {"path": paths, "includeHeaders": "true", "kafka.isolation.level": "read_committed", **choice}
     options["startingOffsetsByTimestampStrategy"] = "latest"
-    for name, text, default in (("starting", begin, "earliest"), ("ending", end, "latest")):
+    for name, option, text, default in (
+        ("starting", "--from", begin, "earliest"),
+        ("ending", "--until", end, "latest"),
+    ):
         if text is None or text == default or text.lstrip().startswith("{"):
             options[f"{name}Offsets"] = text or default
         else:
-            options[f"{name}Timestamp"] = str(moment(text))
+            options[f"{name}Timestamp"] = str(moment(text, option))
     return parse_options(options)
 
 
-def moment(text: str) -> int:
-    """A time in ms. Raises BadRequestError."""
+def moment(text: str, option: str) -> int:
+    """A time in ms. Raises BadRequestError, which names the ``option``."""
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise BadRequestError(f"{text}: expected ms since 1970, an ISO 8601 time, or offsets in JSON") from None
+        word = "earliest" if option == "--from" else "latest"
+        raise BadRequestError(
+            f"{option} {text}: expected {word}, ms since 1970, an ISO 8601 time, or offsets in JSON"
+        ) from None
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progress | None = None) -> list[ReplayResult]:
     """Replay the range. Raises BadRequestError, PipelineError."""
-    if not _NAME.fullmatch(request.name):
-        raise BadRequestError(f"name {request.name}: expected up to 60 letters, digits, dots, dashes, underscores")
+    check_name(request.name)
     ranges = batch_request(request.source).ranges
     slots = 1 if spark is None else min(len(ranges), spark.sparkContext.defaultParallelism)
     plans = [_plan(wanted, request, request.target.share(slots)) for wanted in ranges if wanted.start < wanted.end]
+    if plans:
+        check_broker(request.target)
     tasks = [Task(f"{plan.topic}-{plan.partition}", plan.size, plan) for plan in plans]
     return run_tasks(spark, tasks, replay_partition, progress or Progress("replay", quiet=True))
 

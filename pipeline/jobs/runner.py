@@ -15,6 +15,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
+import re
+import shutil
+import subprocess
 import sys
 import threading
 import uuid
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.errors import PipelineError
-from pipeline.jobs.errors import SPARK_INSTALL, BadRequestError, JobError, missing
+from pipeline.jobs.errors import SPARK_INSTALL, BadRequestError, JobError, MissingPackageError, missing
 from pipeline.jobs.progress import Progress
 from protocol.errors import KafkaError
 
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
 
 COMMIT_SCHEMA = "task int, ok boolean, result binary"
 _POLL_S = 0.5
+_MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+OLDEST_JAVA = 17
+"""Spark 4's class files need it."""
+JAVA_INSTALL = "apt-get install openjdk-17-jre-headless"
 _SETTINGS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
 Result = TypeVar("Result")
@@ -56,7 +63,7 @@ def run_tasks(
     if not tasks:
         return []
     rows = _on_spark(spark, tasks, work, progress) if spark is not None else _here(tasks, work, progress)
-    progress.end()
+    progress.end(whole=all(ok for _, ok, _ in rows))
     results: list[Result] = []
     for number, ok, result in sorted(rows, key=lambda row: row[0]):
         if not ok:
@@ -79,10 +86,10 @@ def _here(tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress)
     rows, done = [], 0
     for number, task in enumerate(tasks):
         rows.append(do_task(number, pickle.dumps(task.plan), work))
-        done += task.size
-        progress.update(number + 1, done)
         if not rows[-1][1]:
             break
+        done += task.size
+        progress.update(number + 1, done)
     return rows
 
 
@@ -150,11 +157,13 @@ def require_arrow() -> None:
 def start_spark(job: str, master: str) -> SparkSession:
     """A session for a job, or the one there is. What the JVM prints goes nowhere: errors come as exceptions.
 
-    Raises MissingPackageError without PySpark, BadRequestError for an impossible ``master``, JobError when Spark does
-    not start.
+    Raises MissingPackageError without PySpark or a Java that runs it, BadRequestError for an impossible ``master``,
+    JobError when Spark does not start.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise missing("pyspark", SPARK_INSTALL)
+    if not _MASTER.fullmatch(master):
+        raise BadRequestError(f"--master {master}: expected local[N], spark://HOST:PORT, k8s://URL, yarn, or none")
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -169,9 +178,25 @@ def start_spark(job: str, master: str) -> SparkSession:
     except (PySparkException, Py4JError, RuntimeError) as error:
         reason = _reason(error)
         if "master" in reason.lower():
-            raise BadRequestError(f"Spark master {master}: {reason}") from error
-        java = "it needs Java 17 or newer: apt-get install openjdk-17-jre-headless"
-        raise JobError(f"Spark does not start on {master} ({java}): {reason}") from error
+            raise BadRequestError(f"--master {master}: {reason}") from error
+        if (unfit := unfit_java()) is not None:
+            raise MissingPackageError(f"Spark does not start: {unfit}: {JAVA_INSTALL}") from error
+        raise JobError(f"Spark does not start on {master}: {reason}") from error
+
+
+def unfit_java() -> str | None:
+    """Why the Java that Spark takes (of JAVA_HOME, else of PATH) cannot run it; None when it can."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else "java"
+    if shutil.which(java) is None:
+        return f"JAVA_HOME={home} has no bin/java" if home else f"Java {OLDEST_JAVA} or newer is not installed"
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', printed)
+    if found is not None and int(found[1]) >= OLDEST_JAVA:
+        return None
+    return (
+        f"{shutil.which(java)} is Java {found[1] if found else 'of no known version'}, expected {OLDEST_JAVA} or newer"
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -11,6 +11,7 @@ records sees each row once. One run per writer at a time. The group's offset exp
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 
 from log.records.build import SectionBuilder
 from pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
-from pipeline.jobs.errors import JobError
+from pipeline.jobs.errors import BadRequestError, JobError
 from pipeline.sink_commit import Publication, publish
 from pipeline.sink_options import SinkOptions
 from pipeline.sink_rows import BatchBuilder
@@ -30,6 +31,7 @@ from pipeline.sink_task import PartitionCounts
 from pipeline.staging import StagingFile, TaskIdentity, remove_files
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tidelog.client import ClientError, parse_bootstrap
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 #: Rows of one transaction at most: about 10 MB of 100-byte records.
 CHUNK_ROWS = 100_000
 _INIT, _FETCH = 4, 7
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 _PATIENCE_S = 30.0
 _RETRY_S = 0.2
 #: With a rate, transactions are so short that a second has several.
@@ -62,6 +65,27 @@ class Target:
         """The same for one of ``tasks`` that run side by side."""
         rate = None if self.rate is None else self.rate / max(tasks, 1)
         return Target(self.bootstrap, self.topic, self.codec, rate)
+
+
+def check_name(name: str) -> None:
+    """Raises BadRequestError for what cannot be part of a transactional id and of a file's name."""
+    if not _NAME.fullmatch(name):
+        raise BadRequestError(
+            f"--name {name}: expected up to 60 letters, digits, dots, dashes, underscores; by default it is the topic"
+        )
+
+
+def check_broker(target: Target) -> None:
+    """Raises BadRequestError for an address that cannot be one, JobError when no broker answers there."""
+    try:
+        for server in target.bootstrap.split(","):
+            parse_bootstrap(server.strip())
+    except ClientError as error:
+        raise BadRequestError(str(error)) from error
+    try:
+        Cluster(target.bootstrap, _PATIENCE_S).close()
+    except ClientError as error:
+        raise JobError(f"cannot write to topic {target.topic}: {error}") from error
 
 
 class Pace:

@@ -291,9 +291,9 @@ def test_an_error_in_a_task_is_one_line_in_the_driver(spark: SparkSession, tmp_p
 
 def test_a_master_that_cannot_be_is_bad_input_in_one_line(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path / "data")
-    words = ["pipeline", "audit", "--path", str(data.path), "--master", "local[two"]
+    words = ["pipeline", "audit", "--path", str(data.path), "--master", "spark://nowhere"]
     done = subprocess.run(
         [sys.executable, "-m", "tidelog.cli", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "tidelog pipeline audit: Spark master local[two: Could not parse Master URL: 'local[two'\n"
+    assert done.stderr == "tidelog pipeline audit: --master spark://nowhere: Invalid master URL: spark://nowhere\n"

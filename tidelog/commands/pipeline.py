@@ -8,8 +8,9 @@ Exit codes: 0 done; 1 the job failed, or an audit found something; 2 the command
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 IN_PROCESS = "none"
 DEFAULT_MASTER = "local[*]"
+CHOICES = {"subscribe": "--topic", "subscribePattern": "--pattern", "assign": "--assign"}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 EXPORT_HELP = "export topics to a table of Parquet files or of Iceberg, incrementally, each record exactly once"
@@ -37,8 +39,22 @@ REPLAY_HELP = "write a range of a log into a topic again, once, however often it
 BACKFILL_HELP = "write the rows of Parquet files into a topic, once, however often it is run"
 
 
+class _JobParser(argparse.ArgumentParser):
+    """A job's options. What it does not know it refuses itself, with its own usage: argparse leaves that to the parser
+    above, whose usage has none of them."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
+            hint = f"; the nearest is {near[0]}" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
+    jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True, parser_class=_JobParser)
     for name, help_text, add in (
         ("export", EXPORT_HELP, _add_export),
         ("audit", AUDIT_HELP, _add_audit),
@@ -175,11 +191,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _source(arguments: argparse.Namespace) -> LogSource:
     """Raises OptionError."""
+    from pipeline.errors import OptionError
     from pipeline.jobs.source import LogSource, choose
 
+    try:
+        choice = choose(arguments.topic, arguments.pattern, arguments.assign)
+    except OptionError as error:  # it names the options of format("tidelog")
+        option, _, message = str(error).partition("=")
+        raise OptionError(f"{CHOICES.get(option, option)} {message}") from error
     return LogSource(
         tuple(path.strip() for path in arguments.path.split(",")),
-        choose(arguments.topic, arguments.pattern, arguments.assign),
+        choice,
         getattr(arguments, "bootstrap", None),
         getattr(arguments, "isolation", "read_committed") == "read_committed",
     )
@@ -199,6 +221,7 @@ def _progress(arguments: argparse.Namespace) -> Progress:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    from pipeline.jobs.errors import BadRequestError
     from pipeline.jobs.export import ExportRequest, export
     from pipeline.jobs.export_report import report
     from pipeline.options import size_in_bytes
@@ -212,6 +235,8 @@ def _export(arguments: argparse.Namespace) -> int:
         fail_on_data_loss=not arguments.accept_data_loss,
         keep_damaged=not arguments.fail_on_damage,
     )
+    if arguments.warehouse is not None and arguments.catalog is None:
+        raise BadRequestError(f"--warehouse {arguments.warehouse}: expected --catalog URI with it")
     if arguments.catalog is not None:
         from pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.jobs.errors import BadRequestError, JobError, MissingPackageError
 from pipeline.jobs.progress import Progress
-from pipeline.jobs.runner import Task, require_arrow, run_tasks, start_spark
+from pipeline.jobs.runner import Task, require_arrow, run_tasks, start_spark, unfit_java
 from pipeline.jobs.writing import Chunks, Pace, Target
 
 MEGABYTE = 1_000_000
@@ -86,6 +87,53 @@ def test_on_a_terminal_the_line_changes_in_its_place() -> None:
     assert stream.getvalue() == (
         "\rexport: 1 of 2 tasks, 1.0 of 2.0 kB, 0.0 MB/s\rexport: 2 of 2 tasks, 2.0 of 2.0 kB, 0.0 MB/s\n"
     )
+
+
+def test_a_job_that_fails_does_not_say_that_all_is_done() -> None:
+    stream = Terminal()
+    clock = Clock()
+    progress = Progress("job", stream, clock)
+
+    def work(number: int) -> int:
+        clock.now += 1
+        return double(number)
+
+    with pytest.raises(JobError):
+        run_tasks(None, tasks(1, 13, 2), work, progress)
+    assert stream.getvalue() == "\rjob: 1 of 3 tasks, 1.0 of 3.0 MB, 1.0 MB/s\n"
+
+
+def java_that_prints(directory: Path, text: str) -> None:
+    (directory / "bin").mkdir()
+    java = directory / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+    java.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("printed", "why"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', None),
+        ('openjdk version "21" 2023-09-19', None),
+        ('openjdk version "11.0.2" 2019-01-15', "is Java 11, expected 17 or newer"),
+        ('java version "1.8.0_402"', "is Java 8, expected 17 or newer"),
+        ("what?", "is Java of no known version, expected 17 or newer"),
+    ],
+)
+def test_a_java_that_does_not_run_spark_is_told(
+    printed: str, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java_that_prints(tmp_path, printed)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert unfit_java() == (None if why is None else f"{tmp_path}/bin/java {why}")
+
+
+def test_without_java_its_place_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert unfit_java() == "Java 17 or newer is not installed"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert unfit_java() == f"JAVA_HOME={tmp_path} has no bin/java"
 
 
 def test_quiet_shows_nothing() -> None:

@@ -61,7 +61,7 @@ def test_without_their_partition_rows_go_by_key() -> None:
     ],
 )
 def test_times_are_ms_or_iso(text: str, expected: int) -> None:
-    assert moment(text) == expected
+    assert moment(text, "--from") == expected
     source = replay_source("/data", {"subscribe": "t"}, text, text)
     assert (source.starting.timestamp, source.ending.timestamp) == (expected, expected)
 
@@ -69,7 +69,9 @@ def test_times_are_ms_or_iso(text: str, expected: int) -> None:
 def test_ranges_are_words_or_json_too() -> None:
     source = replay_source("/data", {"subscribe": "t"}, '{"t":{"0":5}}', "latest")
     assert (source.starting.offsets, source.ending.default) == ({"t": {0: 5}}, -1)
-    with pytest.raises(BadRequestError, match="yesterday: expected ms since 1970, an ISO 8601 time, or offsets"):
+    with pytest.raises(
+        BadRequestError, match="--from yesterday: expected earliest, ms since 1970, an ISO 8601 time, or offsets"
+    ):
         replay_source("/data", {"subscribe": "t"}, "yesterday", None)
     with pytest.raises(OptionError, match="startingOffsets"):
         replay_source("/data", {"subscribe": "t"}, '{"t":5}', None)
@@ -79,7 +81,7 @@ def test_a_name_that_no_group_may_have_is_refused(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path / "data")
     fill(data.log("orders"), 1)
     source = replay_source(str(data.path), {"subscribe": "orders"}, None, None)
-    with pytest.raises(BadRequestError, match="name no/name: expected up to 60"):
+    with pytest.raises(BadRequestError, match="--name no/name: expected up to 60"):
         replay.replay(None, ReplayRequest(source, TARGET, "no/name"))
 
 
@@ -118,7 +120,7 @@ def test_files_are_named_or_lie_in_directories(tmp_path: Path) -> None:
     with pytest.raises(BadRequestError, match="does not exist: expected a Parquet file"):
         find_files([str(tmp_path / "missing")])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadRequestError, match=r"has no file \.parquet"):
+    with pytest.raises(BadRequestError, match=r"holds no \.parquet file"):
         find_files([str(tmp_path / "empty")])
 
 

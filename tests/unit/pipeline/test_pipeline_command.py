@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 from pathlib import Path
 
@@ -106,19 +107,29 @@ def test_configuration_can_be_given(data: DataDirectory, capsys: pytest.CaptureF
     [
         (["export", "t", "--topic", "nothing"], "topic nothing has no partition below"),
         (["export", "t", "--file-bytes", "much"], "--file-bytes=much: expected a size"),
-        (["export", "t", "--assign", "{"], "assign={"),
+        (["export", "t", "--assign", "{"], "--assign {: expected JSON"),
+        (["export", "t", "--pattern", "("], "--pattern (: expected a regular expression"),
+        (["export", "t", "--warehouse", "w"], "--warehouse w: expected --catalog URI with it"),
+        (["audit", "--catalog", "sqlite://"], "--catalog sqlite://: expected --table NAMESPACE.TABLE with it"),
+        (["audit", "--table", "a.b", "--catalog", "sqlite:////nowhere/x"], "Iceberg catalog sqlite:////nowhere/x: "),
+        (["audit", "--master", "local[two]"], "--master local[two]: expected local[N], spark://HOST:PORT"),
+        (["audit", "--master", "nobody"], "--master nobody: expected local[N], spark://HOST:PORT"),
         (["audit", "--table", "/nowhere"], "/nowhere is no exported table"),
         (["index", "--config", "index.keys"], "--config index.keys: expected KEY=VALUE"),
         (["index", "--config", "no.such=1"], "--config no.such: not a topic configuration"),
         (["index", "--config", "index.keys=perhaps"], "index.keys"),
         (["compact", "--topic", "orders"], "orders: cleanup.policy is not compact"),
-        (["replay", "--to", "t", "--bootstrap", "b:1", "--from", "soon"], "soon: expected ms since 1970"),
+        (
+            ["replay", "--to", "t", "--bootstrap", "b:1", "--from", "soon"],
+            "--from soon: expected earliest, ms since 1970",
+        ),
         (
             ["replay", "--to", "t", "--bootstrap", "b:1", "--from", '{"orders":{"0":501}}'],
             "beyond the end of the log, 500",
         ),
         (["replay", "--to", "t", "--bootstrap", "b:1", "--rate", "0"], "--rate 0.0: expected more than 0"),
-        (["replay", "--to", "t", "--bootstrap", "b:1", "--name", "a b"], "name a b: expected up to 60"),
+        (["replay", "--to", "t", "--bootstrap", "b:port"], "--bootstrap 'b:port': expected HOST:PORT"),
+        (["replay", "--to", "t", "--bootstrap", "b:1", "--name", "a b"], "--name a b: expected up to 60"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -131,6 +142,37 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert error.startswith(f"tidelog pipeline {words[0]}: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("job", ["replay", "backfill"])
+def test_a_broker_that_is_down_is_told_before_any_task(
+    job: str, data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"value": [b"1"]}), path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    source = [str(path)] if job == "backfill" else ["--path", str(data.path)]
+    assert main(["pipeline", job, *source, "--to", "t", "--bootstrap", address, "--master", "none"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"tidelog pipeline {job}: cannot write to topic t: cannot connect to {address}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("option", "hint"), [("--topics=a", "; the nearest is --topic"), ("--zebra", "")])
+def test_an_unknown_option_is_told_with_the_jobs_own_usage(
+    option: str, hint: str, data: DataDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(data, "audit", option) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("usage: tidelog pipeline audit ")
+    assert error.endswith(f"tidelog pipeline audit: error: unrecognized arguments: {option}{hint}\n")
+
+
+def test_backfill_refuses_names_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["pipeline", "backfill", str(tmp_path), "--to", "t", "--bootstrap", "b:1", "--name", "../a"]
+    assert main([*words, "--master", "none"]) == 2
+    assert "--name ../a: expected up to 60 letters" in capsys.readouterr().err
 
 
 def test_backfill_refuses_files_before_it_asks_a_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
