@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from broker.broker import Broker, RequestContext
+from broker.config_description import ResourceType
 from broker.features import supported_features
 from broker.handlers.registry import REGISTRY
 from protocol.api_keys import ApiKey
@@ -27,6 +28,7 @@ MIN_VERSION, MAX_VERSION = 0, 4
 Request = ApiVersionsRequest
 
 FIRST_VERSION_WITH_ZERO = 4
+_OF_CLIENT_METRICS = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -38,7 +40,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
                 raise InvalidRequestError
     metadata = broker.metadata
     return ApiVersionsResponse(
-        api_keys=served(),
+        api_keys=served(broker),
         supported_features=supported(context.api_version),
         finalized_features_epoch=metadata.features_epoch,
         finalized_features=[
@@ -50,7 +52,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
 
 def error_response(request: ApiVersionsRequest | None, error: KafkaError) -> ApiVersionsResponse:
     """The error; with UNSUPPORTED_VERSION the table too, so that the client can choose a version (KIP-511)."""
-    known = served() if isinstance(error, UnsupportedVersionError) else []
+    known = table() if isinstance(error, UnsupportedVersionError) else []
     return ApiVersionsResponse(error_code=error.code, api_keys=known)
 
 
@@ -63,7 +65,17 @@ def supported(version: int) -> list[SupportedFeatureKey]:
     ]
 
 
-def served() -> list[ApiVersion]:
+def served(broker: Broker) -> list[ApiVersion]:
+    """The table; the APIs of client metrics only while somebody has subscribed to some (KIP-714).
+
+    Clients that see them ask for subscriptions on each connection, and librdkafka prints a line then.
+    """
+    if broker.configs.resource_names(ResourceType.CLIENT_METRICS):
+        return table()
+    return [entry for entry in table() if entry.api_key not in _OF_CLIENT_METRICS]
+
+
+def table() -> list[ApiVersion]:
     """One entry per line of the registry."""
     return [
         ApiVersion(api_key=key, min_version=entry.min_version, max_version=entry.max_version)

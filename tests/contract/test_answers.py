@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ OVERRIDES = {
 AT_ONCE = {"group.consumer.assignment.interval.ms": "0", "group.consumer.min.assignment.interval.ms": "0"}
 """Tidelog assigns with the heartbeat that makes it necessary; Kafka 4.3 gathers those of a second."""
 WAIT_S = 60.0
+KIPS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "kips.md"
 SCRIPT_MODULES = (admin, groups, records, topics, transactions)
 """Importing them put their scripts into the table."""
 ALSO = (
@@ -46,9 +48,13 @@ ALSO = (
 of a quorum that Tidelog does not have."""
 
 DELIBERATE = {
+    # KafkaConfigSchema.resolveEffectiveTopicConfigs tells all keys of LogConfig, which has none of these (any more).
     r"create_topics.*\.topics\[\d+\]\.configs": "keys of its own (index.*), and those of old formats, are told too",
+    # ConfigHelper.configSynonyms drops all before an entry named log.retention.ms, which has no value unless set.
     r"describe_configs.*\.synonyms \[\{'name': 'log\.retention\.hours'": "the broker's value that a topic's own hides",
+    # ReplicaManager.appendRecordsToLocalLog tells it unless the batch is too large or corrupt, or the log is offline.
     r"produce.*\.log_start_offset -1 0": "clients read it of a refused batch with UNKNOWN_PRODUCER_ID, never said here",
+    # GroupMetadataManager gives patterns to an executor; the first heartbeat is answered without their topics.
     r"consumer_group_heartbeat.*subscribed_topic_regex.*": "patterns are resolved with the heartbeat, not after it",
 }
 """What differs -- question, field and both values, matched from the start -- and the reason."""
@@ -125,3 +131,23 @@ def test_scripts_cover_what_both_serve(brokers: tuple[Broker, Broker]) -> None:
     asked = {ApiKey[api.upper()] for api in ALSO} | {entry.api_key for entry in SCRIPTS}
     ours, theirs = (broker.versions() for broker in brokers)
     assert sorted(set(ours) & set(theirs) - asked) == []
+
+
+def test_apis_and_versions_differ_where_the_page_says(brokers: tuple[Broker, Broker]) -> None:
+    """``docs/kips.md`` has a line with a reason for each."""
+    ours, theirs = (broker.versions() for broker in brokers)
+    differ = {
+        key: (versions_text(ours.get(key)), versions_text(theirs.get(key)))
+        for key in set(ours) | set(theirs)
+        if ours.get(key) != theirs.get(key)
+    }
+    lines = re.findall(r"(?m)^\| (\d+) \| \w+ \| ([\d a-z]+) \| ([\d a-z]+) \| .+ \|$", KIPS_PAGE.read_text())
+    assert {int(key): (our, their) for key, our, their in lines} == differ
+
+
+def versions_text(versions: tuple[int, int] | None) -> str:
+    """As the page has it."""
+    if versions is None:
+        return "no"
+    low, high = versions
+    return str(low) if low == high else f"{low} to {high}"

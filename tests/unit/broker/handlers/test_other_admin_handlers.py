@@ -461,3 +461,14 @@ async def described(admin: AdminBroker, request: DescribeLogDirsRequest) -> Desc
     deferred.on_done(lambda _: answered.set())
     await answered.wait()
     return DescribeLogDirsResponse.decode(deferred.result().encode(5), 5)
+
+
+def test_telemetry_is_listed_while_somebody_subscribes(admin: AdminBroker) -> None:
+    def listed() -> set[int]:
+        request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+        return {entry.api_key for entry in drive(admin.broker, request, ApiVersionsResponse, 3).api_keys}
+
+    telemetry = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+    assert listed() == set(REGISTRY) - telemetry
+    subscribe(admin, "s", metrics="*")
+    assert listed() == set(REGISTRY)
