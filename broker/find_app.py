@@ -85,16 +85,28 @@ def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> Fin
         begin=MIN_TIME if begin is None else parse_time(begin, now_ms),
         end=MAX_TIME if end is None else parse_time(end, now_ms),
     )
-    max_records = int(parameters.get("max", DEFAULT_MAX))
-    if max_records < 0:
-        raise ValueError("max is negative")
     return FindRequest(
         topic=topic,
         query=query,
-        max_records=max_records,
-        wait=parameters.get("wait", "false") in ("1", "true"),
+        max_records=parse_max(parameters.get("max", str(DEFAULT_MAX))),
+        wait=parse_switch(parameters, "wait"),
         below=parse_next(parameters.get("next", "")),
     )
+
+
+def parse_max(text: str) -> int:
+    """A number of records. Raises ValueError."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ValueError(f"max is {text!r}: expected a number from 1 on")
+    return int(text)
+
+
+def parse_switch(parameters: Mapping[str, str], name: str) -> bool:
+    """A parameter that is true or false, false unless given. Raises ValueError."""
+    text = parameters.get(name, "false")
+    if text not in ("1", "true", "0", "false"):
+        raise ValueError(f"{name} is {text!r}: expected true or false")
+    return text in ("1", "true")
 
 
 def parse_bytes(parameters: Mapping[str, str], name: str) -> bytes | None:

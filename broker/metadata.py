@@ -65,13 +65,13 @@ class MetadataCache:
         from broker.virtual_names import split_name, virtual_image
 
         try:
-            topic, fields = split_name(name)
+            topic, _ = split_name(name)
         except InvalidTopicError:  # creating it will say so, or it is an ordinary name with three dots in it
             return None
         base = self.topics.get(topic)
         if base is None:
             return None
-        image = virtual_image(name, base, fields)
+        image = virtual_image(name, base)
         if image.topic_id not in self._virtual_ids:
             if len(self._virtual_ids) >= MAX_VIRTUAL_TOPICS:
                 oldest = next(iter(self._virtual_ids))

@@ -9,8 +9,9 @@ dots before each field, a dot before its value, any other byte as ``_x`` and two
 
     orders...key.4711...from.1700000000000        a_x20b is "a b", _x5fx is "_x"
 
-A virtual topic has the partitions of its topic, and an id made of the topic's id and the filter, so that it is the same
-after a restart, and another one when the topic was deleted and made again. Pure functions.
+A virtual topic has the partitions of its topic, and an id made of the topic's id and its own name: the same after a
+restart, another one when the topic was deleted and made again. Each spelling has an id of its own: who asks by id must
+get the name he knows. Pure functions.
 """
 
 from __future__ import annotations
@@ -74,8 +75,7 @@ def parse_query(fields: dict[str, bytes], tag_header: str | None) -> Query:
     return Query(fields.get("key"), fields.get("tag"), tag_header, times["from"], times["to"])
 
 
-def virtual_image(name: str, base: TopicImage, fields: dict[str, bytes]) -> TopicImage:
+def virtual_image(name: str, base: TopicImage) -> TopicImage:
     """The virtual topic ``name`` over ``base``."""
-    text = b"".join(b"%s=%d:%s" % (field.encode(), len(value), value) for field, value in sorted(fields.items()))
-    topic_id = hashlib.sha256(base.topic_id + text).digest()[:16]
+    topic_id = hashlib.sha256(base.topic_id + name.encode()).digest()[:16]
     return base._replace(name=name, topic_id=topic_id, source=base.name)

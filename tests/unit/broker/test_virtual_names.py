@@ -61,6 +61,20 @@ def test_a_virtual_topic_has_an_id_of_its_own_that_stays() -> None:
     assert list(cache.topics) == ["orders"]
 
 
+@pytest.mark.parametrize("other", ["orders...key.1...tag.a", "orders?tag=a&key=1", "orders?key=%31&tag=a"])
+def test_each_spelling_is_found_by_its_own_id(other: str) -> None:
+    """A group of the new protocol is assigned ids: another spelling's name would be a topic it never subscribed to."""
+    cache = MetadataCache()
+    cache.put(BASE)
+    for name in ("orders?key=1&tag=a", other):
+        image = cache.find(name)
+        assert image is not None
+        assert cache.topic_by_id(image.topic_id) == image
+    first = cache.find("orders?key=1&tag=a")
+    assert first is not None
+    assert cache.topic_by_id(first.topic_id) == first
+
+
 def test_a_topic_made_anew_has_other_virtual_topics() -> None:
     cache = MetadataCache()
     cache.put(BASE)
