@@ -70,6 +70,7 @@ class AbstractIndex:
         "_entries",
         "_file",
         "_file_system",
+        "_last",
         "_load_lock",
         "_map",
         "base_offset",
@@ -83,6 +84,7 @@ class AbstractIndex:
         self._file: OpenFile | None = None
         self._map: mmap.mmap | None = None
         self._entries = -1  # not loaded
+        self._last: tuple[int, int] | None = None  # the last entry while it is the one written last, for the next one
         self._capacity = 0
         self.path = path
         self.base_offset = base_offset
@@ -151,6 +153,7 @@ class AbstractIndex:
             self._grow(file)
         file.write_at(self.ENTRY.pack(first, second), position)
         self._entries = entries + 1
+        self._last = (first, second)
 
     def append_packed(self, packed: bytes) -> None:
         """Add whole entries as the file holds them; that they follow and fit is the caller's word (recovery).
@@ -163,6 +166,7 @@ class AbstractIndex:
         if position + len(packed) > self._capacity:
             self._grow(file, position + len(packed))
         file.write_at(packed, position)
+        self._last = None
         self._entries = entries + len(packed) // self.ENTRY.size
 
     def _grow(self, file: OpenFile, needed: int = 0) -> None:
@@ -187,12 +191,13 @@ class AbstractIndex:
     def _truncate_to_entries(self, entries: int) -> None:
         # The stale entries behind stay in the file until overwritten or trimmed; a crash before that leaves an index
         # whose segment is past the recovery point, so it is rebuilt.
+        self._last = None
         self._entries = entries
 
     def reset(self) -> None:
         """Forget every entry (before a rebuild). Not while readers look."""
         file = self._writable()
-        self._map = None
+        self._map = self._last = None
         self._entries = 0
         self._capacity = 0
         file.truncate(0)
@@ -221,13 +226,13 @@ class AbstractIndex:
             if self._entries >= 0 and self._capacity != self._entries * self.ENTRY.size:
                 self._writable().truncate(self._entries * self.ENTRY.size)
             self._close_file()
-            self._map, self._entries, self._capacity = None, -1, 0
+            self._map, self._last, self._entries, self._capacity = None, None, -1, 0
 
     def release(self) -> None:
         """Close the file as it is, for an index that is deleted."""
         with self._load_lock:
             self._close_file()
-            self._map, self._entries, self._capacity = None, -1, 0
+            self._map, self._last, self._entries, self._capacity = None, None, -1, 0
 
     def rename_to(self, path: str) -> None:
         """Give the file another name, when it exists."""

@@ -35,6 +35,9 @@ class OffsetIndex(AbstractIndex):
     @property
     def last_offset(self) -> int:
         """The offset of the last entry; the base offset when there is none."""
+        last = self._last
+        if last is not None:
+            return self.base_offset + last[0]
         entries = self.entries
         return self.entry(entries - 1).offset if entries else self.base_offset
 
@@ -71,12 +74,12 @@ class OffsetIndex(AbstractIndex):
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry. Raises KafkaStorageError when full or out of order."""
-        entries = self.entries
+        entries, relative = self.entries, offset - self.base_offset
         if entries >= self.max_entries:
             raise KafkaStorageError(f"{self.path} is full with {entries} entries")
-        if (entries and offset <= self.last_offset) or not self.can_append_offset(offset):
+        if not 0 <= relative <= MAX_RELATIVE_OFFSET or (entries and offset <= self.last_offset):
             raise KafkaStorageError(f"offset {offset} does not follow {self.last_offset} in {self.path}")
-        self._append_entry(offset - self.base_offset, position)
+        self._append_entry(relative, position)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at and above ``offset``."""

@@ -60,8 +60,8 @@ class TimeIndex(AbstractIndex):
 
         Raises KafkaStorageError when full.
         """
-        last = self.last_entry
-        if timestamp <= last.timestamp:
+        last = self._last
+        if timestamp <= (last[0] if last is not None else self.last_entry.timestamp):
             return
         if self.is_full and not on_roll:
             raise KafkaStorageError(f"{self.path} is full with {self.entries} entries")
