@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wakefulness import PREEMPTED_MS, REST_MS, Wakefulness
+from broker.wakefulness import FIRST_REST_MS, MOST_REST_MS, PAYING_REQUESTS, PREEMPTED_MS, Wakefulness
 from tests.unit.broker.manual_loop import ManualLoop
 
 WINDOW_MS = 0.15
@@ -42,17 +42,33 @@ def test_another_request_begins_the_window_anew(loop: ManualLoop, wakefulness: W
     assert not turn(loop, 0.1)
 
 
+def keeps_awake(loop: ManualLoop, wakefulness: Wakefulness) -> bool:
+    """Whether the loop does not sleep when asked not to, now."""
+    wakefulness.stay(loop.time.monotonic_ms())
+    return bool(loop.soon)
+
+
 @pytest.mark.parametrize("milliseconds", [0.2, PREEMPTED_MS * 1.5])
-def test_after_a_window_in_vain_the_loop_sleeps_for_a_while(
+def test_after_a_window_in_vain_the_loop_sleeps_ever_longer(
     loop: ManualLoop, wakefulness: Wakefulness, milliseconds: float
 ) -> None:
-    wakefulness.stay(loop.time.monotonic_ms())
-    assert not turn(loop, milliseconds)
-    wakefulness.stay(loop.time.monotonic_ms())
-    assert not loop.soon
-    loop.time.advance(REST_MS)
-    wakefulness.stay(loop.time.monotonic_ms())
-    assert loop.soon
+    rest_ms = FIRST_REST_MS
+    for _ in range(12):
+        assert keeps_awake(loop, wakefulness)
+        assert not turn(loop, milliseconds)
+        loop.time.advance(rest_ms * 0.9)
+        assert not keeps_awake(loop, wakefulness)
+        loop.time.advance(rest_ms * 0.11)
+        rest_ms = min(rest_ms * 2, MOST_REST_MS)
+
+
+def test_a_loop_that_had_many_requests_in_time_need_not_rest(loop: ManualLoop, wakefulness: Wakefulness) -> None:
+    for _ in range(3):
+        for _ in range(PAYING_REQUESTS + 1):
+            assert keeps_awake(loop, wakefulness)
+            assert turn(loop, 0.1)
+        assert not turn(loop, 0.1)
+    assert keeps_awake(loop, wakefulness)
 
 
 def test_so_it_does_when_others_had_the_processor(loop: ManualLoop, wakefulness: Wakefulness) -> None:
