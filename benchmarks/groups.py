@@ -5,6 +5,7 @@
     commits        OffsetCommit of one partition, 10 connections with 10 requests in flight each
     transactions   librdkafka: begin, ten records, commit, one after the other
     latency        librdkafka: one record at a time, from produce() to the consumer of a group having it
+    shares         Kafka's own share consumer (ShareConsumerPerformance) reads a log of small records in a share group
     loading        1,000 groups with 100 offsets each; from the broker's start to the first committed offset told
 
 Both run with ``group.initial.rebalance.delay.ms=0`` and one partition of each internal topic.
@@ -25,13 +26,19 @@ from confluent_kafka import Consumer, Producer
 from benchmarks.group_client import Member, Wire, frame_of, until_stable
 from benchmarks.histogram import Histogram
 from benchmarks.procfs import rss_bytes, run_time_s
-from benchmarks.rivals.apache_kafka import ApacheKafka
+from benchmarks.rivals.apache_kafka import ApacheKafka, run_tool
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rivals.tidelog_broker import TidelogProcess
 from benchmarks.saving import Page, add_save
 from benchmarks.topics import Topics
 from protocol.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -45,6 +52,11 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
+KAFKA_SETTINGS = {
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
 TOPIC, PARTITIONS = "groups", 100
 MEMBERS, GROUPS = 100, 1000
 COMMIT_VERSION, FETCH_VERSION, FIND_VERSION = 7, 5, 2
@@ -54,6 +66,8 @@ WARM_UP_COMMITS = 20_000
 RETRIED = {CoordinatorLoadInProgressError.code, CoordinatorNotAvailableError.code, NotCoordinatorError.code}
 RETRY_S = 0.005
 RECORDS_PER_TRANSACTION = 10
+SHARE_CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ShareConsumerPerformance"
+GROUP_RESOURCE = 32
 
 Row = tuple[str, str, str]
 
@@ -194,6 +208,45 @@ def latency(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
     ]
 
 
+def shares(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
+    """A group before it warms the broker up; the client is a new process each time."""
+    topic = f"{TOPIC}-shares"
+    Topics(broker.bootstrap).create(topic, 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 10**7})
+    for _ in range(asked.shared):
+        producer.produce(topic, bytes(100))
+    assert producer.flush(60) == 0
+    rates, cpu = [], 0.0
+    for group_id in ("shares-before", "shares"):
+        from_the_earliest(broker, group_id)
+        cpu = run_time_s(broker.pid)
+        words = ["--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group_id]
+        done = run_tool(SHARE_CONSUMER_PERFORMANCE, [*words, "--num-records", str(asked.shared)])
+        cpu = run_time_s(broker.pid) - cpu
+        rates.append(float(performance(done.stdout)["nMsg.sec"]))
+    return [
+        ("records of 100 B to a share consumer", "1/s", f"{rates[-1]:,.0f}"),
+        ("", "CPU of the broker, µs each", f"{1e6 * cpu / asked.shared:.1f}"),
+    ]
+
+
+def from_the_earliest(broker: BrokerProcess, group_id: str) -> None:
+    """Have a share group begin at the topic's first record."""
+    config = AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")
+    resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=group_id, configs=[config])
+    connection = wire(broker)
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    response = connection.ask(request, 1, IncrementalAlterConfigsResponse)
+    assert response.responses[0].error_code == 0, response
+    connection.close()
+
+
+def performance(printed: str) -> dict[str, str]:
+    """What one of Kafka's performance tools printed: its header's names, its last line's values."""
+    lines = [[word.strip() for word in line.split(",")] for line in printed.splitlines() if "," in line]
+    return dict(zip(lines[0], lines[-1], strict=True))
+
+
 def loading(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
     """A clean stop between, so that it is the coordinator that is measured and not the recovery of logs."""
     connection = wire(broker)
@@ -225,6 +278,7 @@ WORK: dict[str, Callable[[BrokerProcess, argparse.Namespace], list[Row]]] = {
     "commits": commits,
     "transactions": transactions,
     "latency": latency,
+    "shares": shares,
     "loading": loading,
 }
 
@@ -246,7 +300,7 @@ def launch_tidelog(directory: Path) -> BrokerProcess:
 
 
 def launch_kafka(directory: Path) -> BrokerProcess:
-    broker = ApacheKafka(directory, SETTINGS)
+    broker = ApacheKafka(directory, {**SETTINGS, **KAFKA_SETTINGS})
     broker.format()
     return broker
 
@@ -258,6 +312,7 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=100_000, help="offset commits (default 100,000)")
     parser.add_argument("--transactions", type=int, default=500, help="transactions (default 500)")
     parser.add_argument("--records", type=int, default=2_000, help="records whose latency is measured (default 2,000)")
+    parser.add_argument("--shared", type=int, default=500_000, help="records a share group reads (default 500,000)")
     parser.add_argument("--only", choices=list(WORK), action="append", help="this work alone; may be repeated")
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
     add_save(parser)

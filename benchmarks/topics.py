@@ -16,7 +16,11 @@ class Topics:
     """Creates and deletes topics of one broker. Keeps silent about a broker that goes away: here they do on purpose."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._bootstrap = bootstrap
+        self._admin = self._new_admin()
+
+    def _new_admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
 
     def create(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic and wait until the leader of its last partition answers. Raises KafkaException."""
@@ -36,6 +40,7 @@ class Topics:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POLL_S)
+                self._admin = self._new_admin()  # one that saw the topic without its leader may keep to that
             else:
                 return
 
