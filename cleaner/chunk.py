@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from cleaner import layout as at
 from cleaner.engine import ByteArray, IntegerArray
 from cleaner.layout import BATCH_OVERHEAD, BatchState
+from log.segment import LogSegment
 from protocol.record_batch import Buffer
 
 #: Rows of the batch table: a chunk of single-record batches has more, it is then read in more steps.
@@ -19,16 +21,17 @@ class Chunk:
     """A stretch of a segment in ``buffer`` and its ``rows`` batches in ``table``.
 
     It was read from byte ``position`` of the file and has ``length`` bytes, of which whole batches take ``framed``;
-    behind it, up to ``used``, lies the scratch.
+    behind it, up to ``used``, lies the scratch. ``is_plain``: no batch has to be expanded.
     """
 
-    __slots__ = ("buffer", "framed", "length", "position", "rows", "spare", "table", "used")
+    __slots__ = ("buffer", "framed", "is_plain", "length", "position", "rows", "spare", "table", "used")
 
     def __init__(self, size: int) -> None:
         self.buffer: ByteArray = np.zeros(size + at.PADDING, np.uint8)
         self.spare: ByteArray = np.zeros(0, np.uint8)
         self.table: IntegerArray = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
         self.position = self.length = self.used = self.rows = self.framed = 0
+        self.is_plain = True
 
     def renew_scratch(self) -> None:
         """An empty scratch, in a buffer of its own: the one before is still worked on."""
@@ -59,7 +62,8 @@ class Chunk:
 class Step:
     """Batches ready to be worked on: rows of ``table`` over ``buffer``, which was read from byte ``position``.
 
-    ``ordinal`` and ``bytes_read`` are the reader's counts behind them.
+    ``ordinal`` and ``bytes_read`` are the reader's counts behind them. ``is_plain``: nothing was expanded for it.
+    ``keys``: those of its records, where they were parsed ahead.
     """
 
     buffer: ByteArray
@@ -68,6 +72,28 @@ class Step:
     position: int
     ordinal: int
     bytes_read: int
+    is_plain: bool = True
+    keys: IntegerArray | None = None
+
+
+def as_it_is(step: Step) -> Step:
+    """Nothing more to do ahead."""
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What to read of a segment: bytes ``span``, from the beginning of a batch to the end of one.
+
+    ``next_base_offset``: the lowest offset beyond the segment. ``ordinal``: of the first record. ``prepare`` is called
+    for each step in order, ahead of who works on it and perhaps in another thread.
+    """
+
+    segment: LogSegment
+    next_base_offset: int
+    ordinal: int
+    span: tuple[int, int]
+    prepare: Callable[[Step], Step] = as_it_is
 
 
 def place(chunk: Chunk, row: IntegerArray, header: memoryview, records: Buffer, state: BatchState) -> None:

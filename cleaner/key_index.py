@@ -9,11 +9,12 @@ most, whatever the number of keys. Stretches of which nothing stays are not read
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cleaner import layout as at
+from cleaner.chunk import Reading, Step
 from cleaner.engine import ByteArray, Engine, IntegerArray, KeyMap, TransactionRows
 from cleaner.errors import UnframedSegmentError
 from cleaner.segment_reader import SegmentReader
@@ -47,7 +48,9 @@ class KeyIndex:
         self._spill: Spill | None = None
         self._first_ordinals: dict[int, int] = {}
         self._stretches = Stretches()
+        # One is filled ahead while the other is put into the map.
         self._keys: IntegerArray = np.zeros((0, 3), np.int64)
+        self._other_keys: IntegerArray = np.zeros((0, 3), np.int64)
         self.unframed: dict[int, UnframedSegmentError] = {}
         self.utilization = 0.0
 
@@ -79,30 +82,37 @@ class KeyIndex:
     def _walk(self, reader: SegmentReader, section: Section, ordinal: int, transactions: TransactionRows) -> None:
         first = ordinal
         bits = self._dirty if ordinal >= at.DIRTY_ORDINALS else self._clean
+
+        def prepare(step: Step) -> Step:
+            """Of an uncompressed step, which cost the reader little, the keys are parsed ahead as well."""
+            self._engine.decide(step.buffer, step.table, step.rows, transactions)
+            return replace(step, keys=self._parse(step.buffer, step.table, step.rows)) if step.is_plain else step
+
         for segment, end in zip(section.segments, section.ends, strict=True):
             self._first_ordinals[segment.base_offset] = ordinal
             before = reader.bytes_read
             try:
-                for rows in reader.chunks(segment, end, ordinal, (0, segment.size)):
+                for rows in reader.chunks(Reading(segment, end, ordinal, (0, segment.size), prepare)):
                     self._check(reader.bytes_read - before)
                     before = reader.bytes_read
                     bits.reserve(reader.ordinal - first)
-                    self._engine.decide(reader.buffer, reader.table, rows, transactions)
-                    self._put(reader.buffer, self._parse(reader, rows))
+                    keys = reader.keys
+                    self._put(reader.buffer, self._parse(reader.buffer, reader.table, rows) if keys is None else keys)
                     self._stretches.note(segment.base_offset, reader.position, reader.table[slice(*rows)])
             except UnframedSegmentError as error:
                 self.unframed[segment.base_offset] = error
             ordinal = reader.ordinal
 
-    def _parse(self, reader: SegmentReader, rows: tuple[int, int]) -> int:
-        table = reader.table[rows[0] : rows[1]]
-        most = int(np.where(table[:, at.STATE] == at.BatchState.POISON, 0, table[:, at.COUNT]).sum())
+    def _parse(self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int]) -> IntegerArray:
+        """The keys of the rows' records; valid until the call after the next."""
+        wanted = table[rows[0] : rows[1]]
+        most = int(np.where(wanted[:, at.STATE] == at.BatchState.POISON, 0, wanted[:, at.COUNT]).sum())
+        self._keys, self._other_keys = self._other_keys, self._keys
         if len(self._keys) < most:
             self._keys = np.empty((2 * most, 3), np.int64)
-        return self._engine.parse(reader.buffer, reader.table, rows, self._keys)
+        return self._keys[: self._engine.parse(buffer, table, rows, self._keys)]
 
-    def _put(self, buffer: ByteArray, count: int) -> None:
-        keys = self._keys[:count]
+    def _put(self, buffer: ByteArray, keys: IntegerArray) -> None:
         while len(keys):
             done = self._map.put(buffer, keys, len(keys), self._bits())
             keys = keys[done:]
@@ -117,8 +127,8 @@ class KeyIndex:
         if first >= at.DIRTY_ORDINALS or self._spill is not None:
             return self._bits_of(first)
         bits: ByteArray = np.zeros((reader.ordinal - first) // 8 + 1, np.uint8)
-        count = self._parse(reader, rows)
-        self._map.look_up(reader.buffer, self._keys, count, bits, first)
+        keys = self._parse(reader.buffer, reader.table, rows)
+        self._map.look_up(reader.buffer, keys, len(keys), bits, first)
         return bits, first
 
     def _bits_of(self, ordinal: int) -> tuple[ByteArray, int]:

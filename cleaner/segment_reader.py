@@ -20,13 +20,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cleaner import layout as at
-from cleaner.chunk import Chunk, Step, place
+from cleaner.chunk import Chunk, Reading, Step, place
 from cleaner.engine import ByteArray, Engine, IntegerArray
 from cleaner.errors import UnframedSegmentError
 from cleaner.layout import BATCH_OVERHEAD, BatchState, Unreadable
 from cleaner.legacy_run import LegacyRun
 from log.file_system import LogStorageError
-from log.segment import LogSegment
 from protocol.compression import CompressionType, decompress, decompress_zstd_frames, zstd_size
 from protocol.errors import (
     CorruptMessageError,
@@ -71,7 +70,7 @@ class SegmentReader:
     """Reads segments for one round. ``buffer`` and ``table`` are valid from one step of ``chunks`` to the next.
 
     With an engine that works without the interpreter lock a helper thread reads, checks and decompresses the next step
-    meanwhile: with uncompressed batches a quarter of a round's work, with compressed ones the larger half.
+    meanwhile, and prepares it.
     """
 
     def __init__(self, engine: Engine, io_buffer_bytes: int, max_decompressed_bytes: int) -> None:
@@ -119,17 +118,19 @@ class SegmentReader:
         if self._helper is not None:
             self._helper.shutdown()
 
-    def chunks(
-        self, segment: LogSegment, next_base_offset: int, ordinal: int, span: tuple[int, int]
-    ) -> Iterator[tuple[int, int]]:
-        """The rows of ``table`` to work on, step by step. ``ordinal`` is the first record's; ``self.ordinal`` goes on.
+    @property
+    def keys(self) -> IntegerArray | None:
+        """The keys of the rows handed out, where ``prepare`` has parsed them."""
+        return self._step.keys
 
-        ``span``: the bytes of the segment to read, from the beginning of a batch to the end of one.
+    def chunks(self, reading: Reading) -> Iterator[tuple[int, int]]:
+        """The rows of ``table`` to work on, step by step. ``self.ordinal`` goes on from ``reading.ordinal``.
+
         Raises UnframedSegmentError, KafkaStorageError when the file was closed.
         """
-        self._ordinal, self._segment = ordinal, segment.base_offset
-        self._step = replace(self._step, ordinal=ordinal)
-        steps = self._steps(segment, next_base_offset, span)
+        self._ordinal, self._segment = reading.ordinal, reading.segment.base_offset
+        self._step = replace(self._step, ordinal=reading.ordinal)
+        steps = self._steps(reading)
         if self._helper is None:
             for step in steps:
                 self._step = step
@@ -145,13 +146,14 @@ class SegmentReader:
             wait([pending])
             steps.close()
 
-    def _steps(self, segment: LogSegment, next_base_offset: int, span: tuple[int, int]) -> Generator[Step, None, None]:
+    def _steps(self, reading: Reading) -> Generator[Step, None, None]:
         """A step's buffer and table stay as they are until the step after the next is asked for."""
-        offsets = (segment.base_offset, next_base_offset)
+        segment = reading.segment
+        offsets = (segment.base_offset, reading.next_base_offset)
         shared = segment.records.shared
         shared.retain()
         try:
-            position, size = span
+            position, size = reading.span
             while position < size:
                 self._chunk, self._ahead = self._ahead, self._chunk
                 chunk = self._chunk
@@ -162,7 +164,9 @@ class SegmentReader:
                 self._bytes_read += chunk.framed
                 for rows in self._expand(chunk):
                     self._number(chunk.table, rows)
-                    yield Step(chunk.buffer, chunk.table, rows, chunk.position, self._ordinal, self._bytes_read)
+                    counts = (self._ordinal, self._bytes_read)
+                    step = Step(chunk.buffer, chunk.table, rows, chunk.position, *counts, chunk.is_plain)
+                    yield reading.prepare(step)
         finally:
             shared.release()
 
@@ -224,7 +228,8 @@ class SegmentReader:
         """Make the rows readable; hands them out whenever the scratch is full."""
         table = chunk.table[: chunk.rows]
         packed = table[:, at.STATE] == _PACKED
-        if not packed.any():
+        chunk.is_plain = not packed.any()
+        if chunk.is_plain:
             yield 0, chunk.rows
         elif (packed & (table[:, at.COUNT] < 0)).any():
             yield from self._expand_with_legacy(chunk)

@@ -22,7 +22,8 @@ from typing import Any
 
 from log.records.machine_code import Image, ImageError, LoadedImage, extract, merge
 
-_ITEMS = {"uint8": ("B", 1), "uint32": ("I", 4), "int64": ("l", 8), "uint64": ("L", 8)}
+_ITEMS = {"uint8": ("|u1", 1), "uint32": ("<u4", 4), "int64": ("<i8", 8), "uint64": ("<u8", 8)}
+"""How numpy writes the types of items, and their size. Of arrays of one or two dimensions."""
 _OK = (0, -2)
 """What a kernel returns unless it raised (``numba.core.callconv``: RETCODE_OK, RETCODE_NONE)."""
 
@@ -82,15 +83,16 @@ def _caller(name: str, address: int, signature: Signature) -> Callable[..., Any]
     width = sum(_width(argument) for argument in signature.arguments)
     prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * width)
     function = prototype(address)
-    arguments, result_type = signature.arguments, ctypes.c_int64 * max(signature.results, 1)
+    flatteners = [_flattener(argument) for argument in signature.arguments]
+    result_type = ctypes.c_int64 * max(signature.results, 1)
 
     def call(*values: Any) -> Any:
-        if len(values) != len(arguments):
-            raise TypeError(f"{name} takes {len(arguments)} arguments, not {len(values)}")
+        if len(values) != len(flatteners):
+            raise TypeError(f"{name} takes {len(flatteners)} arguments, not {len(values)}")
         flat: list[int] = []
         kept: list[Any] = []  # ctypes objects through which a buffer stays where it is
-        for argument, value in zip(arguments, values, strict=True):
-            _flatten(argument, value, flat, kept)
+        for flatten, value in zip(flatteners, values, strict=True):
+            flatten(value, flat, kept)
         result, error = result_type(), ctypes.c_void_p()
         status = function(result, ctypes.byref(error), *flat)
         if status not in _OK:
@@ -108,27 +110,49 @@ def _width(argument: Argument) -> int:
     return 1 if isinstance(argument, str) else sum(_width(part) for part in argument)
 
 
-def _flatten(argument: Argument, value: Any, flat: list[int], kept: list[Any]) -> None:
+_Flattener = Callable[[Any, list[int], list[Any]], None]
+"""Adds the integers that a value is passed as to a list, and what must live as long as the call to another."""
+
+
+def _flattener(argument: Argument) -> _Flattener:
     if isinstance(argument, Array):
-        if hasattr(value, "__array_interface__"):
-            _flatten_numpy(argument, value, flat)
-        else:
+        return _array_flattener(argument)
+    if isinstance(argument, str):
+        return _flatten_integer
+    parts = [_flattener(part) for part in argument]
+
+    def flatten_tuple(value: Any, flat: list[int], kept: list[Any]) -> None:
+        for flatten, item in zip(parts, value, strict=True):
+            flatten(item, flat, kept)
+
+    return flatten_tuple
+
+
+def _flatten_integer(value: Any, flat: list[int], _kept: list[Any]) -> None:
+    flat.append(int(value))
+
+
+def _array_flattener(argument: Array) -> _Flattener:
+    items, size = _ITEMS[argument.items]
+
+    def flatten_array(value: Any, flat: list[int], kept: list[Any]) -> None:
+        # One look at an array for all there is to check: a chunk of 1 MB takes ten calls with five arrays each.
+        facts = getattr(value, "__array_interface__", None)
+        if facts is None:
             _flatten_buffer(argument, value, flat, kept)
-    elif isinstance(argument, str):
-        flat.append(int(value))
-    else:
-        for part, item in zip(argument, value, strict=True):
-            _flatten(part, item, flat, kept)
+            return
+        shape = facts["shape"]
+        if facts["typestr"] != items or len(shape) != argument.dimensions or facts["strides"] is not None:
+            raise TypeError(
+                f"an array of {value.dtype} in {len(shape)} dimensions, expected contiguous {argument.items} "
+                f"in {argument.dimensions}"
+            )
+        if len(shape) == 1:
+            flat += (0, 0, shape[0], size, facts["data"][0], shape[0], size)
+        else:
+            flat += (0, 0, shape[0] * shape[1], size, facts["data"][0], *shape, shape[1] * size, size)
 
-
-def _flatten_numpy(argument: Array, array: Any, flat: list[int]) -> None:
-    code, size = _ITEMS[argument.items]
-    if array.dtype.char != code or array.ndim != argument.dimensions or not array.flags.c_contiguous:
-        raise TypeError(
-            f"an array of {array.dtype} in {array.ndim} dimensions, expected contiguous {argument.items} "
-            f"in {argument.dimensions}"
-        )
-    flat += (0, 0, array.size, size, array.__array_interface__["data"][0], *array.shape, *array.strides)
+    return flatten_array
 
 
 def _flatten_buffer(argument: Array, buffer: Any, flat: list[int], kept: list[Any]) -> None:
