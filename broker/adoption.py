@@ -35,7 +35,7 @@ from broker.adoption_source import SourcePartition
 from broker.client_quotas import QUOTAS_PREFIX
 from broker.config import BROKER_CONFIG_DEF
 from broker.config_description import CLUSTER_DEFAULT
-from broker.config_manager import CONFIGS_PREFIX
+from broker.config_manager import CONFIGS_PREFIX, config_key
 from broker.metadata import INTERNAL_TOPICS, TopicImage
 from broker.metadata_store import Put, SqliteMetadataStore
 from broker.producer_ids import BLOCK_SIZE, NEXT_BLOCK_KEY
@@ -330,6 +330,9 @@ class Adoption:
         dynamic = valid_broker_configs(metadata.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {}))
         if dynamic:
             yield Put(f"{CONFIGS_PREFIX}broker/{CLUSTER_DEFAULT}", json.dumps(dynamic, sort_keys=True).encode())
+        for (kind, name), texts in self._plan.resource_configs.items():
+            if texts:
+                yield Put(config_key(kind, name), json.dumps(texts, sort_keys=True).encode())
 
 
 def valid_broker_configs(texts: dict[str, str]) -> dict[str, str]:

@@ -23,17 +23,20 @@ from typing import NamedTuple
 
 from broker.adoption_source import SourcePartition, check_partition, list_source, producer_ids
 from broker.config import BrokerConfig
+from broker.config_description import ResourceType
 from broker.kraft_metadata import METADATA_DIRECTORY, ClusterMetadata, ClusterTopic, read_cluster_metadata
 from broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicImage
 from broker.metadata_store import SqliteMetadataStore
 from broker.properties import parse_properties
+from broker.resource_configs import CONFIG_DEFS
+from broker.resource_configs import validate as validate_resource
 from broker.topic_manager import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
 from log.checkpoints import META_PROPERTIES_FILE, MetaProperties, read_meta_properties
 from log.config import TOPIC_CONFIG_DEF, LogConfig
 from log.file_system import FileSystem, OpenFile
 from log.time import Time
 from protocol.config_def import ConfigError
-from protocol.errors import InvalidConfigError, InvalidTopicError
+from protocol.errors import InvalidConfigError, InvalidTopicError, KafkaError
 from protocol.types import uuid_to_str
 
 LOCK_FILE = ".lock"
@@ -83,6 +86,7 @@ class AdoptionPlan:
     identity: MetaProperties | None = None
     metadata: ClusterMetadata | None = None
     topics: list[PlannedTopic] = field(default_factory=list)
+    resource_configs: dict[tuple[ResourceType, str], dict[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -133,6 +137,7 @@ class Planner:
         for name, partitions in sorted(found.items()):
             self._plan_topic(name, partitions, existing)
         self._report_missing_topics(found)
+        self._plan_resource_configs()
         self._plan_producer_ids()
         self._check_space()
         self._note_what_stays()
@@ -317,6 +322,22 @@ class Planner:
         if valid.get("remote.storage.enable") == "true":
             self._problem(f"topic {name}: part of it is in remote storage, which these directories do not hold")
         return valid
+
+    def _plan_resource_configs(self) -> None:
+        """Configs of groups and of subscriptions to client metrics."""
+        for (number, name), texts in self._plan.metadata.configs.items() if self._plan.metadata else ():
+            if number not in CONFIG_DEFS:
+                continue
+            kind = ResourceType(number)
+            valid = self._plan.resource_configs.setdefault((kind, name), {})
+            for key, text in texts.items():
+                try:
+                    validate_resource(kind, {key: text}, BrokerConfig({}))
+                except KafkaError as error:
+                    named = f"{kind.name.lower().replace('_', ' ')} {name}"
+                    self._plan.left_out.append(f"config {key}={text} of {named}: {error.message}")
+                else:
+                    valid[key] = text
 
     # ---- the whole
 

@@ -234,7 +234,7 @@ class ConfigManager:
 
     def _keep(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
         """Store a resource's texts, then show them."""
-        key = f"{CONFIGS_PREFIX}{kind.name.lower().replace('_', '-')}/{name}"
+        key = config_key(kind, name)
         value = json.dumps(texts, separators=(",", ":"), sort_keys=True).encode()
         self._store.txn([], [Put(key, value)] if texts else [], [] if texts else [key], sync=False)
         self._show(kind, name, texts)
@@ -265,6 +265,11 @@ class ConfigManager:
             raise InvalidRequestError(
                 f"Unexpected broker id, expected {self._config.node_id} or empty string, but received {name}"
             )
+
+
+def config_key(kind: ResourceType, name: str) -> str:
+    """Where the store keeps what is set on a resource."""
+    return f"{CONFIGS_PREFIX}{kind.name.lower().replace('_', '-')}/{name}"
 
 
 def check_known(config_def: ConfigDef, texts: Mapping[str, Any], kind: str) -> None:

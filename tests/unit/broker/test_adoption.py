@@ -279,6 +279,27 @@ def test_quotas_credentials_defaults_and_producer_ids_come_over(tmp_path: Path) 
     assert stored(tmp_path / "data", NEXT_BLOCK_KEY) == {NEXT_BLOCK_KEY: b"5000"}
 
 
+def test_configs_of_groups_and_client_metrics_come_over(tmp_path: Path) -> None:
+    given = [
+        (32, "share", "share.auto.offset.reset", "earliest"),
+        (32, "share", "streams.session.timeout.ms", "50000"),
+        (32, "wrong", "share.delivery.count.limit", "many"),
+        (16, "all", "metrics", "*"),
+    ]
+    records = [
+        (ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value), 0)
+        for kind, name, key, value in given
+    ]
+    plan = adopt(kraft_source(tmp_path / "kafka", *records).path, tmp_path / "data")
+    assert stored(tmp_path / "data", "/configs/") == {
+        "/configs/client-metrics/all": b'{"metrics": "*"}',
+        "/configs/group/share": b'{"share.auto.offset.reset": "earliest"}',
+    }
+    left_out = "\n".join(plan.left_out)
+    assert "config streams.session.timeout.ms=50000 of group share: " in left_out
+    assert "config share.delivery.count.limit=many of group wrong: " in left_out
+
+
 def test_only_dynamic_configs_that_this_broker_knows_are_taken() -> None:
     given = {"log.retention.ms": "77", "node.id": "9", "no.such.key": "1", "log.cleaner.threads": "many"}
     assert valid_broker_configs(given) == {"log.retention.ms": "77"}
