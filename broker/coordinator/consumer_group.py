@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from broker.coordinator.assignors import EMPTY_ASSIGNMENT, Assignment
+from broker.coordinator.assignors import Assignment
 from broker.coordinator.committer import Committer
+from broker.coordinator.modern_group import ModernGroup
 from protocol.errors import (
     IllegalGenerationError,
-    NonEmptyGroupError,
     StaleMemberEpochError,
     UnknownMemberIdError,
     UnsupportedVersionError,
@@ -112,25 +112,17 @@ class ConsumerMember:
             raise StaleMemberEpochError if self.subscription.classic is None else IllegalGenerationError
 
 
-class ConsumerGroup:
+class ConsumerGroup(ModernGroup[ConsumerMember]):
     """One group; loop thread only."""
 
     group_type = "Consumer"
     protocol_type = "consumer"
-    pending_join_members: frozenset[str] = frozenset()
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = 0
-        self.metadata_hash = 0
-        self.assignment_epoch = 0
-        self.members: dict[str, ConsumerMember] = {}
+        super().__init__(group_id)
         self.static_members: dict[str, str] = {}
-        self.target: dict[str, Assignment] = {}
         self.owners: dict[tuple[bytes, int], str] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
-        #: State of the topics when the group last looked; soft, so that a restart looks again.
-        self.metadata_version = -1
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -143,16 +135,9 @@ class ConsumerGroup:
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
-
     def is_reconciled(self, current: CurrentAssignment) -> bool:
         """Whether the member has all its target gives it."""
         return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
-
-    def target_of(self, member_id: str) -> Assignment:
-        return self.target.get(member_id, EMPTY_ASSIGNMENT)
 
     def subscribed_topics(self) -> set[str]:
         """Names that any member reads, patterns resolved."""
@@ -243,14 +228,5 @@ class ConsumerGroup:
         ):
             raise StaleMemberEpochError if is_new_protocol else IllegalGenerationError
 
-    def validate_delete(self) -> None:
-        """Raises NonEmptyGroupError unless the group has no members."""
-        if self.members:
-            raise NonEmptyGroupError
-
     def validate_offset_delete(self) -> None:
         """The subscription is always known here: each topic is checked by itself."""
-
-    def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
-        """Offsets of topics that nobody reads expire after their commit."""
-        return commit_timestamp_ms

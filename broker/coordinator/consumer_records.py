@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.coordinator.assignors import Assignment
@@ -34,6 +33,7 @@ from broker.coordinator.group_records import (
     TopicPartition,
     TopicPartitions,
 )
+from broker.coordinator.modern_group import assignment_of, in_order
 from broker.coordinator.result import CoordinatorRecord
 
 Record = CoordinatorRecord
@@ -85,7 +85,7 @@ def target_record(group_id: str, member_id: str, target: Assignment | None) -> R
     """What a member is to have; None removes it."""
     value = None
     if target is not None:
-        partitions = [TopicPartition(topic_id=topic, partitions=sorted(indexes)) for topic, indexes in target.items()]
+        partitions = [TopicPartition(topic_id=topic_id, partitions=indexes) for topic_id, indexes in in_order(target)]
         value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=partitions)
     return Record(ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), value)
 
@@ -146,10 +146,7 @@ def replay_into(group: ConsumerGroup, key: Any, value: Any) -> None:
     elif kind is ConsumerGroupTargetAssignmentMetadataKey:
         group.assignment_epoch = 0 if value is None else value.assignment_epoch
     elif kind is ConsumerGroupTargetAssignmentMemberKey:
-        if value is None:
-            group.target.pop(key.member_id, None)
-        else:
-            group.target[key.member_id] = _read(value.topic_partitions)
+        group.put_target(key.member_id, None if value is None else value.topic_partitions)
     elif kind is ConsumerGroupCurrentMemberAssignmentKey:
         group.put_current(key.member_id, NEW_MEMBER if value is None else current_of(value))
     elif kind is ConsumerGroupRegularExpressionKey:
@@ -182,8 +179,8 @@ def current_of(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssig
         value.member_epoch,
         value.previous_member_epoch,
         MemberState(value.state),
-        _read(value.assigned_partitions),
-        _read(value.partitions_pending_revocation),
+        assignment_of(value.assigned_partitions),
+        assignment_of(value.partitions_pending_revocation),
         _read_epochs(value),
     )
 
@@ -202,12 +199,7 @@ def _read_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[tuple
 
 def _written(current: CurrentAssignment, assignment: Assignment) -> list[TopicPartitions]:
     found = []
-    for topic_id, indexes in assignment.items():
-        partitions = sorted(indexes)
+    for topic_id, partitions in in_order(assignment):
         epochs = [current.epochs.get((topic_id, index), current.epoch) for index in partitions]
         found.append(TopicPartitions(topic_id=topic_id, partitions=partitions, assignment_epochs=epochs))
     return found
-
-
-def _read(topics: Iterable[TopicPartition | TopicPartitions]) -> Mapping[bytes, frozenset[int]]:
-    return {bytes(topic.topic_id): frozenset(topic.partitions) for topic in topics}

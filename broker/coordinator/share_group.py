@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from broker.coordinator.assignors import EMPTY_ASSIGNMENT, Assignment
+from broker.coordinator.assignors import Assignment
 from broker.coordinator.committer import Committer
-from protocol.errors import GroupIdNotFoundError, NonEmptyGroupError
+from broker.coordinator.modern_group import ModernGroup
+from protocol.errors import GroupIdNotFoundError
 
 
 class ShareGroupState(Enum):
@@ -72,35 +73,20 @@ class ShareMember:
         self.current = NEW_SHARE_MEMBER
 
 
-class ShareGroup:
+class ShareGroup(ModernGroup[ShareMember]):
     """One group; loop thread only."""
 
     group_type = "Share"
     protocol_type = "share"
-    pending_join_members: frozenset[str] = frozenset()
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = 0
-        self.metadata_hash = 0
-        self.assignment_epoch = 0
-        self.members: dict[str, ShareMember] = {}
-        self.target: dict[str, Assignment] = {}
+        super().__init__(group_id)
         self.initialized: Initialized = {}
-        #: State of the topics when the group last looked; soft, so that a restart looks again.
-        self.metadata_version = -1
 
     @property
     def state(self) -> ShareGroupState:
         """Derived, never stored."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
-
-    def target_of(self, member_id: str) -> Assignment:
-        return self.target.get(member_id, EMPTY_ASSIGNMENT)
 
     def is_subscribed_to(self, topic: str) -> bool:
         return any(topic in member.subscription.topic_names for member in self.members.values())
@@ -114,12 +100,3 @@ class ShareGroup:
     def validate_offset_delete(self) -> None:
         """Raises GroupIdNotFoundError."""
         raise GroupIdNotFoundError(f"Group {self.group_id} is not a consumer group.")
-
-    def validate_delete(self) -> None:
-        """Raises NonEmptyGroupError unless the group has no members."""
-        if self.members:
-            raise NonEmptyGroupError
-
-    def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
-        """Offsets of a group of that name from before it became a share group."""
-        return commit_timestamp_ms

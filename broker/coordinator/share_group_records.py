@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 from broker.coordinator.assignors import Assignment
+from broker.coordinator.modern_group import assignment_of, in_order
 from broker.coordinator.result import CoordinatorRecord
 from broker.coordinator.share_group import (
     NEW_SHARE_MEMBER,
@@ -66,7 +67,7 @@ def share_target_record(group_id: str, member_id: str, target: Assignment | None
     """What a member is to read; None removes it."""
     value = None
     if target is not None:
-        partitions = [TopicPartition(topic_id=topic, partitions=sorted(indexes)) for topic, indexes in target.items()]
+        partitions = [TopicPartition(topic_id=topic_id, partitions=indexes) for topic_id, indexes in in_order(target)]
         value = ShareGroupTargetAssignmentMemberValue(topic_partitions=partitions)
     return Record(ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), value)
 
@@ -79,8 +80,8 @@ def share_current_record(group_id: str, member_id: str, current: ShareAssignment
             member_epoch=current.epoch,
             previous_member_epoch=current.previous_epoch,
             assigned_partitions=[
-                TopicPartitions(topic_id=topic, partitions=sorted(indexes))
-                for topic, indexes in current.assigned.items()
+                TopicPartitions(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in in_order(current.assigned)
             ],
         )
     return Record(ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), value)
@@ -153,10 +154,7 @@ def _replay_target_epoch(group: ShareGroup, _key: Any, value: ShareGroupTargetAs
 
 
 def _replay_target(group: ShareGroup, key: Any, value: ShareGroupTargetAssignmentMemberValue | None) -> None:
-    if value is None:
-        group.target.pop(key.member_id, None)
-    else:
-        group.target[key.member_id] = _read(value.topic_partitions)
+    group.put_target(key.member_id, None if value is None else value.topic_partitions)
 
 
 def _replay_current(group: ShareGroup, key: Any, value: ShareGroupCurrentMemberAssignmentValue | None) -> None:
@@ -166,7 +164,7 @@ def _replay_current(group: ShareGroup, key: Any, value: ShareGroupCurrentMemberA
     member.current = (
         NEW_SHARE_MEMBER
         if value is None
-        else ShareAssignment(value.member_epoch, value.previous_member_epoch, _read(value.assigned_partitions))
+        else ShareAssignment(value.member_epoch, value.previous_member_epoch, assignment_of(value.assigned_partitions))
     )
 
 
@@ -185,7 +183,3 @@ _REPLAYS: dict[type, Any] = {
     ShareGroupCurrentMemberAssignmentKey: _replay_current,
     ShareGroupStatePartitionMetadataKey: _replay_initialized,
 }
-
-
-def _read(topics: Iterable[TopicPartition | TopicPartitions]) -> Assignment:
-    return {bytes(topic.topic_id): frozenset(topic.partitions) for topic in topics}
