@@ -175,3 +175,22 @@ def test_status_lists_logs_that_nobody_has_opened_and_those_that_are_refused(tmp
         producer.purge()
         producer.flush()
         assert "begins with offset 0, which is not its name's" in refused["last_error"]
+
+
+def test_what_a_round_could_not_read_is_told(broker: TidelogProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "poisoned"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(name, 1, 1, config={"cleanup.policy": "compact"})])[name].result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for _ in range(2):
+        producer.produce(name, b"value", b"key")
+        producer.flush()
+    with next(broker.directory.rglob(f"{name}-0/*.log")).open("r+b") as records:
+        records.seek(66)
+        records.write(b"X")
+
+    assert main(["compaction", "run", name, "--wait", "--bootstrap", broker.bootstrap]) == 0
+    assert main(["compaction", "status", "--bootstrap", broker.bootstrap]) == 0
+
+    told = "; 1 unreadable batch kept, first: segment 0, byte 0, offset 0: checksum mismatch\n"
+    assert capsys.readouterr().out.count(told) == 2

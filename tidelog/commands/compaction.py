@@ -101,13 +101,23 @@ def status_line(entry: dict[str, Any]) -> str:
     last = entry["last_round"]
     told = "never"
     if last is not None:
-        told = f"{last['bytes_before']} -> {last['bytes_after']} bytes in {last['duration_ms']} ms"
+        told = f"{last['bytes_before']} -> {last['bytes_after']} bytes in {last['duration_ms']} ms{unreadable(last)}"
     if entry["last_error"]:
         told += f"; {entry['last_error']}"
+    if entry["retry_in_ms"] is not None:
+        told += f"; tried again in {entry['retry_in_ms'] / 1000:.0f} s"
     return (
         f"{name:<40} {entry['state']:<12} {entry['cleanable_ratio']:>6.0%} {entry['dirty_bytes']:>14} "
         f"{entry['first_dirty_offset']:>12} {entry['compaction_lag_ms']:>10}  {told}"
     )
+
+
+def unreadable(done: dict[str, Any]) -> str:
+    """What a round could not read, for people; empty when it read all."""
+    count = done["unreadable_batches"]
+    if not count:
+        return ""
+    return f"; {count} unreadable {'batch' if count == 1 else 'batches'} kept, first: {done['unreadable'][0]}"
 
 
 def run_topic(arguments: argparse.Namespace) -> int:
@@ -136,4 +146,5 @@ def result_line(entry: dict[str, Any]) -> str:
     return (
         f"{name} {verb} {entry['bytes_before']} to {entry['bytes_after']} bytes, "
         f"{entry['records_before']} to {entry['records_after']} records, in {entry['duration_ms']} ms"
+        f"{unreadable(entry)}"
     )
