@@ -1,6 +1,6 @@
 """Finding: one key among many records, what indexing costs producers, how far the index is behind.
 
-    python -m benchmarks.find [--records 10000000] [--rounds 5] [--save]
+    python -m benchmarks.find [--records 10000000] [--rounds 5] [--only produce|look-up|scan ...] [--save]
 
 A Tidelog broker in a process of its own is fed over one raw connection with batches of 1,000 records of 100 bytes, keys
 all different, eight requests in flight, all encoded before the clock starts. In turn: a topic without index, with
@@ -13,14 +13,19 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import socket
 import statistics
 import struct
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from benchmarks.saving import Page, add_save
 from log.config import LogConfig
@@ -34,7 +39,7 @@ from log.time import SystemTime
 from log.topic_partition import TopicPartition
 from log.unified_log import UnifiedLog
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.record_batch import Record, build_batch
+from protocol.record_batch import Record, build_batch, set_crc
 from tidelog.broker_process import Broker
 from tidelog.find import Tidelog
 
@@ -48,7 +53,11 @@ TOPICS = {
     "keys": {"index.keys": "true"},
     "keys-and-tags": {"index.keys": "true", "index.tag.header": "kind"},
 }
+PHASES = ("produce", "look-up", "scan")
 _PRODUCE_VERSION = 8
+KEY_DIGITS = 8
+BASE_TIMESTAMP = 27
+"""Where a batch has its base timestamp, and the largest one behind it."""
 
 
 def key_of(number: int) -> bytes:
@@ -56,14 +65,36 @@ def key_of(number: int) -> bytes:
     return b"key-%08d" % number
 
 
+@cache
+def template() -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64]]]:
+    """A batch whose keys and times are filled in, and where in it the digits of each key are: int64 (records, digits).
+
+    Building ten million records one by one would take the larger part of the benchmark's time.
+    """
+    records = [
+        Record(i, 0, key_of(0), VALUE, (("kind", b"paid"),) if i % 10 == 0 else ()) for i in range(BATCH_RECORDS)
+    ]
+    batch = bytes(build_batch(records))
+    starts = [found.end() - KEY_DIGITS for found in re.finditer(re.escape(key_of(0)), batch)]
+    assert len(starts) == BATCH_RECORDS
+    return batch, np.array(starts)[:, None] + np.arange(KEY_DIGITS)
+
+
+def batch_of(number: int, time_ms: int) -> bytearray:
+    """The batch of that number: its records' keys follow on those of the one before."""
+    batch, places = template()
+    filled = bytearray(batch)
+    keys = np.arange(number * BATCH_RECORDS, (number + 1) * BATCH_RECORDS)
+    powers = 10 ** np.arange(KEY_DIGITS - 1, -1, -1)
+    np.frombuffer(filled, np.uint8)[places] = keys[:, None] // powers % 10 + ord("0")
+    struct.pack_into(">qq", filled, BASE_TIMESTAMP, time_ms, time_ms)
+    set_crc(filled, 0, len(filled))
+    return filled
+
+
 def produce_frame(topic: str, batch_number: int, time_ms: int) -> bytes:
     """A whole Produce request with one batch."""
-    first = batch_number * BATCH_RECORDS
-    records = [
-        Record(i, time_ms, key_of(first + i), VALUE, (("kind", b"paid"),) if i % 10 == 0 else ())
-        for i in range(BATCH_RECORDS)
-    ]
-    data = PartitionProduceData(index=0, records=memoryview(build_batch(records)))
+    data = PartitionProduceData(index=0, records=memoryview(batch_of(batch_number, time_ms)))
     request = ProduceRequest(
         acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
@@ -243,28 +274,42 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--produce-records", type=int, default=1_000_000)
+    parser.add_argument("--only", action="append", choices=PHASES, help="one phase; more than one may be given")
     add_save(parser)
     arguments = parser.parse_args()
+    phases = arguments.only or PHASES
+    words = [f"--records {arguments.records}", *(f"--only {phase}" for phase in arguments.only or ())]
     with (
         tempfile.TemporaryDirectory() as directory,
-        Page("Finding", f"python -m benchmarks.find --records {arguments.records}", save=arguments.save) as page,
+        Page("Finding", f"python -m benchmarks.find {' '.join(words)}", save=arguments.save) as page,
     ):
         broker = Broker(data_dir=directory).start()
-        measure_produce(page, broker, arguments.rounds, arguments.produce_records // BATCH_RECORDS)
-        measure_served(page, broker, arguments.records)
+        if "produce" in phases:
+            measure_produce(page, broker, arguments.rounds, arguments.produce_records // BATCH_RECORDS)
+        if not {"look-up", "scan"}.isdisjoint(phases):
+            measure_served(page, broker, arguments.records, phases)
         broker.stop()
-        ENGINE.load_after_bytes = 1 << 60
-        measure_look_ups(page, Path(directory), "keys.look-up", arguments.records)
+        if "look-up" in phases:
+            ENGINE.load_after_bytes = 1 << 60
+            measure_look_ups(page, Path(directory), "keys.look-up", arguments.records)
 
 
-def measure_served(page: Page, broker: Broker, records: int) -> None:
+def measure_served(page: Page, broker: Broker, records: int, phases: Collection[str]) -> None:
     """Lag when producers stop, look-ups over HTTP, a consumer that reads everything."""
     batches = records // BATCH_RECORDS
     create_topics(broker.bootstrap, ["keys.look-up"])
     frames = (produce_frame("keys.look-up", n, 1_700_000_000_000 + n) for n in range(batches))
     feed(broker.bootstrap, frames, batches)
-    began, lag = time.perf_counter(), lag_of(broker.bootstrap)
-    client = Tidelog(broker.bootstrap)
+    if "look-up" in phases:
+        measure_http(page, broker.bootstrap, records)
+    if "scan" in phases:
+        page.line(f"- full scan by a consumer {measure_full_scan(broker.bootstrap, 'keys.look-up', records):.1f} s")
+
+
+def measure_http(page: Page, bootstrap: str, records: int) -> None:
+    """How far the index is behind, and look-ups over HTTP."""
+    began, lag = time.perf_counter(), lag_of(bootstrap)
+    client = Tidelog(bootstrap)
     list(client.find("keys.look-up", key=key_of(1)))
     page.line(f"- lag after {records:,} records {lag:,.0f}, none {time.perf_counter() - began:.2f} s later")
     times = []
@@ -273,8 +318,6 @@ def measure_served(page: Page, broker: Broker, records: int) -> None:
         assert len(list(client.find("keys.look-up", key=key_of(number)))) == 1
         times.append((time.perf_counter() - started) * 1000)
     page.line(f"- look-up over HTTP p50 {quantile(times, 0.5):.2f} p99 {quantile(times, 0.99):.2f} ms")
-    seconds = measure_full_scan(broker.bootstrap, "keys.look-up", records)
-    page.line(f"- full scan by a consumer {seconds:.1f} s")
 
 
 if __name__ == "__main__":
