@@ -137,7 +137,7 @@ class Planner:
         for name, partitions in sorted(found.items()):
             self._plan_topic(name, partitions, existing)
         self._report_missing_topics(found)
-        self._plan_resource_configs()
+        plan_resource_configs(self._plan)
         self._plan_producer_ids()
         self._check_space()
         self._note_what_stays()
@@ -323,22 +323,6 @@ class Planner:
             self._problem(f"topic {name}: part of it is in remote storage, which these directories do not hold")
         return valid
 
-    def _plan_resource_configs(self) -> None:
-        """Configs of groups and of subscriptions to client metrics."""
-        for (number, name), texts in self._plan.metadata.configs.items() if self._plan.metadata else ():
-            if number not in CONFIG_DEFS:
-                continue
-            kind = ResourceType(number)
-            valid = self._plan.resource_configs.setdefault((kind, name), {})
-            for key, text in texts.items():
-                try:
-                    validate_resource(kind, {key: text}, BrokerConfig({}))
-                except KafkaError as error:
-                    named = f"{kind.name.lower().replace('_', ' ')} {name}"
-                    self._plan.left_out.append(f"config {key}={text} of {named}: {error.message}")
-                else:
-                    valid[key] = text
-
     # ---- the whole
 
     def _report_missing_topics(self, found: Mapping[str, list[SourcePartition]]) -> None:
@@ -389,6 +373,23 @@ class Planner:
         self._plan.notes.append(
             "defaults of Kafka's server.properties are not in its directories: start with tidelog serve --config FILE"
         )
+
+
+def plan_resource_configs(plan: AdoptionPlan) -> None:
+    """Configs of groups and of subscriptions to client metrics."""
+    for (number, name), texts in plan.metadata.configs.items() if plan.metadata else ():
+        if number not in CONFIG_DEFS:
+            continue
+        kind = ResourceType(number)
+        valid = plan.resource_configs.setdefault((kind, name), {})
+        for key, text in texts.items():
+            try:
+                validate_resource(kind, {key: text}, BrokerConfig({}))
+            except KafkaError as error:
+                named = f"{kind.name.lower().replace('_', ' ')} {name}"
+                plan.left_out.append(f"config {key}={text} of {named}: {error.message}")
+            else:
+                valid[key] = text
 
 
 def _is_same_or_below(path: str, parent: str) -> bool:
