@@ -465,6 +465,7 @@ class LogManager:
                     log.flush()
             except KafkaStorageError as error:
                 logger.error("flush of %s: %s", log.topic_partition, error)
+                log.flush_wanted = log.is_serving  # a full disk: the next round tries again
 
     def checkpoint_recovery_points(self) -> None:
         """Write ``recovery-point-offset-checkpoint`` where it changed. Raises KafkaStorageError."""

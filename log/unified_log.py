@@ -378,8 +378,9 @@ class UnifiedLog:
     def flush(self, up_to_offset: int | None = None) -> None:
         """Sync all segments from the recovery point to ``up_to_offset`` (the log end by default), then move the point.
 
-        Raises KafkaStorageError and takes the directory offline: after a failed sync nobody knows what the disk holds,
-        and a second one would lie (F9). Holds no lock while syncing. Any thread.
+        Raises KafkaStorageError. A failed sync takes the directory offline: nobody knows what the disk holds, and a
+        second one would lie (F9); a full disk without room for a checkpoint does not (F8): the next flush tries again.
+        Holds no lock while syncing. Any thread.
         """
         offset = self.log_end_offset if up_to_offset is None else min(up_to_offset, self.log_end_offset)
         start = self.recovery_point
@@ -399,7 +400,8 @@ class UnifiedLog:
         except KafkaStorageError as error:
             if self.is_closed or any(segment not in self.segments for segment in segments):
                 return  # deleted or truncated meanwhile: nothing of it is left to promise
-            self._directory_state.mark_offline(error)
+            if not (isinstance(error, LogStorageError) and error.recoverable):
+                self._directory_state.mark_offline(error)
             raise
         with self.lock:
             self.last_flushed_ms = self._time.monotonic_ms()

@@ -314,6 +314,24 @@ def test_full_disk_at_every_write_leaves_the_log_as_it_was(tmp_path: Path) -> No
     assert check_directory(OsFileSystem(), bench.directory) == []
 
 
+def test_flush_on_a_full_disk_fails_and_the_next_one_does_it(tmp_path: Path) -> None:
+    """F8: there is no room for the checkpoint of leader epochs; nothing was synced in vain, so reads go on."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    disk = FaultyFileSystem(str(root))
+    bench = LogBench(str(root), disk, **SMALL)
+    log = bench.open()
+    append(log, batch(1, value=value_of(0)))
+    disk.fail_operation["write"] = errno.ENOSPC
+    with pytest.raises(KafkaStorageError):
+        log.flush()
+    assert (bench.state.failure, log.recovery_point) == (None, 0)
+    assert values(log) == {0: value_of(0)}
+    disk.fail_operation.clear()
+    log.flush()
+    assert log.recovery_point == 1
+
+
 def test_read_only_directory_behaves_as_a_full_one(tmp_path: Path) -> None:
     """F10."""
     root = tmp_path / "disk"
