@@ -67,6 +67,7 @@ from log.records.intrinsics import (
     load_be_u16,
     load_be_u32,
     load_be_u64,
+    signed32,
     store_be_u32,
     store_be_u64,
 )
@@ -82,20 +83,15 @@ _NO_TIMESTAMP = -1
 
 
 @kernel
-def _signed32(word: Integer) -> Integer:
-    return np.int64(np.int32(np.uint32(word)))
-
-
-@kernel
 def _header(buffer: ByteArray, position: Integer, table: IntegerArray, row: Integer) -> None:
     """Fill the columns that a version 2 header holds."""
     table[row, ATTRIBUTES] = load_be_u16(buffer, position + 21)
-    table[row, LAST_OFFSET_DELTA] = _signed32(load_be_u32(buffer, position + 23))
+    table[row, LAST_OFFSET_DELTA] = signed32(load_be_u32(buffer, position + 23))
     table[row, BASE_TIMESTAMP] = np.int64(load_be_u64(buffer, position + 27))
     table[row, MAX_TIMESTAMP] = np.int64(load_be_u64(buffer, position + 35))
     table[row, PRODUCER_ID] = np.int64(load_be_u64(buffer, position + 43))
     table[row, PRODUCER_EPOCH] = np.int64(np.int16(load_be_u16(buffer, position + 51)))
-    table[row, COUNT] = _signed32(load_be_u32(buffer, position + 57))
+    table[row, COUNT] = signed32(load_be_u32(buffer, position + 57))
     table[row, BODY] = position + BATCH_OVERHEAD
     table[row, BODY_SIZE] = table[row, SIZE] - BATCH_OVERHEAD
 
@@ -128,7 +124,7 @@ def scan_batches(
     position, end = limits
     row = 0
     while row < len(table) and position + LOG_OVERHEAD <= end:
-        length = _signed32(load_be_u32(buffer, position + 8))
+        length = signed32(load_be_u32(buffer, position + 8))
         if length < _SMALLEST_LEGACY:
             return row, position, -1
         size = length + LOG_OVERHEAD

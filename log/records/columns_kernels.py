@@ -60,22 +60,14 @@ from log.records.intrinsics import (
     load_be_u16,
     load_be_u32,
     load_be_u64,
+    signed16,
+    signed32,
 )
 
 _HEADER_BYTES = 61
 _LOG_OVERHEAD = 12
 _MIN_RECORD_BYTES = 7
 _CONTROL, _TRANSACTIONAL, _APPEND_TIME_BIT, _CODEC = 0x20, 0x10, 0x08, 0x07
-
-
-@kernel
-def _signed32(word: Integer) -> Integer:
-    return np.int64(np.int32(np.uint32(word)))
-
-
-@kernel
-def _signed16(word: Integer) -> Integer:
-    return np.int64(np.int16(np.uint16(word)))
 
 
 @kernel
@@ -239,8 +231,8 @@ def _look(
     base = np.int64(load_be_u64(chunk, at))
     if base >= limits[END_OFFSET]:
         return END, np.int64(0), False
-    length = _signed32(load_be_u32(chunk, at + 8))
-    delta = _signed32(load_be_u32(chunk, at + 23))
+    length = signed32(load_be_u32(chunk, at + 8))
+    delta = signed32(load_be_u32(chunk, at + 23))
     if length < _HEADER_BYTES - _LOG_OVERHEAD or delta < 0 or base < least:
         return MALFORMED, np.int64(0), False
     if length > size - at - _LOG_OVERHEAD:
@@ -248,7 +240,7 @@ def _look(
     if np.int64(load_be_u32(chunk, at + 17)) != crc32c(chunk, at + 21, length + _LOG_OVERHEAD - 21):
         return BAD_CRC, np.int64(0), False
     batch_size = length + _LOG_OVERHEAD
-    attributes = _signed16(load_be_u16(chunk, at + 21))
+    attributes = signed16(load_be_u16(chunk, at + 21))
     max_timestamp = np.int64(load_be_u64(chunk, at + 35))
     if base + delta < limits[START_OFFSET] or max_timestamp < limits[MIN_TIME] or attributes & _CONTROL:
         return NEED_BYTES, batch_size, False
@@ -262,8 +254,8 @@ def _set_context(chunk: ByteArray, at: Integer, batch_size: Integer, context: In
     context[BASE_OFFSET] = np.int64(load_be_u64(chunk, at))
     context[BASE_TIMESTAMP] = np.int64(load_be_u64(chunk, at + 27))
     context[APPEND_TIME] = np.int64(load_be_u64(chunk, at + 35))
-    context[IS_APPEND_TIME] = (_signed16(load_be_u16(chunk, at + 21)) & _APPEND_TIME_BIT) >> 3
-    context[RECORDS] = _signed32(load_be_u32(chunk, at + 57))
+    context[IS_APPEND_TIME] = (signed16(load_be_u16(chunk, at + 21)) & _APPEND_TIME_BIT) >> 3
+    context[RECORDS] = signed32(load_be_u32(chunk, at + 57))
     context[SECTION_START] = at + _HEADER_BYTES
     context[SECTION_END] = at + batch_size
 
@@ -301,7 +293,7 @@ def decode_chunk(
                 status = decode_section(chunk, context, limits, key, table, progress)
         if status != NEED_BYTES or batch_size == 0:
             break
-        progress[NEXT_OFFSET] = np.int64(load_be_u64(chunk, at)) + _signed32(load_be_u32(chunk, at + 23)) + 1
+        progress[NEXT_OFFSET] = np.int64(load_be_u64(chunk, at)) + signed32(load_be_u32(chunk, at + 23)) + 1
         at += batch_size
     progress[CONSUMED] = at
     return status

@@ -78,6 +78,18 @@ store_be_u64 = _storer(64)
 store_be_u32 = _storer(32)
 
 
+@kernel
+def signed32(word: Integer) -> Integer:
+    """A loaded 32-bit word as the signed number it is."""
+    return np.int64(np.int32(np.uint32(word)))
+
+
+@kernel
+def signed16(word: Integer) -> Integer:
+    """A loaded 16-bit word as the signed number it is."""
+    return np.int64(np.int16(np.uint16(word)))
+
+
 def _type_copy(
     _typing_context: Any, target: Any, _target_position: Any, source: Any, _position: Any, _size: Any
 ) -> Any:

@@ -28,6 +28,8 @@ from log.records.intrinsics import (
     load_be_u16,
     load_be_u32,
     load_be_u64,
+    signed16,
+    signed32,
     store_be_u32,
     store_be_u64,
 )
@@ -71,16 +73,6 @@ _SPREAD = 0x1E3779B97F4A7C15
 
 
 @kernel
-def _signed32(word: Integer) -> Integer:
-    return np.int64(np.int32(np.uint32(word)))
-
-
-@kernel
-def _signed16(word: Integer) -> Integer:
-    return np.int64(np.int16(np.uint16(word)))
-
-
-@kernel
 def _add_entries(
     walk: IntegerArray, place: tuple[Integer, Integer], offset_entries: ByteArray, time_entries: ByteArray
 ) -> Integer:
@@ -110,14 +102,14 @@ def _add_row(chunk: ByteArray, at: Integer, size: Integer, rows: IntegerArray, n
     rows[row + POSITION] = at
     rows[row + SIZE] = size
     rows[row + BASE_OFFSET] = np.int64(load_be_u64(chunk, at))
-    rows[row + DELTA] = _signed32(load_be_u32(chunk, at + 23))
+    rows[row + DELTA] = signed32(load_be_u32(chunk, at + 23))
     rows[row + MAX_TIMESTAMP] = np.int64(load_be_u64(chunk, at + 35))
-    rows[row + EPOCH] = _signed32(load_be_u32(chunk, at + 12))
-    rows[row + ATTRIBUTES] = _signed16(load_be_u16(chunk, at + 21))
+    rows[row + EPOCH] = signed32(load_be_u32(chunk, at + 12))
+    rows[row + ATTRIBUTES] = signed16(load_be_u16(chunk, at + 21))
     rows[row + PRODUCER] = np.int64(load_be_u64(chunk, at + 43))
-    rows[row + PRODUCER_EPOCH] = _signed16(load_be_u16(chunk, at + 51))
-    rows[row + SEQUENCE] = _signed32(load_be_u32(chunk, at + 53))
-    rows[row + COUNT] = _signed32(load_be_u32(chunk, at + 57))
+    rows[row + PRODUCER_EPOCH] = signed16(load_be_u16(chunk, at + 51))
+    rows[row + SEQUENCE] = signed32(load_be_u32(chunk, at + 53))
+    rows[row + COUNT] = signed32(load_be_u32(chunk, at + 57))
 
 
 @kernel
@@ -127,9 +119,9 @@ def _whole_batch(chunk: ByteArray, at: Integer, size: Integer, walk: IntegerArra
         return np.int64(0)
     if chunk[at + 16] != 2:
         return np.int64(-1)
-    length = _signed32(load_be_u32(chunk, at + 8))
+    length = signed32(load_be_u32(chunk, at + 8))
     base = np.int64(load_be_u64(chunk, at))
-    delta = _signed32(load_be_u32(chunk, at + 23))
+    delta = signed32(load_be_u32(chunk, at + 23))
     if length < _HEADER_BYTES - 12 or base < walk[NEXT_OFFSET] or delta < 0:
         return np.int64(-1)
     if base - walk[SEGMENT_BASE] > 0x7FFFFFFF - delta:
@@ -181,7 +173,7 @@ def scan(
             status = NEED_BYTES if batch == 0 else NOT_MINE
             break
         base, max_timestamp = np.int64(load_be_u64(chunk, at)), np.int64(load_be_u64(chunk, at + 35))
-        last_offset = base + _signed32(load_be_u32(chunk, at + 23))
+        last_offset = base + signed32(load_be_u32(chunk, at + 23))
         largest, largest_offset = walk[LARGEST], walk[LARGEST_OFFSET]
         if max_timestamp > largest:
             walk[LARGEST], walk[LARGEST_OFFSET] = max_timestamp, last_offset
@@ -190,7 +182,7 @@ def scan(
             walk[LARGEST], walk[LARGEST_OFFSET] = largest, largest_offset
             status = NOT_MINE
             break
-        _note_epoch(_signed32(load_be_u32(chunk, at + 12)), base, walk, epochs)
+        _note_epoch(signed32(load_be_u32(chunk, at + 12)), base, walk, epochs)
         if np.int64(load_be_u64(chunk, at + 43)) >= 0:
             _add_row(chunk, at, batch, rows, walk[ROW_COUNT])
             walk[ROW_COUNT] += 1
