@@ -106,7 +106,6 @@ def test_the_hash_tells_null_from_empty_and_key_from_value() -> None:
         (b"a", b"b"),
         (b"b", b"a"),
     ]
-    fields += [(b"a", b"b"), (b"b", b"a")]
     assert len({reference.record_hash(0, 0, *pair) for pair in fields}) == len(fields)
 
 
