@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from broker.client_quotas import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 PRODUCE, FETCH, REQUEST, MUTATION = CLIENT_QUOTAS
 (CONNECTION,) = IP_QUOTAS
 ALL_QUOTAS = (*CLIENT_QUOTAS, *IP_QUOTAS)
+_METRIC = "kafka_server_clientquotas"
 MAX_METERS = 10_000
 """Meters and remembered look-ups; a client can name itself anew with each request."""
 
@@ -149,6 +151,30 @@ Client = tuple[str, str]
 """User and client id."""
 
 
+class Waits:
+    """Who had to wait, and who waits now, by one quota."""
+
+    __slots__ = ("_deadlines", "count", "total_ms")
+
+    def __init__(self) -> None:
+        self._deadlines: list[float] = []
+        self.count = 0
+        self.total_ms = 0
+
+    def note(self, wait_ms: int, now_ms: float) -> None:
+        """One more that has to wait for so long."""
+        self.count += 1
+        self.total_ms += wait_ms
+        self.now(now_ms)
+        heappush(self._deadlines, now_ms + wait_ms)
+
+    def now(self, now_ms: float) -> int:
+        """How many wait."""
+        while self._deadlines and self._deadlines[0] <= now_ms:
+            heappop(self._deadlines)
+        return len(self._deadlines)
+
+
 class Quotas:
     """The quotas that are set, and a meter for each client under one."""
 
@@ -166,8 +192,8 @@ class Quotas:
         self._limits: dict[str, dict[Entity, float]] = {}
         self._meters: dict[tuple[str, Client], Meter] = {}
         self._found: dict[tuple[str, Client], Meter | None] = {}
-        self.throttled = dict.fromkeys(ALL_QUOTAS, 0)
-        """Requests and connections made to wait, by quota key; for metrics."""
+        self.waits = {key: Waits() for key in ALL_QUOTAS}
+        """Requests and connections made to wait, by the quota that asked for the longest wait; for metrics."""
         self.set(entities)
 
     def set(self, entities: Mapping[Entity, Mapping[str, float]]) -> None:
@@ -252,10 +278,15 @@ class Quotas:
         """Count a new connection of an address. Returns for how long to hold it before it is closed, 0 to serve it."""
         client = ("", host)
         wait_ms = self.record(CONNECTION, client, 1)
+        wait_ms = min(wait_ms, self._window.sample_ms)
         if wait_ms:
-            self.throttled[CONNECTION] += 1
+            self.note_wait(CONNECTION, wait_ms)
             self.record(CONNECTION, client, -1)
-        return min(wait_ms, self._window.sample_ms)
+        return wait_ms
+
+    def note_wait(self, key: str, wait_ms: int) -> None:
+        """Somebody has to wait for so long, by this quota."""
+        self.waits[key].note(wait_ms, self.monotonic_ms())
 
     def fetch_limit(self, client: Client) -> int | None:
         """The most bytes an answer may have without being over the quota by itself; None without one."""
@@ -288,9 +319,14 @@ def client_of(context: RequestContext) -> Client:
 
 
 def throttled_samples(quotas: Quotas) -> Iterable[Sample]:
-    """How many requests had to wait, by the quota that asked for it."""
-    for key, count in quotas.throttled.items():
-        yield Sample("kafka_server_clientquotas_throttled_total", "counter", {"quota": key}, count)
+    """What had to wait, by the quota that asked for the longest wait; the last is Kafka's ``queue-size``."""
+    now_ms = quotas.monotonic_ms()
+    for key, waits in quotas.waits.items():
+        yield Sample(f"{_METRIC}_throttled_total", "counter", {"quota": key}, waits.count)
+    for key, waits in quotas.waits.items():
+        yield Sample(f"{_METRIC}_throttle_seconds_total", "counter", {"quota": key}, waits.total_ms / 1000)
+    for key, waits in quotas.waits.items():
+        yield Sample(f"{_METRIC}_queue_size", "gauge", {"quota": key}, waits.now(now_ms))
 
 
 class MutationQuota:

@@ -110,33 +110,34 @@ def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest | ShareFet
 class Measure:
     """One request on its way through."""
 
-    __slots__ = ("_context", "_request", "_route", "client", "quotas", "seconds")
+    __slots__ = ("_context", "_key", "_request", "_route", "client", "quotas", "seconds")
 
     def __init__(self, quotas: Quotas, route: Route, context: RequestContext, request: Any) -> None:
         self.quotas = quotas
         self._route = route
         self._context = context
         self._request = request
+        self._key = MUTATION  # a handler that sets the wait itself has found that out
         self.client = client_of(context)
         self.seconds = 0.0
         context.throttle_ms = 0
 
     def wait_for(self, key: str, wait_ms: int) -> None:
         """One of the quotas asks for this wait; the longest stands."""
-        if wait_ms:
-            self.quotas.throttled[key] += 1
-            self._context.throttle_ms = max(self._context.throttle_ms, wait_ms)
+        if wait_ms > self._context.throttle_ms:
+            self._key = key
+            self._context.throttle_ms = wait_ms
 
     def finish(self, frame: bytes | Parts | None) -> bytes | Parts | None:
         """The frame that is sent, and the wait in the context. None stays None: nothing is answered."""
-        if self._context.throttle_ms and self._route.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH):
-            self.quotas.throttled[MUTATION] += 1  # its handler found that out
         self.wait_for(REQUEST, self.quotas.record_request(self.client, self.seconds))
-        if frame is None:
-            return None
-        if self._route.api_key in _FETCHES:
-            return self._finish_fetch(frame)
-        return self._told(frame) if self._context.throttle_ms else frame
+        if frame is not None and self._route.api_key in _FETCHES:
+            frame = self._finish_fetch(frame)
+        elif frame is not None and self._context.throttle_ms:
+            frame = self._told(frame)
+        if self._context.throttle_ms:
+            self.quotas.note_wait(self._key, self._context.throttle_ms)
+        return frame
 
     def _finish_fetch(self, frame: bytes | Parts) -> bytes | Parts:
         size = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))

@@ -182,7 +182,7 @@ def test_connections_of_an_address_are_a_rate() -> None:
     fixture = Fixture(entities)
     assert [fixture.quotas.record_connection("10.0.0.1") for _ in range(12)] == [0] * 10 + [1000] * 2
     assert fixture.quotas.record_connection("10.0.0.2") == 0
-    assert fixture.quotas.throttled["connection_creation_rate"] == 2
+    assert fixture.quotas.waits["connection_creation_rate"].count == 2
     fixture.time.advance(11_000)
     assert fixture.quotas.record_connection("10.0.0.1") == 0
 

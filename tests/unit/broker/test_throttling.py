@@ -233,15 +233,35 @@ def test_a_fetch_that_waits_can_be_abandoned(wire: ThrottledWire) -> None:
     Throttled(b"").abandon()
 
 
+def metric(wire: ThrottledWire, name: str, quota: str) -> float:
+    samples = throttled_samples(wire.data.broker.quotas)
+    (found,) = (s.value for s in samples if s.name.endswith(f"clientquotas_{name}") and s.labels["quota"] == quota)
+    return found
+
+
+def test_the_quota_that_asks_for_the_longest_wait_is_counted(wire: ThrottledWire) -> None:
+    wire.set("request_percentage", 1e-9)
+    wire.set("producer_byte_rate", 10.0)
+    assert wire.ask(produce_request(wire, 5_000), ProduceResponse, 9).throttle_time_ms > 1000
+    assert metric(wire, "throttled_total", "producer_byte_rate") == 1
+    wire.set("controller_mutation_rate", 1.0)
+    topics = [CreatableTopic(name="a", num_partitions=100, replication_factor=1)]
+    wire.ask(CreateTopicsRequest(topics=topics, timeout_ms=1), CreateTopicsResponse, 4)
+    assert metric(wire, "throttled_total", "controller_mutation_rate") == 1
+
+
 def test_request_time_throttles_any_api_and_counts_for_fetch(wire: ThrottledWire) -> None:
     wire.data.append("t", bytes(100))
     wire.set("request_percentage", 1e-9, user="ANONYMOUS")
     assert wire.ask(MetadataRequest(topics=[]), MetadataResponse, 12).throttle_time_ms > 0
     response = wire.ask(fetch_request(wire, 0), FetchResponse, 12)
     assert (response.throttle_time_ms > 0, response.responses) == (True, [])
-    counts = {sample.labels["quota"]: sample.value for sample in throttled_samples(wire.data.broker.quotas)}
-    assert counts["request_percentage"] >= 2
-    assert counts["producer_byte_rate"] == 0
+    assert metric(wire, "throttled_total", "request_percentage") >= 2
+    assert metric(wire, "queue_size", "request_percentage") >= 2
+    assert metric(wire, "throttle_seconds_total", "request_percentage") > 0
+    assert metric(wire, "throttled_total", "producer_byte_rate") == 0
+    wire.data.loop.advance(100_000)
+    assert metric(wire, "queue_size", "request_percentage") == 0
     wire.set("request_percentage", None, user="ANONYMOUS")
     assert wire.ask(MetadataRequest(topics=[]), MetadataResponse, 12).throttle_time_ms == 0
 
