@@ -115,7 +115,8 @@ class Migration:
                 classic=spec,
             )
             assigned = self._read_assignment(member.assignment)
-            current = CurrentAssignment(epoch, epoch, assigned=assigned)
+            given = {(topic_id, index): epoch for topic_id, indexes in assigned.items() for index in indexes}
+            current = CurrentAssignment(epoch, epoch, assigned=assigned, epochs=given)
             records += [
                 member_record(group_id, member.member_id, subscription),
                 target_record(group_id, member.member_id, assigned),
