@@ -203,7 +203,7 @@ class Connection:
             self._has_frames = True
             self._end_turn()
             return
-        self._expect_the_next()
+        expect_the_next(self, shell.wakefulness)
         self._in_turn = True
         try:
             taken = self._answer_frames(shell.scratch_view, count)
@@ -217,18 +217,6 @@ class Connection:
         if taken < count:
             self._keep(shell.scratch_view[taken:count])
         self._end_turn()
-
-    def _expect_the_next(self) -> None:
-        """Have the loop stay awake when the client's requests follow one another quickly."""
-        now, last = self._last_active_ms, self._last_received_ms
-        self._last_received_ms = now
-        wakefulness = self._shell.wakefulness
-        if now - last >= wakefulness.window_ms:
-            self._quick_requests = 0
-            return
-        self._quick_requests += 1
-        if self._quick_requests >= QUICK_REQUESTS:
-            wakefulness.stay(now)
 
     def _answer_frames(self, view: memoryview, count: int) -> int:
         """Answer the complete frames in ``view[:count]``, and say how many bytes they took.
@@ -543,6 +531,19 @@ class Muted(Pending):
 
     def hurry(self) -> None:
         """Who is over its quota waits."""
+
+
+def expect_the_next(connection: Connection, wakefulness: Wakefulness) -> None:
+    """Tell of a client whose requests follow one another quickly."""
+    now = connection._last_active_ms
+    gap_ms = now - connection._last_received_ms
+    connection._last_received_ms = now
+    if gap_ms >= wakefulness.window_ms:
+        connection._quick_requests = 0
+        return
+    connection._quick_requests += 1
+    if connection._quick_requests >= QUICK_REQUESTS:
+        wakefulness.asked_again(now, gap_ms)
 
 
 def hurry(pending: Pending, reader: FrameReader) -> None:

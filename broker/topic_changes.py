@@ -208,7 +208,7 @@ class TopicChanges:
             self._not_widened(before, change, error)
             return
         self._widening.pop(before.name, None)
-        self._topics.finish_widen(change.image, before.partition_count)
+        self._topics.finish_create(change.image, before.partition_count)
         change.done.complete(change.image)
 
     def _not_widened(self, before: TopicImage, change: Change, error: Exception) -> None:

@@ -179,12 +179,12 @@ class TopicManager:
         self._collision_keys[collision_key(name)] = name
         return image
 
-    def finish_create(self, image: TopicImage) -> None:
-        """The last step: the topic is there, for everybody."""
+    def finish_create(self, image: TopicImage, first_partition: int = 0) -> None:
+        """The last step: the topic's partitions from ``first_partition`` on are there, for everybody."""
         self._in_transit.discard(image.name)
         self._show(image)
         if self._listener is not None:
-            self._listener.topic_created(image, 0)
+            self._listener.topic_created(image, first_partition)
 
     def undo_create(self, image: TopicImage) -> None:
         """The last step of a creation whose logs could not be made, so that the client may try again."""
@@ -230,7 +230,7 @@ class TopicManager:
         self._done_deletions.append(DELETED_PREFIX + uuid_to_str(image.topic_id))
 
     def begin_widen(self, name: str, count: int, *, validate_only: bool = False) -> tuple[TopicImage, TopicImage]:
-        """Commit, without syncing, that a topic has ``count`` partitions in all; it is shown by ``finish_widen``.
+        """Commit, without syncing, that a topic has ``count`` partitions in all; it is shown by ``finish_create``.
 
         Returns the topic as it is and as it will be. Raises UnknownTopicOrPartitionError, InvalidPartitionsError,
         PolicyViolationError.
@@ -247,12 +247,6 @@ class TopicManager:
         if not validate_only:
             self.store_image(wider)
         return image, wider
-
-    def finish_widen(self, image: TopicImage, first_partition: int) -> None:
-        """Partitions ``first_partition`` and above are there, for everybody."""
-        self._metadata.put(image)
-        if self._listener is not None:
-            self._listener.topic_created(image, first_partition)
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> TopicImage:
         """Put these overrides, already validated, in place of a topic's own: in force at once, durable with the

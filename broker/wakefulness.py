@@ -1,21 +1,23 @@
-"""Staying awake for a client that asks again at once.
+"""Staying awake for a client that asks again at once, where that makes it faster.
 
 A client with one request in flight sends the next one as soon as it has its answer. Where the loop sleeps in epoll
-between the two, each request pays for a processor that must be woken first, 20 to 25 µs on a virtual machine, more than
-the request itself takes. So once a connection has sent QUICK_REQUESTS requests, each within ``window_ms`` of the one
-before it, the loop turns without sleeping until the window has passed; other connections, timers and threads get their
-turns as ever (the interpreter lock is free while the loop polls).
+between the two, each request pays for a processor that must be woken first: 20 to 25 µs on a quiet virtual machine,
+more than the request takes. So once a connection has sent QUICK_REQUESTS requests, each within ``window_ms`` of the
+one before it, the loop may turn without sleeping until the window has passed; other connections, timers and threads
+get their turns as ever (the interpreter lock is free while the loop polls).
 
-Where the processors are wanted by others too it does harm: the kernel may put the client behind the loop that never
-sleeps, and a loop that uses up its time slice waits milliseconds for the next. So it has to pay: when a window passes
-in vain after fewer than PAYING_REQUESTS that came in time, or a turn comes PREEMPTED_MS after the one before, the loop
-sleeps as ever for FIRST_REST_MS, and twice as long each time that this happens again, up to MOST_REST_MS. A busy
-processor need not be woken anyway: with another busy process beside it a round trip takes 29 µs in place of 82, with
-this and without.
+Where the processors are wanted by others too there is nothing to gain, because a busy processor need not be woken, and
+much to lose: a loop that never sleeps uses up its time slice and waits milliseconds for the next, or the client waits
+behind it. So it is tried out, with the gaps from request to request::
 
-Invariants: the loop sleeps when no request came for ``window_ms``; a window of 0 switches all this off. The gap is
-measured from request to request: a consumer that waits at the end of a log asks again at once after each answer, but
-its next answer is not due because of that. Loop thread only.
+    asleep for SAMPLE gaps -> awake for SAMPLE gaps -> whichever is better for DECISION_MS -> again
+
+Awake is better when its median is below WORTH of the other; a turn that comes PREEMPTED_MS after the one before ends it
+until the next trial.
+
+Invariants: the loop sleeps when no request came for ``window_ms``; a window of 0 switches all this off. A gap begins
+with the request before, not with its answer: a consumer that waits at the end of a log asks again at once after each
+answer, but its next answer is not due because of that. Loop thread only.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ from typing import Protocol
 
 QUICK_REQUESTS = 8
 """So many in a row, each soon after the one before, and the next one is expected soon as well."""
+SAMPLE = 64
+WORTH = 0.75
+DECISION_MS = 1_000.0
 PREEMPTED_MS = 0.5
 """Turns come 2 µs apart, or as far as a request takes; further only when others had the processor."""
-PAYING_REQUESTS = 32
-FIRST_REST_MS, MOST_REST_MS = 1.0, 128.0
 
 
 class CallSoon(Protocol):
@@ -41,12 +44,13 @@ class Wakefulness:
     """Keeps a loop awake. See the module."""
 
     __slots__ = (
+        "_asleep_gap_ms",
         "_call_soon",
-        "_came_in_time",
-        "_is_awake",
+        "_decided_until_ms",
+        "_gaps",
+        "_is_better",
+        "_is_turning",
         "_monotonic_ms",
-        "_rest_ms",
-        "_rest_until_ms",
         "_turned_ms",
         "_until_ms",
         "window_ms",
@@ -55,33 +59,46 @@ class Wakefulness:
     def __init__(self, loop: CallSoon, monotonic_ms: Callable[[], float], window_ms: float) -> None:
         self._call_soon = loop.call_soon
         self._monotonic_ms = monotonic_ms
-        self._is_awake = False
-        self._came_in_time = 0
-        self._rest_ms = FIRST_REST_MS
-        self._until_ms = self._turned_ms = self._rest_until_ms = 0.0
+        self._gaps: list[float] | None = []
+        """Of the trial that runs, None between trials."""
+        self._asleep_gap_ms = 0.0
+        self._is_better = self._is_turning = False
+        self._decided_until_ms = self._until_ms = self._turned_ms = 0.0
         self.window_ms = window_ms
 
-    def stay(self, now_ms: float) -> None:
-        """Do not sleep for a window from now on."""
-        self._until_ms = now_ms + self.window_ms
-        if self._is_awake:
-            self._came_in_time += 1
-        elif now_ms >= self._rest_until_ms:
-            self._is_awake = True
-            self._turned_ms = now_ms
-            self._call_soon(self._turn)
+    def asked_again(self, now_ms: float, gap_ms: float) -> None:
+        """A client has sent a request ``gap_ms`` after its last one, shorter than a window as those before it."""
+        if self._gaps is not None:
+            self._gaps.append(gap_ms)
+            if len(self._gaps) == SAMPLE:
+                self._judge(now_ms, sorted(self._gaps)[SAMPLE // 2])
+        elif now_ms >= self._decided_until_ms:
+            self._gaps, self._is_better = [], False
+        if self._is_better:
+            self._until_ms = now_ms + self.window_ms
+            if not self._is_turning:
+                self._is_turning = True
+                self._turned_ms = now_ms
+                self._call_soon(self._turn)
+
+    def _judge(self, now_ms: float, median_ms: float) -> None:
+        """A trial has ended."""
+        if self._is_better:  # it was the one awake
+            self._decide(now_ms, is_better=median_ms < WORTH * self._asleep_gap_ms)
+        else:
+            self._asleep_gap_ms = median_ms
+            self._gaps, self._is_better = [], True
+
+    def _decide(self, now_ms: float, *, is_better: bool) -> None:
+        self._gaps, self._is_better = None, is_better
+        self._decided_until_ms = now_ms + DECISION_MS
 
     def _turn(self) -> None:
         now, last = self._monotonic_ms(), self._turned_ms
         self._turned_ms = now
-        is_late = now - last > PREEMPTED_MS
-        if now < self._until_ms and not is_late:
+        if now - last > PREEMPTED_MS:
+            self._decide(now, is_better=False)
+        if now < self._until_ms and self._is_better:
             self._call_soon(self._turn)
-            return
-        self._is_awake = False
-        if self._came_in_time >= PAYING_REQUESTS and not is_late:
-            self._rest_ms = FIRST_REST_MS
         else:
-            self._rest_until_ms = now + self._rest_ms
-            self._rest_ms = min(self._rest_ms * 2, MOST_REST_MS)
-        self._came_in_time = 0
+            self._is_turning = False

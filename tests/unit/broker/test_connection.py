@@ -23,7 +23,7 @@ from broker.connection import (
     Shell,
 )
 from broker.dispatch import CloseConnectionError, Parts, Pending
-from broker.wakefulness import QUICK_REQUESTS
+from broker.wakefulness import QUICK_REQUESTS, SAMPLE
 from protocol.errors import InvalidRequestError
 from protocol.transferable import TransferableRecords
 from tests.unit.broker.data_broker import InlineLoop
@@ -472,7 +472,7 @@ def test_a_muted_client_may_go(fixture: Fixture) -> None:
 
 
 def test_the_loop_stays_awake_for_a_client_that_asks_again_at_once(fixture: Fixture) -> None:
-    for _ in range(QUICK_REQUESTS):
+    for _ in range(QUICK_REQUESTS + SAMPLE - 1):
         assert not fixture.loop.soon
         fixture.loop.time.advance(0.05)
         fixture.send(b"again")
@@ -484,7 +484,7 @@ def test_the_loop_stays_awake_for_a_client_that_asks_again_at_once(fixture: Fixt
 
 
 def test_the_loop_sleeps_between_the_requests_of_a_slower_client(fixture: Fixture) -> None:
-    for _ in range(QUICK_REQUESTS * 2):
+    for _ in range(QUICK_REQUESTS + SAMPLE + 1):
         fixture.loop.time.advance(0.2)
         fixture.send(b"later")
         fixture.loop.readers[fixture.connection.sock.fileno()]()

@@ -1,13 +1,40 @@
-"""A loop that does not sleep while a client asks again at once, and sleeps as soon as it does not."""
+"""A loop that does not sleep while a client asks again at once, if that makes it faster, and sleeps else."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker.wakefulness import FIRST_REST_MS, MOST_REST_MS, PAYING_REQUESTS, PREEMPTED_MS, Wakefulness
+from broker.wakefulness import DECISION_MS, PREEMPTED_MS, SAMPLE, Wakefulness
 from tests.unit.broker.manual_loop import ManualLoop
 
 WINDOW_MS = 0.15
+ASLEEP_MS, AWAKE_MS = 0.09, 0.045
+
+
+class Client:
+    """Asks again and again; ``gap_ms`` says how soon, by whether the loop is awake."""
+
+    def __init__(self, loop: ManualLoop, *, asleep_ms: float = ASLEEP_MS, awake_ms: float = AWAKE_MS) -> None:
+        self.loop = loop
+        self.wakefulness = Wakefulness(loop, loop.time.monotonic_ms, WINDOW_MS)
+        self.gaps_ms = (asleep_ms, awake_ms)
+
+    @property
+    def is_awake(self) -> bool:
+        return bool(self.loop.soon)
+
+    def ask(self, times: int = 1) -> int:
+        """Of so many requests, how many found the loop awake."""
+        found_awake = 0
+        for _ in range(times):
+            is_awake = self.is_awake
+            found_awake += is_awake
+            gap_ms = self.gaps_ms[is_awake]
+            self.loop.time.advance(gap_ms / 2)
+            self.loop.run_soon()
+            self.loop.time.advance(gap_ms / 2)
+            self.wakefulness.asked_again(self.loop.time.monotonic_ms(), gap_ms)
+        return found_awake
 
 
 @pytest.fixture
@@ -15,66 +42,57 @@ def loop() -> ManualLoop:
     return ManualLoop()
 
 
-@pytest.fixture
-def wakefulness(loop: ManualLoop) -> Wakefulness:
-    return Wakefulness(loop, loop.time.monotonic_ms, WINDOW_MS)
+def test_a_loop_stays_awake_where_that_is_faster(loop: ManualLoop) -> None:
+    client = Client(loop)
+    assert client.ask(SAMPLE) == 0
+    assert client.ask(1000) == 1000
 
 
-def turn(loop: ManualLoop, milliseconds: float) -> bool:
-    """A turn of the loop after so long; whether another one is asked for."""
-    loop.time.advance(milliseconds)
+def test_it_is_tried_and_given_up_where_it_is_not(loop: ManualLoop) -> None:
+    client = Client(loop, asleep_ms=0.03, awake_ms=0.029)
+    assert client.ask(SAMPLE) == 0
+    assert client.ask(1000) == SAMPLE + 1, "the turn that was asked for already comes, and is the last"
+    assert not client.is_awake
+
+
+def test_it_is_tried_again_after_a_while(loop: ManualLoop) -> None:
+    client = Client(loop, asleep_ms=0.03, awake_ms=0.029)
+    client.ask(2 * SAMPLE)
     loop.run_soon()
-    return bool(loop.soon)
+    loop.time.advance(DECISION_MS)
+    client.gaps_ms = (ASLEEP_MS, AWAKE_MS)
+    assert client.ask(SAMPLE + 1) == 0
+    assert client.ask(1000) == 1000
 
 
-def test_the_loop_turns_until_the_window_has_passed(loop: ManualLoop, wakefulness: Wakefulness) -> None:
-    wakefulness.stay(loop.time.monotonic_ms())
-    assert turn(loop, 0.1)
-    assert not turn(loop, 0.1)
+def test_so_is_sleeping(loop: ManualLoop) -> None:
+    client = Client(loop)
+    client.ask(2 * SAMPLE)
+    asked = int(DECISION_MS / AWAKE_MS) + SAMPLE + 10
+    assert asked - client.ask(asked) in range(SAMPLE - 1, SAMPLE + 2)
 
 
-def test_another_request_begins_the_window_anew(loop: ManualLoop, wakefulness: Wakefulness) -> None:
-    wakefulness.stay(loop.time.monotonic_ms())
-    assert turn(loop, 0.1)
-    wakefulness.stay(loop.time.monotonic_ms())
-    assert len(loop.soon) == 1
-    assert turn(loop, 0.1)
-    assert not turn(loop, 0.1)
+def test_the_loop_sleeps_when_the_window_has_passed(loop: ManualLoop) -> None:
+    client = Client(loop)
+    client.ask(2 * SAMPLE)
+    loop.time.advance(0.1)
+    loop.run_soon()
+    assert client.is_awake
+    loop.time.advance(0.1)
+    loop.run_soon()
+    assert not client.is_awake
+    client.ask()
+    assert client.is_awake
 
 
-def keeps_awake(loop: ManualLoop, wakefulness: Wakefulness) -> bool:
-    """Whether the loop does not sleep when asked not to, now."""
-    wakefulness.stay(loop.time.monotonic_ms())
-    return bool(loop.soon)
-
-
-@pytest.mark.parametrize("milliseconds", [0.2, PREEMPTED_MS * 1.5])
-def test_after_a_window_in_vain_the_loop_sleeps_ever_longer(
-    loop: ManualLoop, wakefulness: Wakefulness, milliseconds: float
-) -> None:
-    rest_ms = FIRST_REST_MS
-    for _ in range(12):
-        assert keeps_awake(loop, wakefulness)
-        assert not turn(loop, milliseconds)
-        loop.time.advance(rest_ms * 0.9)
-        assert not keeps_awake(loop, wakefulness)
-        loop.time.advance(rest_ms * 0.11)
-        rest_ms = min(rest_ms * 2, MOST_REST_MS)
-
-
-def test_a_loop_that_had_many_requests_in_time_need_not_rest(loop: ManualLoop, wakefulness: Wakefulness) -> None:
-    for _ in range(3):
-        for _ in range(PAYING_REQUESTS + 1):
-            assert keeps_awake(loop, wakefulness)
-            assert turn(loop, 0.1)
-        assert not turn(loop, 0.1)
-    assert keeps_awake(loop, wakefulness)
-
-
-def test_so_it_does_when_others_had_the_processor(loop: ManualLoop, wakefulness: Wakefulness) -> None:
-    wakefulness.stay(loop.time.monotonic_ms())
-    assert turn(loop, 0.1)
+@pytest.mark.parametrize("requests", [SAMPLE + 5, 2 * SAMPLE + 5])
+def test_a_loop_that_lost_its_processor_sleeps_until_the_next_trial(loop: ManualLoop, requests: int) -> None:
+    client = Client(loop)
+    client.ask(requests)
     loop.time.advance(PREEMPTED_MS * 1.5)
-    wakefulness.stay(loop.time.monotonic_ms())  # its request was found by the poll before the turn
+    client.wakefulness.asked_again(loop.time.monotonic_ms(), 0.1)  # found by the poll before the turn
     loop.run_soon()
-    assert not loop.soon
+    assert client.ask(1000) == 0
+    loop.time.advance(DECISION_MS)
+    client.ask(SAMPLE + 1)
+    assert client.ask(100) == 100
