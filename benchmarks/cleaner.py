@@ -194,7 +194,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = arguments(words)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.latency:
-        title, body = "Produce beside the cleaner", latency_table(measure_latency(options.directory))
+        title, body = "Produce beside the cleaner", latency_table(measure_latency(options.directory, options.rounds))
     else:
         title = "The cleaner"
         body = cleaner_table([measure(DATA_SETS[name], options) for name in options.names or DEFAULT])

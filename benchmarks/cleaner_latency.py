@@ -1,4 +1,9 @@
-"""Single-record produce requests, one after the other, timed: what a client feels of a cleaning round."""
+"""Single-record produce requests, one after the other, timed: what a client feels of a cleaning round.
+
+Rounds are asked for over HTTP from this process: a command of its own would take a processor to start. Several rounds,
+each over a log of its own, with quiet phases before and after. The control is other processes that only compute: what
+two busy processors do to the same requests without a cleaner.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +26,7 @@ from typing import Self
 from benchmarks.cleaner_data import CONFIG, DATA_SETS, DataSet, make, place
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.record_batch import Record, build_batch
+from tidelog.commands.compaction import ask
 
 _LENGTH = struct.Struct(">i")
 VERSION = 3
@@ -27,9 +35,23 @@ ASIDE = "aside"
 
 
 def clean_and_wait(bootstrap: str, topic: str) -> None:
-    """``tidelog compaction run TOPIC --wait``."""
-    words = ["compaction", "run", topic, "--wait", "--bootstrap", bootstrap]
-    subprocess.run([sys.executable, "-m", "tidelog.cli", *words], check=True, capture_output=True)
+    """``tidelog compaction run TOPIC --wait``, in this process."""
+    status, answer = ask(bootstrap, "POST", f"/compaction/{topic}")
+    if status != HTTPStatus.OK or any("error" in entry for entry in answer):
+        raise RuntimeError(f"cleaning {topic}: {status} {answer}")
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """So many processes that compute and do nothing else."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        time.sleep(0.5)
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 @contextmanager
@@ -47,33 +69,44 @@ def broker_with(data_sets: list[DataSet], directory: Path) -> Iterator[str]:
         for created in admin.create_topics(topics).values():
             created.result()
     for data in data_sets:
-        place(make(data, directory / "data"), broker.data_directory / f"{data.name}-0")
+        made = make(data if data is SMALL else DATA_SETS["first"], directory / "data")
+        place(made, broker.data_directory / f"{data.name}-0")
     with TidelogProcess(directory / "broker", port=broker.port) as again:
         yield again.bootstrap
 
 
-def measure_latency(directory: Path) -> dict[str, list[float]]:
-    """Round trips in µs: alone, while kernels are loaded, beside a round, and into the very partition it cleans."""
+def measure_latency(directory: Path, rounds: int) -> dict[str, list[float]]:
+    """Round trips in µs: alone, beside busy processes, while kernels are loaded, beside rounds, and into the very
+    partitions they clean."""
     first = DATA_SETS["first"]
-    twin = replace(first, name="first-twin")
-    with (
-        broker_with([SMALL, first, twin], directory) as bootstrap,
-        Producer(bootstrap, ASIDE) as aside,
-        Producer(bootstrap, twin.name) as inside,
-    ):
-        for data in (SMALL, first):  # a record behind what was put there, or the high watermark stays before it
+    make(first, directory / "data")
+    logs = [replace(first, name=f"first-{number}") for number in range(2 * rounds)]
+    with broker_with([SMALL, *logs], directory) as bootstrap, Producer(bootstrap, ASIDE) as aside:
+        for data in (SMALL, *logs):  # a record behind what was put there, or the high watermark stays before it
             with Producer(bootstrap, data.name) as once:
                 once.once()
         aside.run_for(1.0)
-        inside.run_for(1.0)
-        return {
-            "alone": aside.run_for(4.0),
-            "while kernels are compiled and loaded": aside.run_while(lambda: clean_and_wait(bootstrap, SMALL.name)),
-            "alone again": aside.run_for(4.0),
-            "beside a round": aside.run_while(lambda: clean_and_wait(bootstrap, first.name)),
-            "into the partition being cleaned": inside.run_while(lambda: clean_and_wait(bootstrap, twin.name)),
-            "alone at the end": aside.run_for(4.0),
-        }
+        phases = {"alone": aside.run_for(4.0)}
+        for count in (1, 2):
+            with busy_processes(count):
+                phases[f"beside {count} busy process{'es' * (count > 1)}"] = aside.run_for(3.0)
+        loading = aside.run_while(lambda: clean_and_wait(bootstrap, SMALL.name))
+        phases["while kernels are compiled and loaded"] = loading
+        return phases | measure_rounds(bootstrap, aside, [data.name for data in logs])
+
+
+def measure_rounds(bootstrap: str, aside: Producer, topics: list[str]) -> dict[str, list[float]]:
+    """Round trips beside a round over each topic in turn: every other one into the topic itself."""
+    again, beside, inside = aside.run_for(2.0), [], []
+    for number, topic in enumerate(topics):
+        clean = partial(clean_and_wait, bootstrap, topic)
+        if number % 2:
+            with Producer(bootstrap, topic) as into:
+                inside += into.run_while(clean)
+        else:
+            beside += aside.run_while(clean)
+        again += aside.run_for(1.0)
+    return {"alone again": again, "beside a round": beside, "into the partition being cleaned": inside}
 
 
 class Producer:

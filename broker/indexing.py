@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from log.background import give_way
 from log.find.engine import ENGINE
 from log.find.rows import Rows
 from log.indexer import STEP_BYTES, LogIndexer
@@ -165,6 +166,7 @@ class Indexing:
     # ---- indexer thread
 
     def _run(self) -> None:
+        give_way()
         wait_s = SHORTEST_WAIT_S
         while not self._stopping:
             worked = self._round()

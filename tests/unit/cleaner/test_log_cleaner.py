@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +18,7 @@ from cleaner.config import CLEANER_CONFIG_DEF, CleanerConfig
 from cleaner.engine import Engine, ReferenceEngine
 from cleaner.log_cleaner import CleaningUnavailableError, LogCleaner
 from cleaner.throttle import Throttle
+from log.background import NICENESS
 from log.file_system import OsFileSystem
 from log.time import ManualTime, SystemTime
 from log.topic_partition import TopicPartition
@@ -55,6 +59,22 @@ def test_request_cleans_what_was_written_before_it(tmp_path: Path) -> None:
     assert (status.state, status.first_dirty_offset, status.last_round) == (CleaningState.IDLE, 2, report)
     assert cleaner.counters.rounds == 1
     assert cleaner.counters.records_dropped == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
+def test_threads_give_way_to_those_that_answer_requests(tmp_path: Path) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    seen: list[int] = []
+
+    def load(_large: bool) -> Engine:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return ReferenceEngine()
+
+    with running([filled(tmp_path)], load_engine=load) as cleaner:
+        cleaner.request_clean(PARTITION).result(WAIT_S)
+
+    assert seen == [max(before, NICENESS)]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_dry_run_removes_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""Threads that give way to those that answer requests.
+
+Linux gives every thread a nice value of its own. A thread of NICENESS loses its processor to the event loop as soon as
+that one wakes up; on processors that nobody else wants it is as fast as before. The value is a bargain: a background
+thread that loses its processor while it holds the interpreter lock keeps the loop waiting, the longer the lower its
+share is, so it is not the lowest there is (docs/cleaner.md has the figures).
+
+A priority that was lowered cannot be raised again without a privilege, and threads inherit it from the thread that
+starts them. So this is for threads of their own kind, never for a pool's that serve requests too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+
+logger = logging.getLogger(__name__)
+
+NICENESS = 10
+
+
+def give_way() -> None:
+    """Lower the priority of the calling thread for good, where the system has one for each thread (Linux)."""
+    if sys.platform != "linux":
+        return
+    thread = threading.get_native_id()
+    try:
+        if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:
+            os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
+    except OSError as error:  # a sandbox that forbids it: everything works, only slower to answer beside it
+        logger.info("%s keeps its priority: %s", threading.current_thread().name, error)
