@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from log.time import Time
+from protocol.errors import KafkaStorageError
 
 BUSY_TIMEOUT_S = 5.0
 TOMBSTONES_KEPT = 10_000
@@ -50,7 +51,7 @@ SELECT key, value, mod_revision FROM kv WHERE mod_revision > ? AND key >= ? AND 
 """
 
 
-class MetadataStoreError(Exception):
+class MetadataStoreError(KafkaStorageError):
     """The store cannot be opened or written: the message names the file and the reason."""
 
 

@@ -21,6 +21,7 @@ from broker.metadata_store import (
     prefix_end,
 )
 from log.time import ManualTime
+from protocol.errors import KafkaStorageError, code_for_exception
 
 
 @pytest.fixture
@@ -295,3 +296,7 @@ def test_a_store_that_cannot_be_written_says_so(store: SqliteMetadataStore, path
 
 def test_prefix_end_is_the_next_text() -> None:
     assert prefix_end("/topics/") == "/topics0"
+
+
+def test_a_store_that_cannot_be_written_is_a_storage_error_to_clients() -> None:
+    assert code_for_exception(MetadataStoreError("database or disk is full")) == KafkaStorageError.code
