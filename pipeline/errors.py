@@ -1,9 +1,18 @@
 """What the pipeline raises: one clear line each, naming the thing, its value and what was expected.
 
-Every error can be pickled: executors raise them, the driver shows them.
+Every error can be pickled: executors raise them, the driver shows them. Spark prints the Python traceback around the
+message, so what Spark calls is ``plain``: the error leaves it without the frames of ours in which it arose, which say
+nothing to a user who mistyped an option.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Iterator
+from typing import ParamSpec, TypeVar
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
 class PipelineError(Exception):
@@ -49,3 +58,29 @@ class CorruptBatchError(PipelineError):
 
     def __str__(self) -> str:
         return f"{self.file}: corrupt batch at byte {self.position} (offset {self.offset}): {self.why}"
+
+
+def plain(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """The function, whose PipelineErrors come without frames and causes. Any other exception keeps them."""
+
+    @functools.wraps(function)
+    def called(*args: _Given.args, **named: _Given.kwargs) -> _Result:
+        try:
+            return function(*args, **named)
+        except PipelineError as error:
+            raise error.with_traceback(None) from None
+
+    return called
+
+
+def plain_rows(function: Callable[_Given, Iterator[_Result]]) -> Callable[_Given, Generator[_Result]]:
+    """The same for a generator function."""
+
+    @functools.wraps(function)
+    def called(*args: _Given.args, **named: _Given.kwargs) -> Generator[_Result]:
+        try:
+            yield from function(*args, **named)
+        except PipelineError as error:
+            raise error.with_traceback(None) from None
+
+    return called

@@ -30,7 +30,7 @@ from pipeline.plan_rows import AbortedTransaction
 from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
 from pipeline.selection import PartitionDirectory
 from pipeline.sparse_index import offset_index
-from protocol.errors import UnsupportedVersionError
+from protocol.errors import UnsupportedVersionError, error_for_code
 from protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -137,16 +137,24 @@ def broker_bounds(
         for topic, numbers in by_topic.items()
     ]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=int(read_committed), topics=topics)
-    try:
-        with Client(bootstrap.split(",")[0].strip()) as client:
-            response = client.call(request, ListOffsetsResponse)
-    except (ClientError, UnsupportedVersionError) as error:
-        raise PipelineError(f"kafka.bootstrap.servers={bootstrap}: {error}") from error
     ends: PartitionOffsets = {}
-    for answered in response.topics:
+    for answered in _ask_any(bootstrap, request).topics:
         for partition in answered.partitions:
             if partition.error_code:
                 name = f"{answered.name}-{partition.partition_index}"
-                raise PipelineError(f"{bootstrap} gave error {partition.error_code} for the end of {name}")
+                why = error_for_code(partition.error_code).default_message
+                raise PipelineError(f"kafka.bootstrap.servers={bootstrap}: end of {name}: {why}")
             ends.setdefault(answered.name, {})[partition.partition_index] = partition.offset
     return ends
+
+
+def _ask_any(bootstrap: str, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """The answer of the first server that gives one. Raises PipelineError."""
+    failure: Exception = ClientError("expected HOST:PORT")
+    for server in filter(None, map(str.strip, bootstrap.split(","))):
+        try:
+            with Client(server) as client:
+                return client.call(request, ListOffsetsResponse)
+        except (ClientError, UnsupportedVersionError) as error:
+            failure = error
+    raise PipelineError(f"kafka.bootstrap.servers={bootstrap}: {failure}") from failure

@@ -39,8 +39,14 @@ _WITHOUT_EFFECT = (
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix",
     "kafka.group.id", "kafka.client.id", "kafka.max.poll.records", "kafka.fetch.min.bytes", "kafka.fetch.max.bytes",
     "kafka.fetch.max.wait.ms", "kafka.max.partition.fetch.bytes", "kafka.receive.buffer.bytes",
-    "kafka.request.timeout.ms", "kafka.session.timeout.ms", "kafka.default.api.timeout.ms",
+    "kafka.request.timeout.ms", "kafka.session.timeout.ms", "kafka.default.api.timeout.ms", "kafka.check.crcs",
+    "kafka.heartbeat.interval.ms", "kafka.max.poll.interval.ms", "kafka.metadata.max.age.ms", "kafka.client.rack",
+    "kafka.connections.max.idle.ms", "kafka.reconnect.backoff.ms", "kafka.reconnect.backoff.max.ms",
+    "kafka.retry.backoff.ms", "kafka.retry.backoff.max.ms", "kafka.send.buffer.bytes", "kafka.client.dns.lookup",
+    "kafka.socket.connection.setup.timeout.ms", "kafka.socket.connection.setup.timeout.max.ms",
+    "kafka.allow.auto.create.topics",
 )  # fmt: skip
+_SECURITY = "kafka.security.protocol"
 _STRATEGIES = ("subscribe", "assign", "subscribePattern")
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
@@ -112,7 +118,9 @@ class SourceOptions:
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
     """Check and parse the options of a batch read, or of a stream. Raises OptionError."""
     known = (*_COMMON, *(_STREAM if streaming else _BATCH))
-    given = checked_names(options, (*known, *_WITHOUT_EFFECT), refused=_BATCH if streaming else _STREAM)
+    given = checked_names(options, (*known, *_WITHOUT_EFFECT, _SECURITY), refused=_BATCH if streaming else _STREAM)
+    if given.get(_SECURITY, "plaintext").lower() != "plaintext":
+        raise OptionError(f"{_SECURITY}={given[_SECURITY]}: expected PLAINTEXT, this source knows nothing else")
     bounds = _Bounds(given, streaming)
     _check_columns(given)
     columns = given.get("columns")
@@ -207,13 +215,22 @@ def _duration(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
-    paths = tuple(path.strip() for path in given.get("path", "").split(",") if path.strip())
+    paths = tuple(_local(path.strip()) for path in given.get("path", "").split(",") if path.strip())
     if not paths:
         raise OptionError(
-            "option path is missing: expected the data directories (log.dirs), comma separated; "
-            "Spark passes no options of a table made by CREATE TABLE to its reader: make it a TEMPORARY VIEW"
+            "option path is missing: expected the data directories (log.dirs), comma separated "
+            "(of CREATE TABLE, options come through only where the statement names no columns)"
         )
     return paths
+
+
+def _local(path: str) -> str:
+    """A path, or that of an address such as ``file:/data``, as which Spark keeps the place of a table."""
+    if path.startswith("file:"):
+        path = "/" + path.removeprefix("file:").lstrip("/")
+    if "://" in path:
+        raise OptionError(f"path {path}: expected a directory that is mounted where the driver and the executors run")
+    return path
 
 
 def _choice(given: Mapping[str, str]) -> TopicChoice:

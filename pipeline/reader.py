@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from pipeline.columns import Columns
 from pipeline.decode import Isolation, ReadOptions, read_slice
+from pipeline.errors import plain, plain_rows
 from pipeline.filters import PushedFilters, push
 from pipeline.options import SourceOptions
 from pipeline.plan import ReadRequest, RowFilter, SegmentSlice, group, plan
@@ -49,11 +50,13 @@ class TidelogReader(DataSourceReader):
             row_filter=self.pushed.rows,
         )
 
+    @plain
     def partitions(self) -> list[InputPartition]:
         """Plan the query, in the driver. Raises PipelineError."""
         request = self.request()
         return [SlicePartition(slices) for slices in group(plan(request), request)]
 
+    @plain_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one task as ``pyarrow.RecordBatch``es. Raises PipelineError."""
         if not isinstance(partition, SlicePartition):  # Spark makes one partition of an empty plan

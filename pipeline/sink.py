@@ -24,7 +24,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pipeline.errors import OptionError, PipelineError
+from pipeline.errors import OptionError, PipelineError, plain
 from pipeline.sink_options import SinkOptions, parse_sink_options
 from pipeline.staging import StagedFile, TaskIdentity, begin_run, end_run, remove_files, remove_published
 
@@ -67,10 +67,12 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         """``overwrite`` is output mode complete, which a log cannot follow: rows are appended. Raises OptionError."""
         self._tasks = _TaskWriter(options, schema, streaming=True)
 
+    @plain
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; runs in an executor. Raises PipelineError."""
         return self._tasks.stage(iterator, _stream_task())
 
+    @plain
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the batch, unless it is already; runs in the driver. Raises PublishError, StagingError."""
         staged = _staged(messages)
@@ -93,12 +95,14 @@ class TidelogBatchWriter(DataSourceArrowWriter):
         self._writer = self._tasks.options.application or str(uuid.uuid4())
         self._run = begin_run(self._tasks.options.staging, self._writer, self._tasks.options.version)
 
+    @plain
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; runs in an executor. Raises PipelineError."""
         context = _context()
         version, partition, attempt = self._tasks.options.version, context.partitionId(), context.attemptNumber()
         return self._tasks.stage(iterator, TaskIdentity(self._writer, version, partition, attempt, self._run))
 
+    @plain
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish; runs in the driver. Raises PublishError, StagingError."""
         options = self._tasks.options

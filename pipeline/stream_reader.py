@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from pipeline.columns import Columns
-from pipeline.errors import DataLossError
+from pipeline.errors import DataLossError, PipelineError, plain
 from pipeline.log_watch import LogWatch, Partition
 from pipeline.offset_json import PartitionOffsets
 from pipeline.options import SourceOptions
@@ -60,6 +60,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: PartitionOffsets | None = None
         self._latest: StreamOffset | None = None
 
+    @plain
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins. Raises PipelineError."""
         partitions = self._watch.partitions()
@@ -71,10 +72,12 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The limit of the options."""
         return self._limits.default()
 
+    @plain
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """From now on nothing beyond what is there now is read."""
         self._target = _offsets({p.directory: p.end for p in self._watch.partitions()})
 
+    @plain
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the next batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
         position = StreamOffset.from_json(start)
@@ -95,6 +98,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends that the last trigger saw, for the query's progress."""
         return None if self._latest is None else self._latest.to_json()
 
+    @plain
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """The slices of a batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
@@ -117,11 +121,13 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The records of one task as ``pyarrow.RecordBatch``es; runs in an executor. Raises PipelineError."""
         return self._batch.read(partition)
 
+    @plain
     def commit(self, end: Mapping[str, Any]) -> None:
         """Records below ``end`` are processed. Raises PipelineError when ``commitGroup`` is refused."""
         self._progress.reached(StreamOffset.from_json(end).offsets)
         self._progress.commit()
 
+    @plain
     def stop(self) -> None:
         """Commit what the last ``commit`` did not know of. Raises PipelineError when ``commitGroup`` is refused."""
         self._progress.commit()
@@ -165,6 +171,29 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{what} (failOnDataLoss=false would go on)")
         logger.warning("data loss: %s", what)
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Stands for a reader whose options are wrong: whatever Spark asks first raises their error."""
+
+    def __init__(self, error: PipelineError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Raises the error."""
+        raise self._error.with_traceback(None) from None
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Raises the error."""
+        raise self._error.with_traceback(None) from None
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """Raises the error."""
+        raise self._error.with_traceback(None) from None
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raises the error."""
+        raise self._error.with_traceback(None) from None
 
 
 def _begin(position: StreamOffset, partition: Partition) -> int:

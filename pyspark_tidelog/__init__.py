@@ -5,11 +5,13 @@ The code lives in ``pipeline``; each part is imported when Spark asks for it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
 from pipeline.columns import Columns
+from pipeline.errors import PipelineError, plain
 from pipeline.options import parse_options
 
 if TYPE_CHECKING:
@@ -32,40 +34,61 @@ class DefaultSource(DataSource):
         """The format's name."""
         return "tidelog"
 
-    def schema(self) -> str:
+    @plain
+    def schema(self) -> StructType | str:
         """The columns of Spark's Kafka source, or those of the option ``columns``. Raises OptionError."""
-        names = {name.lower() for name in self.options}
-        columns = self.options.get("columns")
-        if columns is not None:
-            return Columns(tuple(name.strip() for name in columns.split(","))).ddl()
-        has_headers = "includeheaders" in names and self.options.get("includeheaders", "").lower() == "true"
-        return Columns.all(headers=has_headers).ddl()
+        from pipeline.table_options import options_of_statement, schema_with_options
 
+        of_table = options_of_statement(self.options)
+        if of_table is None:
+            return _columns_asked_for(self.options).ddl()
+        return schema_with_options(_columns_asked_for(of_table), of_table)
+
+    @plain
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader of these columns. Raises OptionError."""
         from pipeline.reader import FilteringReader, TidelogReader
 
-        options = parse_options(self.options)
+        options = parse_options(self._options_with(schema))
         kind = FilteringReader if options.push_filters else TidelogReader
         return kind(options, _columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The stream reader of these columns. Raises OptionError."""
-        from pipeline.stream_reader import TidelogStreamReader
+        """The stream reader of these columns; one that only raises the error of options that are wrong."""
+        from pipeline.stream_reader import RefusedStreamReader, TidelogStreamReader
 
-        return TidelogStreamReader(parse_options(self.options, streaming=True), _columns_of(schema))
+        try:
+            options = parse_options(self._options_with(schema), streaming=True)
+            return TidelogStreamReader(options, _columns_of(schema))
+        except PipelineError as error:  # Spark 4.2 hides what is raised here behind an UnboundLocalError of its own
+            return RefusedStreamReader(error)
 
+    @plain
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The batch sink. Raises OptionError."""
         from pipeline.sink import TidelogBatchWriter
 
         return TidelogBatchWriter(self.options, schema, overwrite)
 
+    @plain
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """The streaming sink. Raises OptionError."""
         from pipeline.sink import TidelogStreamWriter
 
         return TidelogStreamWriter(self.options, schema, overwrite)
+
+    def _options_with(self, schema: StructType) -> Mapping[str, str]:
+        """The options, and under them those of the table that the schema comes from."""
+        from pipeline.table_options import options_of_table
+
+        return options_of_table(schema, self.options)
+
+
+def _columns_asked_for(options: Mapping[str, str]) -> Columns:
+    given = {name.lower(): value for name, value in options.items()}
+    if "columns" in given:
+        return Columns(tuple(name.strip() for name in given["columns"].split(",")))
+    return Columns.all(headers=given.get("includeheaders", "").lower() == "true")
 
 
 def _columns_of(schema: StructType) -> Columns:

@@ -80,6 +80,8 @@ class TestPrecedence:
         ({"assign": "[1]"}, "assign=[1]: expected JSON such as"),
         ({"subscribePattern": "("}, "subscribePattern=(: expected a regular expression"),
         ({"subscribe": "a", "path": " "}, "option path is missing"),
+        ({"subscribe": "a", "path": "s3a://b/c"}, "path s3a://b/c: expected a directory that is mounted"),
+        ({"subscribe": "a", "kafka.security.protocol": "SSL"}, "kafka.security.protocol=SSL: expected PLAINTEXT"),
         ({"subscribe": "a", "failOnDataLoss": "no"}, "failOnDataLoss=no: expected true or false"),
         ({"subscribe": "a", "minPartitions": "0"}, "minPartitions=0: expected a whole number from 1 on"),
         ({"subscribe": "a", "bytesPerTask": "1x"}, "bytesPerTask=1x: expected a size"),
@@ -140,3 +142,16 @@ def test_errors_travel_from_executors() -> None:
     for error in (CorruptBatchError("/d/t-0/0.log", 7, 3, "why"), DataLossError("gone"), OptionError("x")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        ("/a, /b", ("/a", "/b")),
+        ("file:/a,/b", ("/a", "/b")),
+        ("file:///a/b", ("/a/b",)),
+        ("data", ("data",)),
+    ],
+)
+def test_paths_and_their_addresses(given: str, paths: tuple[str, ...]) -> None:
+    assert parse_options({"path": given, "subscribe": "t"}).paths == paths

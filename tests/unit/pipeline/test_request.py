@@ -165,6 +165,8 @@ class TestBounds:
         data.log("t")
         with pytest.raises(PipelineError, match=r"kafka.bootstrap.servers=127.0.0.1:1: cannot connect"):
             broker_bounds("127.0.0.1:1", [request_directory(data)])
+        with pytest.raises(PipelineError, match=r"kafka.bootstrap.servers=, : expected HOST:PORT"):
+            broker_bounds(", ", [request_directory(data)])
 
 
 def request_directory(data: DataDirectory, topic: str = "t") -> Any:
