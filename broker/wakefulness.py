@@ -12,8 +12,8 @@ behind it. So it is tried out, with the gaps from request to request::
 
     asleep for SAMPLE gaps -> awake for SAMPLE gaps -> whichever is better for DECISION_MS -> again
 
-Awake is better when its median is below WORTH of the other; a turn that comes PREEMPTED_MS after the one before ends it
-until the next trial.
+Awake is better when its median is below WORTH of the other; a turn that comes PREEMPTED_MS after the last ends it,
+and the next trial begins RETRY_MS later.
 
 Invariants: the loop sleeps when no request came for ``window_ms``; a window of 0 switches all this off. A gap begins
 with the request before, not with its answer: a consumer that waits at the end of a log asks again at once after each
@@ -30,6 +30,7 @@ QUICK_REQUESTS = 8
 SAMPLE = 64
 WORTH = 0.75
 DECISION_MS = 1_000.0
+RETRY_MS = 100.0
 PREEMPTED_MS = 0.5
 """Turns come 2 µs apart, or as far as a request takes; further only when others had the processor."""
 
@@ -84,20 +85,18 @@ class Wakefulness:
     def _judge(self, now_ms: float, median_ms: float) -> None:
         """A trial has ended."""
         if self._is_better:  # it was the one awake
-            self._decide(now_ms, is_better=median_ms < WORTH * self._asleep_gap_ms)
+            self._gaps, self._is_better = None, median_ms < WORTH * self._asleep_gap_ms
+            self._decided_until_ms = now_ms + DECISION_MS
         else:
             self._asleep_gap_ms = median_ms
             self._gaps, self._is_better = [], True
-
-    def _decide(self, now_ms: float, *, is_better: bool) -> None:
-        self._gaps, self._is_better = None, is_better
-        self._decided_until_ms = now_ms + DECISION_MS
 
     def _turn(self) -> None:
         now, last = self._monotonic_ms(), self._turned_ms
         self._turned_ms = now
         if now - last > PREEMPTED_MS:
-            self._decide(now, is_better=False)
+            self._gaps, self._is_better = None, False
+            self._decided_until_ms = now + RETRY_MS
         if now < self._until_ms and self._is_better:
             self._call_soon(self._turn)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wakefulness import DECISION_MS, PREEMPTED_MS, SAMPLE, Wakefulness
+from broker.wakefulness import DECISION_MS, PREEMPTED_MS, RETRY_MS, SAMPLE, Wakefulness
 from tests.unit.broker.manual_loop import ManualLoop
 
 WINDOW_MS = 0.15
@@ -91,7 +91,7 @@ def test_a_loop_that_lost_its_processor_sleeps_until_the_next_trial(loop: Manual
     loop.time.advance(PREEMPTED_MS * 1.5)
     client.wakefulness.asked_again(loop.time.monotonic_ms(), 0.1)  # found by the poll before the turn
     loop.run_soon()
-    assert client.ask(1000) == 0
-    loop.time.advance(DECISION_MS)
+    assert client.ask(100) == 0
+    loop.time.advance(RETRY_MS)
     client.ask(SAMPLE + 1)
     assert client.ask(100) == 100
