@@ -172,7 +172,7 @@ class BrokerConfig:
         if without_effect:
             logger.info("configuration keys without effect here: %s", ", ".join(sorted(without_effect)))
         for key in self.unknown_keys:
-            logger.warning("unknown configuration key %s, ignored", key)
+            logger.warning("unknown configuration key %s, ignored%s", key, _nearest(key))
 
     def _node_id(self) -> int:
         if "node.id" not in self.static_texts and self.get_int("broker.id") >= 0:
@@ -304,3 +304,11 @@ def parse_texts(given: Mapping[str, str]) -> dict[str, Any]:
 def known_texts(texts: Mapping[str, str]) -> dict[str, str]:
     """Only the keys that a table declares."""
     return {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEF.keys}
+
+
+def _nearest(key: str) -> str:
+    """The key that may have been meant."""
+    import difflib  # costs a start without mistakes nothing
+
+    close = difflib.get_close_matches(key, [known.name for known in BROKER_CONFIG_DEF], n=1, cutoff=0.8)
+    return f"; the nearest is {close[0]}" if close else ""
