@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 #: Bytes to recover before kernels are worth loading. Per CPU second the plain walk does 280 MB at 1 KB a batch (180
-#: when idempotent) and 1,650 MB at 16 KB, kernels 4,700 MB of any: a quarter of a gigabyte takes it 0.2 to 1.5 s.
-LOAD_AFTER_BYTES = 256 * 1024 * 1024
+#: when idempotent) and 1,650 MB at 16 KB, kernels 4,700 MB of any: so many take it 0.04 to 0.4 s, loading 0.05.
+LOAD_AFTER_BYTES = 64 * 1024 * 1024
 
 
 class ScanEngine:

@@ -241,14 +241,17 @@ def test_kernels_are_asked_for_only_when_it_is_worth_it(monkeypatch: pytest.Monk
 
 SCRIPT = """
 import sys
+import threading
 from pathlib import Path
 from log.records.scan_engine import SCAN
 from tests.support.logs import LogBench
 
 SCAN.load_after_bytes = 0
 SCAN.expect_bytes(1)
-while SCAN.kernels is None:
-    assert any(thread.name == "load recovery" for thread in __import__("threading").enumerate()), "not loaded"
+for thread in threading.enumerate():
+    if thread.name == "load recovery":
+        thread.join()
+assert SCAN.kernels is not None
 log = LogBench(sys.argv[1]).open()
 assert log.log_end_offset == int(sys.argv[2])
 print(*sorted({"numpy", "numba", "llvmlite"} & set(sys.modules)))
