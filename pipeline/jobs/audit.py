@@ -34,7 +34,7 @@ from pipeline.jobs.errors import JobError
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
 from pipeline.jobs.source import LogSource
-from pipeline.request import Partition
+from pipeline.log_watch import Partition
 from pipeline.segment_files import list_segments
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from pipeline.errors import TopicRecreatedError
 from pipeline.export_manifest import DATA, ExportTable, Manifest, PartitionState, id_text
 from pipeline.jobs.errors import BadRequestError
 from pipeline.jobs.source import LogSource
+from pipeline.log_watch import Partition
 from pipeline.plan import OffsetRange, ReadRequest, plan_range
-from pipeline.request import Partition
 from pipeline.selection import PartitionDirectory
 
 if TYPE_CHECKING:

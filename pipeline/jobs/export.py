@@ -40,8 +40,8 @@ from pipeline.jobs.errors import JobError
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
 from pipeline.jobs.source import LogSource
+from pipeline.log_watch import Partition
 from pipeline.plan import OffsetRange, ReadRequest, plan_range
-from pipeline.request import Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

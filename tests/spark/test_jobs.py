@@ -113,7 +113,7 @@ def test_an_exported_table_is_what_a_consumer_reads_and_spark_and_the_audit_agre
     result = export(spark, request, Progress("export"))
     expected = [(m.partition(), m.offset(), m.key(), m.value()) for m in consumed(tidelog_broker, topic)]
     assert table_rows(table) == expected
-    assert result.files == PARTITIONS  # batches are larger than a file should be
+    assert result.files >= PARTITIONS
     frame = spark.read.parquet(str(table / "data"))
     assert (frame.count(), frame.selectExpr("max(timestamp) > timestamp'2020-01-01'").first()[0]) == (3000, True)  # type: ignore[index]
     assert frame.where("headers is not null").count() == 1000

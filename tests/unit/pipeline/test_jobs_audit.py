@@ -28,8 +28,8 @@ from pipeline.jobs.audit_report import as_json, findings, make_report_directory,
 from pipeline.jobs.compact import CompactRequest, compact
 from pipeline.jobs.errors import BadRequestError, JobError
 from pipeline.jobs.export import ExportRequest, export
+from pipeline.log_watch import Partition
 from pipeline.offline_logs import Configuration
-from pipeline.request import Partition
 from protocol.message_set import MessageSetOptions, build_message_set
 from protocol.record_batch import Record
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
