@@ -37,10 +37,10 @@ def test_what_re2_does_not_know_is_refused(pattern: str) -> None:
 
 
 def test_no_pattern_takes_long() -> None:
-    """Engines that try one way after the other take 2^40 steps for this."""
+    """Engines that try one way after the other take 2^40 steps for this. The first pattern imports the package, too."""
     began = time.process_time()
     assert matching_topics("(a+)+b", ["a" * 249]) == ()
-    assert time.process_time() - began < 0.1
+    assert time.process_time() - began < 5
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
