@@ -131,6 +131,10 @@ def partition_samples(statuses: Iterable[PartitionStatus]) -> Iterable[Sample]:
             values |= {
                 "last_round_timestamp_ms": status.last_round.finished_ms,
                 "last_round_duration_ms": status.last_round.duration_ms,
+                "last_round_bytes_before": status.last_round.bytes_before,
+                "last_round_bytes_after": status.last_round.bytes_after,
+                "last_round_records_before": status.last_round.records_before,
+                "last_round_records_after": status.last_round.records_after,
                 "map_utilization": status.last_round.map_utilization,
                 "collision_rate": status.last_round.collision_rate,
                 "unreadable_batches": status.last_round.unreadable_batches,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -64,7 +65,8 @@ def test_run_waits_and_tells_what_went(broker: TidelogProcess, capsys: pytest.Ca
     assert all(entry["state"] == "idle" and entry["dirty_bytes"] == 0 for entry in partitions)
 
     assert main(["compaction", "status", "--bootstrap", broker.bootstrap]) == 0
-    assert f"{TOPIC}-1 " in capsys.readouterr().out
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{TOPIC}-1 "))
+    assert re.search(r" \d+ s ago: \d+ -> \d+ bytes, \d+ -> \d+ records in \d+ ms, map \d\.\d% full, collisions ", line)
 
 
 def test_run_without_waiting_comes_back_at_once(broker: TidelogProcess, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,11 +88,13 @@ def test_unknown_topic_and_absent_broker_are_one_line(
 def test_health_readiness_and_metrics_are_served(broker: TidelogProcess) -> None:
     assert get(broker, "/healthz") == (200, "ok\n")
     assert get(broker, "/readyz") == (200, "ok\n")
+    assert main(["compaction", "run", TOPIC, "--wait", "--bootstrap", broker.bootstrap]) == 0
     status, text = get(broker, "/metrics")
 
     assert status == 200
     assert "# TYPE kafka_log_logcleaner_rounds_total counter" in text
     assert f'kafka_log_logcleaner_partition_dirty_bytes{{topic="{TOPIC}",partition="0"}}' in text
+    assert f'kafka_log_logcleaner_partition_last_round_records_after{{topic="{TOPIC}",partition="0"}}' in text
     page = parse(text)
     assert page.value("kafka_server_topicmetrics_bytesin_total", topic=TOPIC) > 1000
     assert page.value("kafka_log_log_logendoffset", topic=TOPIC, partition="0") > 0

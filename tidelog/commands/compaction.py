@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from typing import Any
 
 from protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -101,7 +102,12 @@ def status_line(entry: dict[str, Any]) -> str:
     last = entry["last_round"]
     told = "never"
     if last is not None:
-        told = f"{last['bytes_before']} -> {last['bytes_after']} bytes in {last['duration_ms']} ms{unreadable(last)}"
+        ago_s = max(0, time.time() - last["finished_ms"] / 1000)
+        told = (
+            f"{ago_s:.0f} s ago: {last['bytes_before']} -> {last['bytes_after']} bytes, {last['records_before']} -> "
+            f"{last['records_after']} records in {last['duration_ms']} ms, map {last['map_utilization']:.1%} full, "
+            f"collisions {last['collision_rate']:.2f}{unreadable(last)}"
+        )
     if entry["last_error"]:
         told += f"; {entry['last_error']}"
     if entry["retry_in_ms"] is not None:
