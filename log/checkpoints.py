@@ -61,7 +61,12 @@ def encode_lines(lines: Iterable[str]) -> bytes:
 
 
 def decode_lines(data: bytes, path: str, fields: int) -> list[list[str]]:
-    """The fields of each line. Raises CheckpointCorruptError naming file and line."""
+    """The fields of each line; none in an empty file, which Kafka makes where it has nothing to write yet.
+
+    Raises CheckpointCorruptError naming file and line.
+    """
+    if not data:
+        return []
     try:
         lines = data.decode().splitlines()
         version, count = int(lines[0]), int(lines[1])

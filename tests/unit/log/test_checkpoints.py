@@ -9,6 +9,7 @@ import pytest
 from log.checkpoints import (
     CheckpointCorruptError,
     MetaProperties,
+    read_leader_epochs,
     read_meta_properties,
     read_offset_checkpoint,
     read_partition_metadata,
@@ -37,8 +38,15 @@ def test_missing_checkpoint_is_empty(tmp_path: Path) -> None:
     assert read_offset_checkpoint(FILES, str(tmp_path / "none")) == {}
 
 
+def test_a_checkpoint_that_kafka_made_and_has_not_written_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "cleaner-offset-checkpoint"
+    path.touch()
+    assert read_offset_checkpoint(FILES, str(path)) == {}
+    assert read_leader_epochs(FILES, str(path)) == []
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"0\n", b"1\n0\n", b"x\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na b 1\n", b"\xff\n"]
+    "content", [b"\n", b"0\n", b"1\n0\n", b"x\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na b 1\n", b"\xff\n"]
 )
 def test_damaged_checkpoint_is_told(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "checkpoint"
