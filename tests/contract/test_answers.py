@@ -7,30 +7,19 @@ comparable (``tests/support/questions.py``). Where Tidelog means to differ, ``DE
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from protocol.api_keys import ApiKey
-from tests.support.apache_kafka import ApacheKafka
-from tests.support.broker import TidelogProcess
+from tests.support.compared import compared, two_brokers, unexpected
 from tests.support.questions import Broker
 from tests.support.scripts import admin, groups, records, shares, topics, transactions
-from tests.support.scripts.registry import SCRIPTS, Entry, create
+from tests.support.scripts.registry import SCRIPTS, Entry
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
-OVERRIDES = {
-    "auto.create.topics.enable": "false",
-    "offsets.topic.num.partitions": "1",
-    "transaction.state.log.num.partitions": "1",
-}
-AT_ONCE = {"group.consumer.assignment.interval.ms": "0", "group.consumer.min.assignment.interval.ms": "0"}
-"""Tidelog assigns with the heartbeat that makes it necessary; Kafka 4.3 gathers those of a second."""
-WAIT_S = 60.0
 KIPS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "kips.md"
 SCRIPT_MODULES = (admin, groups, records, topics, transactions)
 """Importing them put their scripts into the table."""
@@ -62,68 +51,15 @@ DELIBERATE = {
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Broker]]:
-    directory = tmp_path_factory.mktemp("answers")
-    kafka = ApacheKafka(directory / "kafka", {**OVERRIDES, **AT_ONCE})
-    with kafka as theirs, TidelogProcess(directory / "tidelog", OVERRIDES) as ours:
-        pair = Broker(ours.bootstrap), Broker(theirs.bootstrap)
-        for broker in pair:
-            until_ready(broker)
+    with two_brokers(tmp_path_factory.mktemp("answers"), {}, {}) as pair:
         yield pair
-        for broker in pair:
-            broker.close()
-
-
-def until_ready(broker: Broker) -> None:
-    """Wait until both coordinators answer: their topics are made when first asked for."""
-    for kind in (0, 1):
-        until_answered(broker, "find_coordinator", 3, key="ready", key_type=kind)
-    for transactional_id in ("ready", None):
-        asked = {"transactional_id": transactional_id, "transaction_timeout_ms": 1000}
-        until_answered(broker, "init_producer_id", 3, **asked)
-    partition = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
-    commit = {"group_id": "ready", "topics": [{"name": "none", "partitions": [partition]}]}
-    until_answered(broker, "offset_fetch", 5, group_id="ready", topics=None)
-    broker.ask_quietly("offset_commit", 8, generation_id_or_member_epoch=-1, **commit)
-    create(broker, "ready")
-    groups.committed(broker, "ready", "ready")
-
-
-def until_answered(broker: Broker, api: str, version: int, **fields: Any) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while broker.ask_quietly(api, version, **fields).error_code:
-        assert time.monotonic() < deadline, api
-        time.sleep(0.02)
-
-
-def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
-    """Field and both values, for each difference. Where Kafka says nothing about an error, anything may be said."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        for key in ours:
-            yield from differences(ours[key], theirs.get(key), f"{path}.{key}")
-    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        for index, (our, their) in enumerate(zip(ours, theirs, strict=True)):
-            yield from differences(our, their, f"{path}[{index}]")
-    elif ours != theirs and not path.endswith("error_message"):
-        yield f"{path} {ours} {theirs}"
-
-
-def is_deliberate(difference: str) -> bool:
-    return any(re.match(pattern, difference) for pattern in DELIBERATE)
 
 
 @pytest.mark.parametrize("entry", SCRIPTS, ids=lambda entry: entry.run.__name__)
 def test_same_answers(brokers: tuple[Broker, Broker], entry: Entry) -> None:
     ranges = [broker.versions()[entry.api_key] for broker in brokers]
-    found = []
-    for version in range(max(low for low, _ in ranges), min(high for _, high in ranges) + 1):
-        for broker in brokers:
-            broker.begin()
-            entry.run(broker, version)
-        ours, theirs = (broker.answers for broker in brokers)
-        assert len(ours) == len(theirs)
-        for (question, our), (_, their) in zip(ours, theirs, strict=True):
-            found += [f"{question} {difference}" for difference in differences(our, their)]
-    assert [difference for difference in found if not is_deliberate(difference)] == []
+    versions = range(max(low for low, _ in ranges), min(high for _, high in ranges) + 1)
+    assert unexpected(compared(brokers, entry, versions), DELIBERATE) == []
 
 
 def test_scripts_cover_what_both_serve(brokers: tuple[Broker, Broker]) -> None:

@@ -5,15 +5,12 @@ As ``test_answers``, which compares the other APIs; the questions are in ``tests
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.contract.test_answers import AT_ONCE, OVERRIDES, differences, until_ready
-from tests.support.apache_kafka import ApacheKafka
-from tests.support.broker import TidelogProcess
+from tests.support.compared import AT_ONCE, compared, two_brokers, unexpected
 from tests.support.questions import Broker
 from tests.support.scripts import shares
 from tests.support.scripts.registry import Entry
@@ -41,15 +38,8 @@ DELIBERATE = {
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Broker]]:
-    directory = tmp_path_factory.mktemp("share-answers")
-    kafka = ApacheKafka(directory / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS})
-    with kafka as theirs, TidelogProcess(directory / "tidelog", {**OVERRIDES, **STATE_TOPIC}) as ours:
-        pair = Broker(ours.bootstrap), Broker(theirs.bootstrap)
-        for broker in pair:
-            until_ready(broker)
+    with two_brokers(tmp_path_factory.mktemp("share-answers"), KAFKAS, STATE_TOPIC) as pair:
         yield pair
-        for broker in pair:
-            broker.close()
 
 
 def spread(answer: Any) -> Any:
@@ -72,13 +62,5 @@ def spread(answer: Any) -> Any:
 def test_same_answers(brokers: tuple[Broker, Broker], entry: Entry) -> None:
     ranges = [broker.versions()[entry.api_key] for broker in brokers]
     assert ranges[0] == ranges[1]
-    found = []
-    for version in range(ranges[0][0], ranges[0][1] + 1):
-        for broker in brokers:
-            broker.begin()
-            entry.run(broker, version)
-        ours, theirs = (broker.answers for broker in brokers)
-        assert len(ours) == len(theirs)
-        for (question, our), (_, their) in zip(ours, theirs, strict=True):
-            found += [f"{question} {difference}" for difference in differences(spread(our), spread(their))]
-    assert [each for each in found if not any(re.match(pattern, each) for pattern in DELIBERATE)] == []
+    versions = range(ranges[0][0], ranges[0][1] + 1)
+    assert unexpected(compared(brokers, entry, versions, spread), DELIBERATE) == []

@@ -17,11 +17,14 @@ from broker.coordinator.timer import CoordinatorTimer
 from broker.metadata import MetadataCache
 from broker.share.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE
 from log.time import ManualTime
-from tests.contract.test_answers import OVERRIDES, until_ready
+from tests.contract.test_kafka_files import adopt
 from tests.contract.test_share_answers import KAFKAS, STATE_TOPIC
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.broker import TidelogProcess
+from tests.support.compared import OVERRIDES, until_ready
 from tests.support.questions import Broker
 from tests.support.scripts import shares
+from tests.support.scripts.registry import write
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -72,3 +75,34 @@ def test_kafkas_share_group_is_understood(tmp_path: Path) -> None:
     assert group.initialized[topic_id].partitions == {0}
     assert group.members["m"].subscription.topic_names == (NAME,)
     assert group.members["m"].current.assigned == {topic_id: frozenset({0})}
+
+
+def test_an_adopted_share_group_goes_on_where_it_was(tmp_path: Path) -> None:
+    """``tidelog adopt`` of a Kafka that stopped; the next member gets what was not done."""
+    with ApacheKafka(tmp_path / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS}) as kafka:
+        broker = Broker(kafka.bootstrap)
+        until_ready(broker)
+        reader = shares.prepared(broker, NAME, 3)
+        reader.fetch(1, max_records=30)
+        reader.acknowledge(1, (0, 4, [1]), (10, 12, [1]), (13, 13, [2]), (20, 29, [3]))
+        shares.left(broker, NAME)
+    done = adopt(kafka.data_directory, "--data-dir", tmp_path / "tidelog" / "data")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with TidelogProcess(tmp_path / "tidelog", STATE_TOPIC) as tidelog:
+        broker = Broker(tidelog.bootstrap)
+        for number in range(2):
+            write(broker, NAME, b"after-%d" % number)
+        shares.member(broker, NAME, NAME, "n")
+        reader = shares.Reader(broker, NAME, NAME, "n")
+        answer = reader.fetch(1)
+        broker.close()
+    (data,) = answer.responses[0].partitions
+    assert data.error_code == 0, data
+    counts = {
+        offset: run.delivery_count
+        for run in data.acquired_records
+        for offset in range(run.first_offset, run.last_offset + 1)
+    }
+    assert list(counts) == [*range(5, 10), *range(13, 20), 30, 31]
+    assert counts[13] == 2, "it was released, which is stored with its count"
+    assert (counts[30], counts[31]) == (1, 1)
