@@ -1,4 +1,5 @@
-"""Spark's own Kafka source, unmodified, in batch: the same questions to Tidelog and Apache Kafka give equal rows."""
+"""Spark's own Kafka source, unmodified, in batch: the same questions to Tidelog and Apache Kafka give equal rows, and
+``format("tidelog")`` gives them too."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.support.spark_kafka import JavaError, Option, Row, causes, read, rows
+from tests.support.broker import TidelogProcess
+from tests.support.spark_kafka import JavaError, Option, Row, causes, options, read, rows
 from tests.support.spark_topics import CODECS, PLAIN, START_MS, STEP_MS, TRANSACTIONAL, SparkTopics, events
 
 if TYPE_CHECKING:
@@ -73,8 +75,12 @@ QUESTIONS: dict[str, tuple[Question, int]] = {
         80,
     ),
 }
-REFUSED: dict[str, tuple[Question, str]] = {
-    "data loss": ({"subscribe": "cut", "startingOffsets": {"cut": {"0": 5}}}, "OffsetOutOfRangeException"),
+REFUSED: dict[str, tuple[Question, str, str]] = {
+    "data loss": (
+        {"subscribe": "cut", "startingOffsets": {"cut": {"0": 5}}},
+        "OffsetOutOfRangeException",
+        "cut-0 begins at 120",
+    ),
     "beyond the end": (
         {
             "assign": {"plain": [2]},
@@ -83,9 +89,18 @@ REFUSED: dict[str, tuple[Question, str]] = {
             "kafkaConsumer__pollTimeoutMs": "1000",
         },
         "OffsetOutOfRangeException",
+        "offset 5000 of plain-2 is beyond the end of the log, 200",
     ),
-    "no such topic": ({"subscribe": "no-such-topic"}, "UnknownTopicOrPartitionException"),
-    "no such time": ({"subscribe": "plain", "startingTimestamp": str(NEVER_MS)}, "IllegalArgumentException"),
+    "no such topic": (
+        {"subscribe": "no-such-topic"},
+        "UnknownTopicOrPartitionException",
+        "topic no-such-topic has no partition below",
+    ),
+    "no such time": (
+        {"subscribe": "plain", "startingTimestamp": str(NEVER_MS)},
+        "IllegalArgumentException",
+        "plain-0 has no record at or after",
+    ),
 }
 FEW_RETRIES = {"fetchOffset__numRetries": "1"}
 
@@ -95,16 +110,22 @@ def without_times(found: list[Row]) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_both_brokers_give_equal_rows(spark: SparkSession, same_topics: Both, name: str) -> None:
+def test_both_brokers_give_equal_rows(
+    spark: SparkSession, same_topics: Both, tidelog_broker: TidelogProcess, name: str
+) -> None:
     question, count = QUESTIONS[name]
     tidelog, kafka = (rows(read(spark, topics.bootstrap, **question)) for topics in same_topics)
     assert len(tidelog) == count
     assert tidelog == kafka
+    reader = spark.read.format("tidelog").options(**options(tidelog_broker.bootstrap, **question))
+    assert rows(reader.load(str(tidelog_broker.data_directory))) == kafka
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_both_brokers_make_the_same_questions_fail(spark: SparkSession, same_topics: Both, name: str) -> None:
-    question, cause = REFUSED[name]
+def test_both_brokers_make_the_same_questions_fail(
+    spark: SparkSession, same_topics: Both, tidelog_broker: TidelogProcess, name: str
+) -> None:
+    question, cause, line = REFUSED[name]
     found = []
     for topics in same_topics:
         with pytest.raises((JavaError, PySparkException)) as caught:
@@ -112,6 +133,9 @@ def test_both_brokers_make_the_same_questions_fail(spark: SparkSession, same_top
         found.append(causes(caught.value))
     assert found[0][-1] == cause
     assert found[0] == found[1]
+    reader = spark.read.format("tidelog").options(**options(tidelog_broker.bootstrap, **question))
+    with pytest.raises(PySparkException, match=line):
+        rows(reader.load(str(tidelog_broker.data_directory)))
 
 
 def test_the_rows_are_what_was_written(spark: SparkSession, same_topics: Both) -> None:

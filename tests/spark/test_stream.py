@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
 
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
-from tests.support.spark_topics import Event, event, events, producer, write
+from tests.support.spark_kafka import Stream as TableStream
+from tests.support.spark_kafka import options
+from tests.support.spark_topics import START_MS, STEP_MS, Event, event, events, producer, write
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -22,6 +25,38 @@ if TYPE_CHECKING:
 
 PARTITIONS = 3
 WAIT_S = 60
+
+
+EVENTS = 300
+AVAILABLE_NOW: dict[str, Any] = {"availableNow": True}
+OPTIONS: dict[str, tuple[dict[str, str], dict[str, Any], int]] = {
+    "latest": ({"startingOffsets": "latest"}, AVAILABLE_NOW, 0),
+    "a time": ({"startingTimestamp": str(START_MS + 200 * STEP_MS)}, AVAILABLE_NOW, 100),
+    "times by partition, the end where none is so late": (
+        {
+            "startingOffsetsByTimestamp": f'{{"TOPIC":{{"0":{START_MS},"1":{START_MS * 2},"2":{START_MS + 2000}}}}}',
+            "startingOffsetsByTimestampStrategy": "latest",
+        },
+        AVAILABLE_NOW,
+        2 * EVENTS // PARTITIONS,
+    ),
+    "assign, headers, a minimum that is never reached": (
+        {
+            "assign": '{"TOPIC":[0,2]}',
+            "startingOffsets": '{"TOPIC":{"0":40,"2":-2}}',
+            "includeHeaders": "true",
+            "minOffsetsPerTrigger": "1000",
+            "maxTriggerDelay": "1h",
+        },
+        AVAILABLE_NOW,
+        60 + 100,
+    ),
+    "once, more tasks than partitions": (
+        {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10", "minPartitions": "7"},
+        {"once": True},
+        EVENTS,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +129,26 @@ def test_a_query_moves_from_sparks_kafka_source_with_its_checkpoint(stream: Stre
     moved = stream.run("tidelog")
     assert sum(progress.numInputRows for progress in moved.recentProgress) == 100
     assert stream.rows() == stream.batch_rows()
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_mean_what_they_mean_to_sparks_kafka_source(stream: Stream, tmp_path: Path, name: str) -> None:
+    given, trigger, count = OPTIONS[name]
+    write(producer(stream.broker.bootstrap), stream.topic, events(EVENTS, PARTITIONS), flush_every=20)
+    asked = {option: value.replace("TOPIC", stream.topic) for option, value in given.items()}
+    if "assign" not in asked:
+        asked["subscribe"] = stream.topic
+    with ExitStack() as running:
+        queries = {}
+        for format_name in ("kafka", "tidelog"):
+            reader = stream.spark.readStream.format(format_name).options(**options(stream.broker.bootstrap, **asked))
+            frame = reader.load(str(stream.broker.data_directory)) if format_name == "tidelog" else reader.load()
+            query = TableStream(frame, tmp_path / f"{format_name}-checkpoint", **trigger)
+            queries[format_name] = running.enter_context(query)
+        for query in queries.values():
+            assert query.query.awaitTermination(WAIT_S)
+        assert len(queries["kafka"].rows()) == count
+        assert queries["tidelog"].rows() == queries["kafka"].rows()
 
 
 def test_a_topic_made_anew_stops_the_query(stream: Stream) -> None:
