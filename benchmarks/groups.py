@@ -236,7 +236,7 @@ def from_the_earliest(broker: BrokerProcess, group_id: str) -> None:
     resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=group_id, configs=[config])
     connection = wire(broker)
     request = IncrementalAlterConfigsRequest(resources=[resource])
-    response = connection.ask(request, 1, IncrementalAlterConfigsResponse)
+    response = connection.ask(request, 0, IncrementalAlterConfigsResponse)
     assert response.responses[0].error_code == 0, response
     connection.close()
 
