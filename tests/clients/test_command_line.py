@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tidelog
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.support.broker import free_port
 from tidelog.broker_process import BrokerProcessError, clean_environment
 from tidelog.client import Client
@@ -144,6 +144,21 @@ def test_a_second_broker_on_one_data_directory_is_refused(broker: tidelog.Broker
     assert (ended.returncode, ended.stdout) == (1, "")
     assert f"{broker.data_dir} is in use" in ended.stderr.splitlines()[-1]
     assert run("ping", "--bootstrap", broker.bootstrap).returncode == 0
+
+
+def test_logs_of_a_running_broker_are_not_checked(broker: tidelog.Broker) -> None:
+    """What it is writing would look like damage."""
+    with Client(broker.bootstrap) as client:
+        client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), MetadataResponse)
+    directory = broker.data_dir
+    assert directory is not None
+    for path in (directory, directory / "t-0"):
+        ended = run("check", str(path))
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr == f"tidelog check: a broker runs on {directory}: stop it first\n"
+    broker.stop()
+    for path in (directory, directory / "t-0"):
+        assert run("check", str(path)).stdout == f"{directory}/t-0: in order\n"
 
 
 @pytest.mark.parametrize("setting", ["cluster.id=AAAAAAAAAAAAAAAAAAAAAA", "node.id=7"])

@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 
+LOCK_FILE = ".lock"
 HELP = (
     "verify the logs of a stopped broker: checksums, offsets, indices, snapshots; exit code 1 when something is wrong"
 )
@@ -25,7 +26,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     file_system = OsFileSystem()
     wrong = 0
+    locks = []
     try:
+        for path in lock_files(arguments.directories):
+            lock = file_system.lock_file(path, shared=True)
+            if lock is None:
+                print(f"tidelog check: a broker runs on {os.path.dirname(path)}: stop it first", file=sys.stderr)
+                return 2
+            locks.append(lock)
         directories = partition_directories(arguments.directories)
         if not directories and not arguments.quiet:
             print("no partitions")
@@ -39,7 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
     except KafkaStorageError as error:
         print(f"tidelog check: {error}", file=sys.stderr)
         return 2
+    finally:
+        for lock in locks:
+            lock.close()
     return 1 if wrong else 0
+
+
+def lock_files(paths: list[str]) -> list[str]:
+    """The locks a broker holds on what is checked: of a log directory its own, of a partition's the one beside it."""
+    places = [os.path.abspath(place) for path in paths for place in (path, os.path.join(path, os.pardir))]
+    return [lock for lock in sorted({os.path.join(place, LOCK_FILE) for place in places}) if os.path.isfile(lock)]
 
 
 def partition_directories(paths: list[str]) -> list[str]:
