@@ -129,6 +129,8 @@ def _catalog(target: IcebergTarget) -> Catalog:
         return load_catalog(CATALOG_NAME, **properties)
     except _catalog_errors() as error:
         raise BadRequestError(f"Iceberg catalog {target.catalog_uri}: {str(error).splitlines()[0]}") from error
+    except OSError as error:
+        raise JobError(f"Iceberg catalog {target.catalog_uri} cannot be reached: {error}") from error
 
 
 def _catalog_errors() -> tuple[type[Exception], ...]:

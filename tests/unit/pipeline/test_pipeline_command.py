@@ -159,6 +159,15 @@ def test_a_broker_that_is_down_is_told_before_any_task(
     assert error.count("\n") == 1
 
 
+def test_a_catalog_that_is_down_is_told(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        catalog = f"http://127.0.0.1:{server.getsockname()[1]}"
+    assert run(data, "audit", "--table", "lake.orders", "--catalog", catalog) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"tidelog pipeline audit: Iceberg catalog {catalog} cannot be reached: ")
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(("option", "hint"), [("--topics=a", "; the nearest is --topic"), ("--zebra", "")])
 def test_an_unknown_option_is_told_with_the_jobs_own_usage(
     option: str, hint: str, data: DataDirectory, capsys: pytest.CaptureFixture[str]
