@@ -12,8 +12,8 @@ behind it. So it is tried out, with the gaps from request to request::
 
     asleep for SAMPLE gaps -> awake for SAMPLE gaps -> whichever is better for DECISION_MS -> again
 
-Awake is better when its median is below WORTH of the other; a turn that comes PREEMPTED_MS after the last ends it,
-and the next trial begins RETRY_MS later.
+Awake is better when its median is below WORTH of the other, and no turn came PREEMPTED_MS after the one before. Such a
+turn later on ends it; the next trial begins RETRY_MS after that.
 
 Invariants: the loop sleeps when no request came for ``window_ms``; a window of 0 switches all this off. A gap begins
 with the request before, not with its answer: a consumer that waits at the end of a log asks again at once after each
@@ -31,7 +31,7 @@ SAMPLE = 64
 WORTH = 0.75
 DECISION_MS = 1_000.0
 RETRY_MS = 100.0
-PREEMPTED_MS = 0.5
+PREEMPTED_MS = 1.0
 """Turns come 2 µs apart, or as far as a request takes; further only when others had the processor."""
 
 
@@ -95,8 +95,8 @@ class Wakefulness:
         now, last = self._monotonic_ms(), self._turned_ms
         self._turned_ms = now
         if now - last > PREEMPTED_MS:
+            self._decided_until_ms = now + (RETRY_MS if self._gaps is None else DECISION_MS)
             self._gaps, self._is_better = None, False
-            self._decided_until_ms = now + RETRY_MS
         if now < self._until_ms and self._is_better:
             self._call_soon(self._turn)
         else:

@@ -84,14 +84,17 @@ def test_the_loop_sleeps_when_the_window_has_passed(loop: ManualLoop) -> None:
     assert client.is_awake()
 
 
-@pytest.mark.parametrize("requests", [SAMPLE + 5, 2 * SAMPLE + 5])
-def test_a_loop_that_lost_its_processor_sleeps_until_the_next_trial(loop: ManualLoop, requests: int) -> None:
+@pytest.mark.parametrize(("requests", "rest_ms"), [(SAMPLE + 5, DECISION_MS), (2 * SAMPLE + 5, RETRY_MS)])
+def test_a_loop_that_lost_its_processor_sleeps_until_the_next_trial(
+    loop: ManualLoop, requests: int, rest_ms: float
+) -> None:
     client = Client(loop)
     client.ask(requests)
     loop.time.advance(PREEMPTED_MS * 1.5)
     client.wakefulness.asked_again(loop.time.monotonic_ms(), 0.1)  # found by the poll before the turn
     loop.run_soon()
-    assert client.ask(100) == 0
-    loop.time.advance(RETRY_MS)
+    loop.time.advance(rest_ms * 0.9)
+    assert client.ask(50) == 0
+    loop.time.advance(rest_ms * 0.1)
     client.ask(SAMPLE + 1)
     assert client.ask(100) == 100
