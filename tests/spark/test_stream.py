@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
@@ -160,6 +161,33 @@ def test_a_topic_made_anew_stops_the_query(stream: Stream) -> None:
     write(producer(stream.broker.bootstrap), stream.topic, events(300, PARTITIONS))
     with pytest.raises(Exception, match=f"topic {stream.topic} was deleted and made anew"):
         stream.run(options={"failOnDataLoss": "false"})
+
+
+def test_a_table_keeps_its_options(stream: Stream, tmp_path: Path) -> None:
+    """Spark gives a table's readers none of them: they travel in its schema."""
+    write(producer(stream.broker.bootstrap), stream.topic, events(EVENTS, PARTITIONS))
+    spark, table, data = stream.spark, f"table_{uuid.uuid4().hex}", stream.broker.data_directory
+    made = f"(path '{data}', subscribe '{stream.topic}', includeHeaders 'true')"
+    spark.sql(f"create table {table} using tidelog options {made}")
+    assert spark.table(table).columns[-1] == "headers"
+    assert spark.sql(f"select count(*) from {table}").collect()[0][0] == EVENTS
+    offsets = json.dumps({stream.topic: {"0": 90, "1": -2, "2": -2}})
+    assert spark.sql(f"select count(*) from {table} with (startingOffsets = '{offsets}')").collect()[0][0] == 210
+    frame = spark.readStream.option("startingOffsets", offsets).table(table)
+    with TableStream(frame, tmp_path / "checkpoint", availableNow=True) as query:
+        assert query.query.awaitTermination(WAIT_S)
+        assert len(query.rows()) == 210
+    with pytest.raises(PySparkException, match=r"option kafka\.bootstrap\.servers is missing"):
+        spark.sql(f"insert into {table} select * from {table}")
+    spark.sql(f"drop table {table}")
+    assert (data / f"{stream.topic}-0").is_dir()
+
+
+@pytest.mark.parametrize("option", ["startingOfsets", "endingOffsets"])
+def test_wrong_options_are_told(stream: Stream, option: str) -> None:
+    with pytest.raises(StreamingQueryException, match=f"OptionError: option (?i:{option})") as caught:
+        stream.run(options={option: "latest"})
+    assert "UnboundLocalError" not in str(caught.value)
 
 
 def _committed(stream: Stream, group: str) -> list[int]:
