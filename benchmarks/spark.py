@@ -2,6 +2,7 @@
 
     source        one partition into Spark's noop sink: format("kafka") on Apache Kafka and on Tidelog, with default
                   options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB
+    sink          two tasks into two partitions: format("kafka"), at least once, and format("tidelog"), exactly once
     export        Spark's Kafka source to Parquet, and the export job, both with zstd
     audit         GB/s of the audit job, per second and per processor second; ten times the records, so that a job's
                   start (0.3 s of processor time in JVM and driver) does not hide the work
@@ -32,6 +33,7 @@ from benchmarks.rivals.tidelog_broker import TidelogProcess
 from benchmarks.spark_work import (
     GB,
     ROADS,
+    SINKS,
     Bench,
     Figures,
     audit_with_job,
@@ -42,6 +44,7 @@ from benchmarks.spark_work import (
     load_keyed,
     look_up,
     read_all,
+    write_all,
 )
 
 SIZES = {"100 B": 100, "1 kB": 1000}
@@ -50,7 +53,7 @@ ROWS_OF_1_KB = 6
 LIST_OFFSETS = 20_000
 AUDITED = 10
 """So many times the records are audited."""
-SECTIONS = ("source", "export", "audit", "point", "list-offsets")
+SECTIONS = ("source", "sink", "export", "audit", "point", "list-offsets")
 SIDE_BY_SIDE = frozenset({"source", "export", "list-offsets"})
 """What is measured on both brokers, over topics that both hold."""
 
@@ -101,6 +104,23 @@ def source_table(bench: Bench, rows: int, rounds: int) -> str:
             cells = [f"{speed:.2f}", f"{speed * value_bytes:,.0f}", f"{figures.spark_cpu_s:.2f}"]
             cells += [f"{figures.broker_cpu_s:.2f}", f"{found[0].seconds / figures.seconds:.1f}x"]
             lines.append(f"| {size} | {road.title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def sink_table(bench: Bench, rows: int, rounds: int) -> str:
+    """Writing on every road."""
+    lines = [
+        "| values | sink | Mrow/s | MB/s of values | Spark CPU s | broker CPU s | to kafka on Apache Kafka |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for size, value_bytes in SIZES.items():
+        count = rows_of(size, rows)
+        found = in_rounds(rounds, [partial(write_all, bench, sink, count, value_bytes) for sink in SINKS])
+        for sink, figures in zip(SINKS, found, strict=True):
+            speed = count / figures.seconds / 1e6
+            cells = [f"{speed:.2f}", f"{speed * value_bytes:,.0f}", f"{figures.spark_cpu_s:.2f}"]
+            cells += [f"{figures.broker_cpu_s:.2f}", f"{found[0].seconds / figures.seconds:.1f}x"]
+            lines.append(f"| {size} | {sink.title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -181,6 +201,7 @@ def measure(bench: Bench, arguments: argparse.Namespace) -> str:
             load(topic_of(size), rows_of(size, rows), value_bytes, [bench.tidelog, bench.kafka])
     works: dict[str, Callable[[], str]] = {
         "source": lambda: source_table(bench, rows, rounds),
+        "sink": lambda: sink_table(bench, rows, rounds),
         "export": lambda: export_table(bench, rows, rounds),
         "audit": lambda: audit_table(bench, rows, rounds),
         "point": lambda: point_table(bench, arguments.point_gb),

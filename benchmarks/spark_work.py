@@ -11,6 +11,7 @@ import shutil
 import socket
 import struct
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -133,6 +134,37 @@ def read_all(bench: Bench, road: Road, topic: str) -> Figures:
     frame = road.open(bench, topic)
     with bench.measured(road.broker(bench)) as found:
         frame.write.format("noop").mode("overwrite").save()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """One way to write a topic: a format and the broker behind it."""
+
+    title: str
+    format_name: str
+    broker: Callable[[Bench], BrokerProcess]
+
+
+SINKS = (
+    Sink("kafka on Apache Kafka", "kafka", kafka),
+    Sink("kafka on Tidelog", "kafka", tidelog),
+    Sink("tidelog on Tidelog", "tidelog", tidelog),
+    Sink("tidelog on Apache Kafka", "tidelog", kafka),
+)
+
+
+def write_all(bench: Bench, sink: Sink, rows: int, value_bytes: int) -> Figures:
+    """So many rows in two tasks into a topic of two partitions, with the sink's defaults."""
+    broker, topic = sink.broker(bench), f"sink-{uuid.uuid4().hex}"
+    Topics(broker.bootstrap).create(topic, 2, KEEP)
+    frame = bench.spark.range(0, rows, 1, 2).selectExpr(f"rpad(cast(id as string), {value_bytes}, 'v') as value")
+    writer = frame.write.format(sink.format_name).mode("append").option("topic", topic)
+    writer = writer.option("kafka.bootstrap.servers", broker.bootstrap)
+    if sink.format_name == "tidelog":
+        writer = writer.option("stagingPath", str(bench.work / "staging"))
+    with bench.measured(broker) as found:
+        writer.save()
     return found
 
 
