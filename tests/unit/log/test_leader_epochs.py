@@ -62,7 +62,14 @@ def test_entries_that_go_back_are_dropped(tmp_path: Path) -> None:
     assert cache.entries == (EpochEntry(0, 0), EpochEntry(2, 25))
 
 
-@pytest.mark.parametrize("content", [b"", b"0\n1\na b\n", b"0\n2\n1 1\n"])
+def test_empty_file_has_no_epochs(tmp_path: Path) -> None:
+    (tmp_path / "leader-epoch-checkpoint").touch()
+    cache = LeaderEpochCache(OsFileSystem(), str(tmp_path))
+    cache.load()
+    assert cache.entries == ()
+
+
+@pytest.mark.parametrize("content", [b"0\n", b"0\n1\na b\n", b"0\n2\n1 1\n"])
 def test_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_bytes(content)
     with pytest.raises(CheckpointCorruptError):
