@@ -67,13 +67,14 @@ class CleanerStats:
 
 @dataclass(frozen=True, slots=True)
 class CleanerOptions:
-    """Memory and limits of one round."""
+    """Memory and limits of one round; ``reads_ahead``: with a helper thread, where the engine has a use for it."""
 
     map_bytes: int = 128 * 1024 * 1024
     io_buffer_bytes: int = 1024 * 1024
     load_factor: float = 0.9
     hash_algorithm: str = SIPHASH_ALGORITHM
     max_decompressed_bytes: int = 64 * 1024 * 1024
+    reads_ahead: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,9 @@ class CleaningRound:
         self._cleanable = cleanable
         self._hooks = hooks
         self._clock = (now_ms, now_ms + log.config.delete_retention_ms)
-        self._reader = SegmentReader(engine, options.io_buffer_bytes, options.max_decompressed_bytes)
+        self._reader = SegmentReader(
+            engine, options.io_buffer_bytes, options.max_decompressed_bytes, reads_ahead=options.reads_ahead
+        )
         dirty = log.segments.values(cleanable.first_dirty_offset, cleanable.first_uncleanable_offset)
         first_bytes = sum(segment.size for segment in dirty) // DATA_PER_MAP_BYTE
         key_map = engine.new_map(options.map_bytes, options.load_factor, options.hash_algorithm, first_bytes)

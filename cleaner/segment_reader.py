@@ -69,18 +69,20 @@ class UnreadableBatch:
 class SegmentReader:
     """Reads segments for one round. ``buffer`` and ``table`` are valid from one step of ``chunks`` to the next.
 
-    With an engine that works without the interpreter lock a helper thread reads, checks and decompresses the next step
-    meanwhile, and prepares it.
+    With an engine that works without the interpreter lock, and unless ``reads_ahead`` is off, a helper thread reads,
+    checks and decompresses the next step meanwhile, and prepares it.
     """
 
-    def __init__(self, engine: Engine, io_buffer_bytes: int, max_decompressed_bytes: int) -> None:
+    def __init__(
+        self, engine: Engine, io_buffer_bytes: int, max_decompressed_bytes: int, *, reads_ahead: bool = True
+    ) -> None:
         self._engine = engine
         self._chunk_bytes = max(io_buffer_bytes, 1024)
         self._max_decompressed_bytes = max_decompressed_bytes
         self._chunk = Chunk(self._chunk_bytes)
         self._ahead = self._chunk
         self._helper: ThreadPoolExecutor | None = None
-        if engine.name != "reference":
+        if reads_ahead and engine.name != "reference":
             self._ahead = Chunk(self._chunk_bytes)
             self._helper = ThreadPoolExecutor(1, "log-cleaner-reader")
         self._ordinal = self._bytes_read = 0
