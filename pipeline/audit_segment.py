@@ -46,7 +46,7 @@ _COMPRESSED, _LOG_APPEND = 0x07, 0x08
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """One segment to audit; ``inode`` is its file's, 0 when unknown.
+    """One segment to audit; ``inode`` is its file's, 0 when unknown; ``changed_ns`` as in ``plan_rows.SegmentSlice``.
 
     ``clean_below``: the cleaner has worked up to here. ``stable_below``: the last stable offset; records from here on
     are of open transactions or behind them. ``aborted``: (producer id, first, last offset) of aborted transactions.
@@ -59,6 +59,7 @@ class SegmentPlan:
     size: int
     is_closed: bool
     inode: int = 0
+    changed_ns: int = 0
     clean_below: int = 0
     stable_below: int = 2**63 - 1
     aborted: tuple[tuple[int, int, int], ...] = ()
@@ -153,7 +154,9 @@ def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> Segmen
     except FileNotFoundError:
         return None
     with file:
-        return None if plan.inode not in (0, file.inode) else _SegmentWalk(plan, file, using or engine()).run()
+        if plan.inode and not file.is_same(plan.inode, plan.changed_ns, plan.size):
+            return None
+        return _SegmentWalk(plan, file, using or engine()).run()
 
 
 class _SegmentWalk:

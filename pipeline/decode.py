@@ -109,7 +109,7 @@ def _planned_file(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
         file = OpenSegment(piece.path, count)
     except FileNotFoundError:
         return None
-    if piece.inode not in (0, file.inode):
+    if piece.inode and not file.is_same(piece.inode, piece.changed_ns, piece.end_position):
         file.close()
         return None
     return file

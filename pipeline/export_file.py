@@ -298,12 +298,15 @@ class _Reading:
 def _relocated(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
     """The slice in the file that the error's position is of: the reader may have met another one than was planned."""
     try:
-        inode = os.stat(error.file).st_ino
+        with OpenSegment(error.file) as file:
+            if not piece.inode or file.is_same(piece.inode, piece.changed_ns, piece.end_position):
+                return piece
+            return replace(
+                piece,
+                path=error.file, inode=file.inode, changed_ns=0, start_position=0, end_position=file.size,
+            )  # fmt: skip
     except FileNotFoundError:
         raise error from None
-    if inode == piece.inode or not piece.inode:
-        return piece
-    return replace(piece, path=error.file, inode=inode, start_position=0, end_position=os.path.getsize(error.file))
 
 
 def _behind(reading: _Reading, damage: CorruptBatchError, letters: DeadLetters) -> SegmentSlice | None:

@@ -24,7 +24,8 @@ class AbortedTransaction:
 class SegmentSlice:
     """One plan row: bytes ``start_position`` to ``end_position`` of a segment, of which the records from
     ``start_offset`` (inclusive) to ``end_offset`` (exclusive) are meant. ``inode`` is the file's when it was planned, 0
-    when unknown; ``aborted`` are the transactions a read_committed reader must leave out. ``is_exact`` says that every
+    when unknown, ``changed_ns`` its time of change (``st_ctime_ns``), 0 for the active segment, which only grows;
+    ``aborted`` are the transactions a read_committed reader must leave out. ``is_exact`` says that every
     batch between the positions begins below ``end_offset``: one that claims not to is damaged."""
 
     topic: str
@@ -37,6 +38,7 @@ class SegmentSlice:
     start_offset: int
     end_offset: int
     inode: int = 0
+    changed_ns: int = 0
     aborted: tuple[AbortedTransaction, ...] = ()
     is_exact: bool = False
 

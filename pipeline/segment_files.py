@@ -54,7 +54,7 @@ class SegmentFile(NamedTuple):
 class OpenSegment:
     """A file that is only read, by position. Its bytes stay the same under renames and deletion. One thread."""
 
-    __slots__ = ("_descriptor", "count", "inode", "path", "size")
+    __slots__ = ("_descriptor", "changed_ns", "count", "inode", "path", "size")
 
     def __init__(self, path: str, count: ReadCount | None = None) -> None:
         """Raises FileNotFoundError when it is gone, PipelineError when it cannot be opened."""
@@ -68,6 +68,7 @@ class OpenSegment:
         self.path = path
         self.size = status.st_size
         self.inode = status.st_ino
+        self.changed_ns = status.st_ctime_ns
         self.count = count or ReadCount()
 
     def __enter__(self) -> Self:
@@ -83,6 +84,12 @@ class OpenSegment:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+    def is_same(self, inode: int, changed_ns: int, size: int) -> bool:
+        """Whether it is the file that was looked at before: its inode, its time of change (0 for an active segment,
+        which only grows) and the size that was seen. A file system gives a deleted file's inode to the next one, so the
+        inode alone does not tell a segment from the cleaner's new one."""
+        return inode == self.inode and changed_ns in (0, self.changed_ns) and size <= self.size
 
     def read_at(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes; fewer at the end of the file only. Raises PipelineError."""

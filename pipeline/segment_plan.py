@@ -72,6 +72,7 @@ class SegmentPlan:
             start_offset=offsets[0],
             end_offset=offsets[1],
             inode=self._file.inode,
+            changed_ns=0 if self._following is None else self._file.changed_ns,
             aborted=self._aborted(*offsets),
             is_exact=is_exact,
         )

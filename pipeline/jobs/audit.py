@@ -189,7 +189,8 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
             status = os.stat(segment.path)
         except FileNotFoundError:
             continue  # removed this moment; a gap that this leaves is at the front
-        following = segments[number + 1].base_offset if number + 1 < len(segments) else 2**63 - 1
+        is_closed = number + 1 < len(segments)
+        following = segments[number + 1].base_offset if is_closed else 2**63 - 1
         mine = tuple(entry for entry in aborted if entry[2] >= segment.base_offset and entry[1] < following)
         plans.append(
             SegmentPlan(
@@ -197,8 +198,9 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
                 directory.partition,
                 segment,
                 status.st_size,
-                is_closed=number + 1 < len(segments),
+                is_closed=is_closed,
                 inode=status.st_ino,
+                changed_ns=status.st_ctime_ns if is_closed else 0,
                 clean_below=clean_below,
                 stable_below=partition.bounds.last_stable,
                 aborted=mine,

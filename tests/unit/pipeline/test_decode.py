@@ -17,6 +17,7 @@ from log.file_system import OsFileSystem
 from log.records import columns as chooser
 from log.records.columns import load_kernels
 from pipeline import column_reader
+from pipeline.batch_walk import headers
 from pipeline.column_reader import ColumnReader
 from pipeline.columns import Columns
 from pipeline.decode import Isolation, ReadOptions, read_blocks, read_slice
@@ -279,6 +280,20 @@ class TestBesideALiveBroker:
             rows = sum(block.rows for block in ColumnReader(piece, file).blocks())
         assert rows == len([record for record in written if record.offset < piece.end_offset])
 
+    @pytest.mark.parametrize("batches_gone", [1, 3])
+    def test_a_new_file_with_the_old_inode_is_another_file(self, data: DataDirectory, batches_gone: int) -> None:
+        """File systems give a deleted file's inode to the next one: here one inode gets what a cleaner left."""
+        written = fill(data.log("t"), 60)
+        pieces = slices_of(data)
+        with OpenSegment(pieces[0].path) as file:
+            starts = [header.position for header in headers(file, 0, file.size)]
+            first = next(headers(file, starts[batches_gone], file.size)).base_offset
+            left = file.read_at(starts[batches_gone], file.size)
+        inode = os.stat(pieces[0].path).st_ino
+        Path(pieces[0].path).write_bytes(left)
+        assert os.stat(pieces[0].path).st_ino == inode
+        assert rows_of(pieces) == [row(record) for record in written if record.offset >= first]
+
     def test_a_topic_made_anew_is_told(self, data: DataDirectory) -> None:
         fill(data.log("t"), 3)
         slices = slices_of(data)
@@ -364,8 +379,10 @@ class TestDamage:
     def test_a_file_that_became_shorter(self, data: DataDirectory) -> None:
         slices = self.damage(data, 0, b"")
         os.truncate(slices[0].path, self.size(data) * 2 + 30)
-        with pytest.raises(CorruptBatchError, match="the file ends at byte"):
+        with pytest.raises(CorruptBatchError, match="it is cut by the end of what was planned"):
             rows_of(slices)
+        with OpenSegment(slices[0].path) as file, pytest.raises(CorruptBatchError, match="the file ends at byte"):
+            list(ColumnReader(slices[0], file).blocks())
 
     def test_a_compressed_section_that_is_none(self, data: DataDirectory) -> None:
         data.log("t")
