@@ -25,7 +25,6 @@ from cleaner.errors import CleaningAbortedError
 from cleaner.log_to_clean import LogToClean
 from cleaner.round_runner import EngineLoader, RoundRunner
 from cleaner.throttle import Throttle
-from log.background import give_way
 from log.file_system import FileSystem
 from log.time import Time
 from log.topic_partition import TopicPartition
@@ -174,7 +173,6 @@ class LogCleaner:
 
     def _thread_main(self) -> None:
         finished = False
-        give_way()
         try:
             self._work()
             finished = True

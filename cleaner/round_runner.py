@@ -1,5 +1,8 @@
 """One round as a cleaner thread runs it: the right engine, aborts and throttle between chunks, progress, a report.
 
+The thread gives way to those that answer requests once it has the engine: importing holds the interpreter lock for
+long, and whoever loses the processor meanwhile keeps the loop waiting.
+
 numpy comes with the first round; numba with the first round over more than ``KERNEL_BYTES``, after a child process has
 compiled the kernels.
 """
@@ -17,6 +20,7 @@ from cleaner.cleaner_manager import LogCleanerManager, RoundReport
 from cleaner.config import CleanerConfig
 from cleaner.errors import CleaningAbortedError
 from cleaner.log_to_clean import LogToClean
+from log.background import give_way
 from log.records.quiet_import import quiet_import
 from log.time import Time
 
@@ -79,6 +83,7 @@ class RoundRunner:
         rounds = _import_cleaner()
         log = cleanable.log
         engine = self._load_engine(cleanable.clean_bytes + cleanable.cleanable_bytes >= KERNEL_BYTES)
+        give_way()
         options = rounds.CleanerOptions(
             map_bytes=config.map_bytes_per_thread,
             # One call per chunk and kernel: with 1 MiB instead of 512 KiB a round takes 12 % less CPU (550 MB, 100 B).
