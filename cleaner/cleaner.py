@@ -25,7 +25,7 @@ from cleaner.errors import CleaningAbortedError, UnframedSegmentError
 from cleaner.key_index import KeyIndex, Section
 from cleaner.log_to_clean import LogToClean
 from cleaner.offset_map import SIPHASH_ALGORITHM
-from cleaner.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch
+from cleaner.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch, always
 from cleaner.segment_writer import CleanedSegment, group_segments
 from cleaner.stretches import Stretch
 from log.segment import LogSegment
@@ -67,14 +67,14 @@ class CleanerStats:
 
 @dataclass(frozen=True, slots=True)
 class CleanerOptions:
-    """Memory and limits of one round; ``reads_ahead``: with a helper thread, where the engine has a use for it."""
+    """Memory and limits of one round; ``reads_ahead`` says, step by step, whether a helper thread may."""
 
     map_bytes: int = 128 * 1024 * 1024
     io_buffer_bytes: int = 1024 * 1024
     load_factor: float = 0.9
     hash_algorithm: str = SIPHASH_ALGORITHM
     max_decompressed_bytes: int = 64 * 1024 * 1024
-    reads_ahead: bool = True
+    reads_ahead: Callable[[], bool] = always
 
 
 @dataclass(frozen=True, slots=True)

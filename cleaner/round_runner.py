@@ -20,6 +20,7 @@ from cleaner.cleaner_manager import LogCleanerManager, RoundReport
 from cleaner.config import CleanerConfig
 from cleaner.errors import CleaningAbortedError
 from cleaner.log_to_clean import LogToClean
+from cleaner.thread_load import load_of_main_thread
 from log.background import give_way
 from log.records.quiet_import import quiet_import
 from log.time import Time
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 KERNEL_BYTES = 128 * 1024
 
 #: With so many processors or fewer a helper thread that reads ahead takes the one that the event loop or its client
-#: needs: beside a round produce p99 is 246 to 299 us without it, 500 to 691 with it, and a round takes as long.
+#: needs: beside a round produce p99 is 246 to 299 us without it, 500 to 691 with it, and a round takes as long. So it
+#: reads ahead there only while the loop has next to nothing to do.
 FEW_PROCESSORS = 2
 
 EngineLoader = Callable[[bool], "Engine"]
@@ -91,7 +93,7 @@ class RoundRunner:
             load_factor=config.load_factor,
             hash_algorithm=config.hash_algorithm,
             max_decompressed_bytes=log.environment.max_decompressed_bytes,
-            reads_ahead=_processors() > FEW_PROCESSORS,
+            reads_ahead=self._helper_rule(),
         )
         hooks = rounds.RoundHooks(
             check=lambda size: self._check(cleanable, size),
@@ -103,6 +105,13 @@ class RoundRunner:
             self._manager.checkpoint.save(log, stats.end_offset)
         duration_ms = int(self._time.monotonic_ms() - started)
         return self._report(cleanable, stats, engine.name, duration_ms, dry_run=dry_run)
+
+    def _helper_rule(self) -> Callable[[], bool]:
+        """Whether a helper thread may read ahead now, asked step by step."""
+        load = load_of_main_thread(self._time.monotonic_ms)
+        if load is None or _processors() > FEW_PROCESSORS:
+            return lambda: True
+        return lambda: not load.is_busy()
 
     def _check(self, cleanable: LogToClean, size: int) -> None:
         """Between chunks. Raises CleaningAbortedError."""

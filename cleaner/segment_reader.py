@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
@@ -66,15 +66,25 @@ class UnreadableBatch:
         return f"segment {self.segment}, byte {self.position}, offset {self.offset}: {self.reason}"
 
 
+def always() -> bool:
+    """Read ahead whatever else goes on."""
+    return True
+
+
 class SegmentReader:
     """Reads segments for one round. ``buffer`` and ``table`` are valid from one step of ``chunks`` to the next.
 
-    With an engine that works without the interpreter lock, and unless ``reads_ahead`` is off, a helper thread reads,
-    checks and decompresses the next step meanwhile, and prepares it.
+    With an engine that works without the interpreter lock a helper thread reads, checks and decompresses the next step
+    meanwhile, and prepares it, as long as ``reads_ahead`` says so; it is asked before each step.
     """
 
     def __init__(
-        self, engine: Engine, io_buffer_bytes: int, max_decompressed_bytes: int, *, reads_ahead: bool = True
+        self,
+        engine: Engine,
+        io_buffer_bytes: int,
+        max_decompressed_bytes: int,
+        *,
+        reads_ahead: Callable[[], bool] = always,
     ) -> None:
         self._engine = engine
         self._chunk_bytes = max(io_buffer_bytes, 1024)
@@ -82,7 +92,8 @@ class SegmentReader:
         self._chunk = Chunk(self._chunk_bytes)
         self._ahead = self._chunk
         self._helper: ThreadPoolExecutor | None = None
-        if reads_ahead and engine.name != "reference":
+        self._reads_ahead = reads_ahead
+        if engine.name != "reference":
             self._ahead = Chunk(self._chunk_bytes)
             self._helper = ThreadPoolExecutor(1, "log-cleaner-reader")
         self._ordinal = self._bytes_read = 0
@@ -133,20 +144,21 @@ class SegmentReader:
         self._ordinal, self._segment = reading.ordinal, reading.segment.base_offset
         self._step = replace(self._step, ordinal=reading.ordinal)
         steps = self._steps(reading)
-        if self._helper is None:
-            for step in steps:
-                self._step = step
-                yield step.rows
-            return
-        pending: Future[Step | None] = self._helper.submit(next, steps, None)
+        pending = self._read_ahead(steps)
         try:
-            while (ready := pending.result()) is not None:
-                pending = self._helper.submit(next, steps, None)
+            while (ready := next(steps, None) if pending is None else pending.result()) is not None:
+                pending = self._read_ahead(steps)
                 self._step = ready
                 yield ready.rows
         finally:
-            wait([pending])
+            if pending is not None:
+                wait([pending])
             steps.close()
+
+    def _read_ahead(self, steps: Iterator[Step]) -> Future[Step | None] | None:
+        if self._helper is None or not self._reads_ahead():
+            return None
+        return self._helper.submit(next, steps, None)
 
     def _steps(self, reading: Reading) -> Generator[Step, None, None]:
         """A step's buffer and table stay as they are until the step after the next is asked for."""
