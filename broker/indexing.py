@@ -36,7 +36,9 @@ logger = logging.getLogger(__name__)
 PLAIN_STEP_BYTES = 32 * 1024
 """A step of the plain Python engine: about 5 ms of work."""
 PLAIN_REST = 3.0
-SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.002, 0.1
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.005, 0.1
+FULL_ROUND_BYTES = STEP_BYTES // 2
+"""After a round of less the thread waits for more: many small steps cost producers far more than few large ones."""
 UPKEEP_MS = 5_000
 """Between two checkpoints, and two looks for files that retention made useless."""
 RETRY_MS = 5_000
@@ -174,7 +176,7 @@ class Indexing:
             with self._condition:
                 if worked:
                     self._condition.notify_all()  # who waits for an offset
-                elif not self._stopping:
+                if worked < FULL_ROUND_BYTES and not self._stopping:
                     self._condition.wait(wait_s)
 
     def _round(self) -> int:
