@@ -8,8 +8,8 @@ bytes, and so is what was not written yet: ``size`` 0 means nothing here. A reco
 0, as one with an empty tag.
 
 A search is a search for eight bytes at the right places, so a hash is found at the speed of ``bytes.find``; what it
-finds is a candidate, whose header is then compared. The file is sparse, and reserved before it is written, as an
-IndexFile. One writer, readers on any thread: they look only below the offset the indexer has published.
+finds is a candidate, whose header is then compared. The file is sparse, and written as the entries of an
+IndexFile are. One writer, readers on any thread: they look only below the offset the indexer has published.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from log.file_system import FileSystem, LogStorageError
 from log.find.engine import ENGINE
-from log.index_file import IndexDamagedError, map_file, reserve
+from log.index_file import IndexDamagedError, map_file, write_entries
 
 if TYPE_CHECKING:
     from log.find.rows import Rows
@@ -33,7 +33,6 @@ ENTRY = Struct(">qiq")
 ENTRY_BYTES = ENTRY.size
 HASH = Struct(">q")
 _HASH_AT = 12
-_RESERVE_ENTRIES = 16_384
 _SEARCH_ENTRIES = 65_536
 """Entries copied out of the mapping for one search."""
 
@@ -49,7 +48,7 @@ class TagEntry(NamedTuple):
 class ConsumeQueueFile:
     """One file. See the module."""
 
-    __slots__ = ("_descriptor", "_reserved", "base_offset", "capacity", "data", "path")
+    __slots__ = ("_descriptor", "base_offset", "capacity", "data", "path")
 
     def __init__(self, path: str, base_offset: int, data: mmap.mmap, descriptor: int) -> None:
         self.path = path
@@ -57,7 +56,6 @@ class ConsumeQueueFile:
         self.data = data
         self.capacity = len(data) // ENTRY_BYTES
         self._descriptor = descriptor
-        self._reserved = 0
 
     def __del__(self) -> None:
         os.close(self._descriptor)
@@ -86,21 +84,20 @@ class ConsumeQueueFile:
         return TagEntry(*ENTRY.unpack_from(self.data, (offset - self.base_offset) * ENTRY_BYTES))
 
     def put_rows(self, rows: Rows, start: int) -> int:
-        """Put the rows from ``start`` on; returns the first row that belongs into a later file, or the end.
+        """Put rows from ``start`` on; returns the row it stopped at: the end, one of a later file, or one behind a
+        gap. The row at ``start`` belongs into this file.
 
-        Raises LogStorageError when the disk is full; then nothing was put.
+        Raises LogStorageError when the disk is full; what was put then will be put again.
         """
-        end = rows.end_below(start, self.end_offset)
-        if end > start:
-            self._reserve_until(rows.offsets[end - 1] - self.base_offset + 1)
-            ENGINE.put_tags(self, rows, start, end)
+        first = rows.offsets[start]
+        end = rows.end_below(start, min(self.end_offset, first + len(rows.entries) // ENTRY_BYTES))
+        size = ENTRY_BYTES * (rows.offsets[end - 1] - first + 1)
+        if size > ENTRY_BYTES * (end - start):
+            rows.entries[:size] = bytes(size)  # offsets without a record
+        ENGINE.put_tags(rows, start, end)
+        with memoryview(rows.entries) as view:
+            write_entries(self._descriptor, self.path, view[:size], (first - self.base_offset) * ENTRY_BYTES)
         return end
-
-    def _reserve_until(self, entries: int) -> None:
-        if entries > self._reserved:
-            until = min(max(entries, self._reserved + _RESERVE_ENTRIES), self.capacity)
-            reserve(self._descriptor, self.path, self._reserved * ENTRY_BYTES, (until - self._reserved) * ENTRY_BYTES)
-            self._reserved = until
 
     def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
         """Offsets from ``start`` to below ``end`` whose entry has that tag hash, ascending."""
@@ -131,7 +128,6 @@ class ConsumeQueueFile:
             os.ftruncate(self._descriptor, len(self.data))
         except OSError as error:
             raise LogStorageError("truncate", self.path, error.errno or errno.EIO) from error
-        self._reserved = position // ENTRY_BYTES
 
     def sync(self) -> None:
         """Make everything put so far durable. Raises LogStorageError. Releases the interpreter while it waits."""

@@ -15,8 +15,9 @@ Invariants:
 - slots follow from entries: ``restore`` cuts a file to entries known to be on disk and makes its slots anew;
 - ``time_diff`` is seconds since ``begin_timestamp`` (the first entry's), clamped to 0..2^31-1: a pre-selection only.
   ``min_timestamp`` is kept beside the file, because a late record lies before ``begin_timestamp``;
-- the file is sparse, but bytes are reserved before they are written through the mapping: a full disk is an error of
-  ``put_rows``, never a SIGBUS.
+- the file is sparse; header and slots, which are written through the mapping, are reserved when it is made, entries are
+  written with ``pwrite``: a full disk is an error of ``put_rows``, never a SIGBUS. (A first write to a mapped page is a
+  fault of up to 20 us of the file system's, one for 200 entries; a write of many pages costs one a tenth of that.)
 
 One writer. Look-ups by any thread: only reading a slot takes the lock, an entry never changes once a slot names it.
 The mapping is closed with its last reader.
@@ -45,9 +46,7 @@ SLOT = Struct(">i")
 ENTRY = Struct(">iqii")
 HEADER_BYTES = HEADER.size
 ENTRY_BYTES = ENTRY.size
-_RESERVE_ENTRIES = 16_384
-"""So many entries are reserved on disk at a time."""
-_PUT_ROWS = 4096
+_PUT_ROWS = 16_384
 """Rows put between two chances for a look-up to read a slot."""
 MAX_TIME_DIFF = 0x7FFFFFFF
 MAX_INT64 = (1 << 63) - 1
@@ -109,10 +108,20 @@ def reserve(descriptor: int, path: str, position: int, size: int) -> None:
         raise LogStorageError("reserve", path, error.errno or errno.EIO) from error
 
 
+def write_entries(descriptor: int, path: str, entries: memoryview, position: int) -> None:
+    """Write whole entries at a byte of the file. Raises LogStorageError. Releases the interpreter."""
+    try:
+        while entries:
+            written = os.pwrite(descriptor, entries, position)
+            entries, position = entries[written:], position + written
+    except OSError as error:
+        raise LogStorageError("write", path, error.errno or errno.EIO) from error
+
+
 class IndexFile:
     """One file. See the module."""
 
-    __slots__ = ("_descriptor", "_lock", "_reserved", "bounds", "capacity", "data", "min_timestamp", "path", "slots")
+    __slots__ = ("_descriptor", "_lock", "bounds", "capacity", "data", "min_timestamp", "path", "slots")
 
     def __init__(self, path: str, data: mmap.mmap, descriptor: int, slots: int) -> None:
         self.path = path
@@ -123,7 +132,6 @@ class IndexFile:
         self.min_timestamp = self.bounds.begin_timestamp
         self._descriptor = descriptor
         self._lock = threading.Lock()
-        self._reserved = self.bounds.next_entry
         if hasattr(mmap, "MADV_RANDOM"):
             data.madvise(mmap.MADV_RANDOM)  # no read-around: each look-up touches one page here and one there
 
@@ -183,18 +191,9 @@ class IndexFile:
         """
         while start < rows.count and not self.is_full:
             end = min(start + _PUT_ROWS, rows.count)
-            self._reserve_for(end - start)
             with self._lock:
                 start = self._put_part(rows, start, end)
         return start
-
-    def _reserve_for(self, rows: int) -> None:
-        wanted = min(self.bounds.next_entry + rows, self.capacity)
-        if wanted > self._reserved:
-            until = min(max(wanted, self._reserved + _RESERVE_ENTRIES), self.capacity)
-            first = self._position(self._reserved)
-            reserve(self._descriptor, self.path, first, self._position(until) - first)
-            self._reserved = until
 
     def _put_part(self, rows: Rows, start: int, end: int) -> int:
         bounds = self.bounds
@@ -208,12 +207,26 @@ class IndexFile:
             self.bounds = bounds
             HEADER.pack_into(self.data, 0, *bounds)
         put = ENGINE.put_entries(self, rows, start, end)
+        self._write(rows.entries, put.next_entry - bounds.next_entry)
         self.min_timestamp = min(self.min_timestamp, put.min_timestamp)
         end_timestamp = max(bounds.end_timestamp, put.max_timestamp)
         end_offset = max(bounds.end_offset, put.last_offset)
         self.bounds = FileBounds(begin, end_timestamp, bounds.begin_offset, end_offset, self.slots, put.next_entry)
         HEADER.pack_into(self.data, 0, *self.bounds)
         return put.next_row
+
+    def _write(self, entries: bytearray, count: int) -> None:
+        """Write the next ``count`` entries, whose slots are set; where that fails the slots are as they were."""
+        try:
+            with memoryview(entries) as view:
+                write_entries(
+                    self._descriptor, self.path, view[: ENTRY_BYTES * count], self._position(self.bounds.next_entry)
+                )
+        except LogStorageError:
+            for number in reversed(range(count)):
+                hashed, _, _, previous = ENTRY.unpack_from(entries, ENTRY_BYTES * number)
+                SLOT.pack_into(self.data, HEADER_BYTES + SLOT.size * (hashed % self.slots), previous)
+            raise
 
     # ---- select
 
@@ -303,4 +316,3 @@ class IndexFile:
             )
             HEADER.pack_into(self.data, 0, *self.bounds)
         self.min_timestamp = min_timestamp
-        self._reserved = count

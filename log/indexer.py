@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STEP_BYTES = 1024 * 1024
-CHECKPOINT_BYTES = 64 * 1024 * 1024
-"""After so many indexed bytes a checkpoint is due, so that a crash costs little work."""
+CHECKPOINT_BYTES = 1024 * 1024 * 1024
+"""After so many indexed bytes a checkpoint is due, so that a crash costs seconds of work; each syncs, and while a file
+system commits what was synced, appends to the log may have to wait."""
 
 
 class LogIndexer:
@@ -128,7 +129,7 @@ class LogIndexer:
             self._move_to(watermark)  # what was below it has been cleaned away
             return 1
         try:
-            chunk = memoryview(bytearray(found.records.size))  # open for writing: kernels take it as it is
+            chunk = self._rows.chunk(found.records.size)
             chunk = chunk[: os.preadv(found.records.file.fileno(), [chunk], found.records.position)]
             self._index(chunk, found.records.position)
         except OSError as error:

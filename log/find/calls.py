@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from log.find.reference import Put, Stop, Walk, Wanted
 
 if TYPE_CHECKING:
-    from log.consume_queue import ConsumeQueueFile
     from log.find.rows import Rows
     from log.index_file import IndexFile
     from protocol.record_batch import Buffer
@@ -41,12 +40,12 @@ class FindCalls:
         bounds = file.bounds
         state = (file.slots, file.capacity, bounds.next_entry, bounds.begin_timestamp)
         columns = (rows.offsets, rows.timestamps, rows.key_hashes)
-        return Put(*self._kernels.put_entries(file.data, state, *columns, start, end))
+        return Put(*self._kernels.put_entries(file.data, rows.entries, state, *columns, start, end))
 
-    def put_tags(self, file: ConsumeQueueFile, rows: Rows, start: int, end: int) -> None:
+    def put_tags(self, rows: Rows, start: int, end: int) -> None:
         """See :func:`log.find.reference.put_tags`."""
         columns = (rows.offsets, rows.positions, rows.sizes, rows.tag_hashes)
-        self._kernels.put_tags(file.data, file.base_offset, *columns, start, end)
+        self._kernels.put_tags(rows.entries, *columns, start, end)
 
     def walk_chain(
         self, file: IndexFile, wanted: tuple[int, int, int, int, int], state: array[int]

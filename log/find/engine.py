@@ -13,7 +13,6 @@ from log.find import reference
 from log.find.reference import Put, Restored, Stop, Walk, Wanted
 
 if TYPE_CHECKING:
-    from log.consume_queue import ConsumeQueueFile
     from log.find.calls import FindCalls
     from log.find.rows import Rows
     from log.index_file import IndexFile
@@ -75,12 +74,12 @@ class FindEngine:
 
         return restoring.restore_slots(file, count)
 
-    def put_tags(self, file: ConsumeQueueFile, rows: Rows, start: int, end: int) -> None:
+    def put_tags(self, rows: Rows, start: int, end: int) -> None:
         """See :func:`log.find.reference.put_tags`."""
         if self.kernels is None:
-            reference.put_tags(file, rows, start, end)
+            reference.put_tags(rows, start, end)
         else:
-            self.kernels.put_tags(file, rows, start, end)
+            self.kernels.put_tags(rows, start, end)
 
 
 #: From so many entries on numpy is worth its import.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from log.find import kernels
 from log.find.calls import FindCalls
 from log.find.kernel_group import FIND
+from log.find.kernels import KERNELS
 from log.records.array_kernels import numba_callers
 
-CALLS = FindCalls(numba_callers(FIND, {name: getattr(kernels, name) for name in FIND.signatures}))
+CALLS = FindCalls(numba_callers(FIND, KERNELS))
 walk_chunk = CALLS.walk_chunk
 put_entries = CALLS.put_entries
 put_tags = CALLS.put_tags

@@ -13,14 +13,19 @@ FIND = KernelGroup(
     name="find",
     module="log.find.kernel_image",
     fallback="log.find.kernel_calls",
-    sources=(_HERE / "kernels.py", _HERE.parent / "records" / "kernels.py", Path(__file__).resolve()),
+    sources=(
+        _HERE / "kernels.py",
+        _HERE / "indexing_kernels.py",
+        *(_HERE.parent / "records" / name for name in ("kernels.py", "intrinsics.py")),
+        Path(__file__).resolve(),
+    ),
     signatures={
         "walk_chunk": Signature(
             (_BYTES, INTEGER, INTEGER, _BYTES, INTEGER, *[_COLUMN] * 6, INTEGER),
             4,
         ),
-        "put_entries": Signature((_BYTES, (INTEGER,) * 4, _COLUMN, _COLUMN, _COLUMN, INTEGER, INTEGER), 5),
-        "put_tags": Signature((_BYTES, INTEGER, *[_COLUMN] * 4, INTEGER, INTEGER)),
+        "put_entries": Signature((_BYTES, _BYTES, (INTEGER,) * 4, _COLUMN, _COLUMN, _COLUMN, INTEGER, INTEGER), 5),
+        "put_tags": Signature((_BYTES, *[_COLUMN] * 4, INTEGER, INTEGER)),
         "walk_chain": Signature((_BYTES, INTEGER, (INTEGER,) * 5, _COLUMN, _COLUMN), 1),
         "match_records": Signature((_BYTES, INTEGER, (INTEGER,) * 6, _BYTES, _BYTES, _BYTES, _COLUMN), 1),
         "nth_place": Signature((_BYTES, INTEGER), 2),

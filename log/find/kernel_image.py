@@ -5,8 +5,8 @@ Once for each version of its source; see ``log.records.array_kernels``.
 
 from __future__ import annotations
 
-from log.find import kernels
 from log.find.kernel_group import FIND
+from log.find.kernels import KERNELS
 from log.records.array_kernels import compile_group
 from log.records.kernel_loader import image_path
 from log.records.machine_code import write_image
@@ -14,4 +14,4 @@ from log.records.machine_code import write_image
 _path = image_path(FIND.name, FIND.sources)
 if not _path.exists():
     _path.parent.mkdir(parents=True, exist_ok=True)
-    write_image(compile_group(FIND, {name: getattr(kernels, name) for name in FIND.signatures}), _path)
+    write_image(compile_group(FIND, KERNELS), _path)

@@ -1,7 +1,8 @@
 """The key index of one partition: IndexFiles in ``keys/``, each named by the offset it begins at.
 
     open     checkpoint -> files opened, newer ones removed, the newest one restored to what the checkpoint says
-    put      into the newest file; a full one is synced and the next begun
+    put      into the newest file; when it is full the next is begun
+    sync     before a checkpoint, of all files that were put into since the one before
     select   newest file first
     trim     files whose last offset is below the log start go
 
@@ -44,6 +45,8 @@ class KeyIndex:
         self._sizes = sizes
         self._bases: list[int] = []
         self.files: tuple[IndexFile, ...] = ()
+        self._begun = 0
+        """Files begun since the last sync."""
         self.next_offset = -1
 
     def open(self) -> int:
@@ -78,7 +81,7 @@ class KeyIndex:
 
     def start_anew(self, offset: int) -> None:
         """Drop everything and begin at ``offset``. Raises KafkaStorageError."""
-        self.files, self._bases = (), []
+        self.files, self._bases, self._begun = (), [], 0
         self._file_system.remove_directory(self.directory)
         self._file_system.make_directory(self.directory)
         self.next_offset = offset
@@ -96,11 +99,10 @@ class KeyIndex:
         self.next_offset = next_offset
 
     def _begin_file(self, base_offset: int) -> None:
-        if self.files:
-            self.files[-1].sync()
         path = os.path.join(self.directory, self._name(base_offset))
         file = IndexFile.create(self._file_system, path, self._sizes.slots, self._sizes.entries)
         self.files = (*self.files, file)
+        self._begun += 1
         self._bases.append(base_offset)
 
     def select(self, key_hash: int, begin: int, end: int, min_offset: int = 0) -> Iterator[int]:
@@ -113,14 +115,20 @@ class KeyIndex:
 
     def checkpoint(self, *, sync: bool = True) -> None:
         """Make what was put durable, then say so. Raises KafkaStorageError."""
-        if sync and self.files:
-            self.files[-1].sync()
+        if sync:
+            self._sync()
         states = tuple(
             FileState(base, file.count, file.min_timestamp, file.bounds.end_timestamp)
             for base, file in zip(self._bases, self.files, strict=True)
         )
         path = os.path.join(self.directory, CHECKPOINT_FILE)
         write_checkpoint(self._file_system, path, Checkpoint(MADE_FOR, self.next_offset, states), sync=sync)
+
+    def _sync(self) -> None:
+        """Every file that something was put into since the last time: the newest, and those that were when it began."""
+        for file in self.files[-1 - self._begun :]:
+            file.sync()
+        self._begun = 0
 
     def trim(self, log_start_offset: int) -> bool:
         """Remove the files that hold nothing from ``log_start_offset`` on. Raises KafkaStorageError."""

@@ -32,7 +32,6 @@ from protocol.record_batch import (
 )
 
 if TYPE_CHECKING:
-    from log.consume_queue import ConsumeQueueFile
     from log.index_file import IndexFile
 
 INDEX_ENTRY = Struct(">iqii")
@@ -141,13 +140,14 @@ def tag_of(record: Record, header: bytes) -> bytes | None:
 
 
 def put_entries(file: IndexFile, rows: Rows, start: int, end: int) -> Put:
-    """Entries for the keyed rows from ``start`` to ``end``; stops before a full file's next row."""
+    """Entries for the keyed rows from ``start`` to ``end``, in ``rows.entries``, the file's slots set to them.
+
+    Stops before a full file's next row. The caller writes the entries into the file.
+    """
     data, slots = file.data, file.slots
-    first_entry = INDEX_HEADER_BYTES + 4 * slots
     bounds = file.bounds
     number, begin = bounds.next_entry, bounds.begin_timestamp
     low, high, last_offset = MAX_INT64, MIN_INT64, -1
-    row = start
     for row in range(start, end):
         hashed = rows.key_hashes[row]
         if hashed == NO_KEY:
@@ -158,7 +158,7 @@ def put_entries(file: IndexFile, rows: Rows, start: int, end: int) -> Put:
         slot = INDEX_HEADER_BYTES + 4 * (hashed % slots)
         diff = max(0, min((timestamp - begin) // 1000, MAX_TIME_DIFF))
         previous = SLOT.unpack_from(data, slot)[0]
-        INDEX_ENTRY.pack_into(data, first_entry + 20 * number, hashed, last_offset, diff, previous)
+        INDEX_ENTRY.pack_into(rows.entries, 20 * (number - bounds.next_entry), hashed, last_offset, diff, previous)
         SLOT.pack_into(data, slot, number)
         number += 1
         low, high = min(low, timestamp), max(high, timestamp)
@@ -180,13 +180,10 @@ def restore_slots(file: IndexFile, count: int) -> Restored:
     return Restored(0, last_offset)
 
 
-def put_tags(file: ConsumeQueueFile, rows: Rows, start: int, end: int) -> None:
-    """Entries for the rows from ``start`` to ``end``, all of which belong into the file."""
+def put_tags(rows: Rows, start: int, end: int) -> None:
+    """Entries for the rows from ``start`` to ``end`` in ``rows.entries``, as far from its begin as their offsets are
+    from that of the first. They must have room there."""
+    first = rows.offsets[start]
     for row in range(start, end):
-        TAG_ENTRY.pack_into(
-            file.data,
-            20 * (rows.offsets[row] - file.base_offset),
-            rows.positions[row],
-            rows.sizes[row],
-            rows.tag_hashes[row],
-        )
+        place = 20 * (rows.offsets[row] - first)
+        TAG_ENTRY.pack_into(rows.entries, place, rows.positions[row], rows.sizes[row], rows.tag_hashes[row])

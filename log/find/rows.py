@@ -2,6 +2,9 @@
 
 Columns are ``array('q')``: the plain reference appends to them by index, a kernel sees the same memory as numpy arrays.
 A batch's rows come together or not at all, so an indexer can go on behind any row count it was given.
+
+Scratch space of the same thread is kept beside them, because fresh memory is cleared under the interpreter lock: the
+bytes that are indexed (``chunk``) and the entries on their way into a file (``entries``).
 """
 
 from __future__ import annotations
@@ -12,12 +15,19 @@ from bisect import bisect_left
 from log.find.hashing import NO_KEY
 
 INITIAL_ROWS = 65_536
+ENTRY_BYTES = 20
+"""Of an entry of either kind of file."""
+_KEPT_BYTES = 8 * 1024 * 1024
+"""A larger chunk (one huge batch) is not kept."""
 
 
 class Rows:
     """Up to ``capacity`` rows; ``count`` are filled. One thread."""
 
-    __slots__ = ("capacity", "count", "key_hashes", "offsets", "positions", "sizes", "tag_hashes", "timestamps")
+    __slots__ = (
+        "_chunk", "capacity", "count", "entries", "key_hashes", "offsets", "positions", "sizes", "tag_hashes",
+        "timestamps",
+    )  # fmt: skip
 
     def __init__(self, capacity: int = INITIAL_ROWS) -> None:
         empty = bytes(8 * capacity)
@@ -33,6 +43,17 @@ class Rows:
         """Where the record's batch begins in its segment."""
         self.sizes = array("q", empty)
         """The size of the record's batch."""
+        self.entries = bytearray(ENTRY_BYTES * capacity)
+        """Room for one entry of each row."""
+        self._chunk = bytearray()
+
+    def chunk(self, size: int) -> memoryview:
+        """``size`` writable bytes of any content, good until the next call."""
+        if size > _KEPT_BYTES:
+            return memoryview(bytearray(size))
+        if size > len(self._chunk):
+            self._chunk = bytearray(size)
+        return memoryview(self._chunk)[:size]
 
     def make_room(self, wanted: int) -> None:
         """Room for ``wanted`` rows beyond those that are filled."""
@@ -42,6 +63,7 @@ class Rows:
             columns = (self.offsets, self.timestamps, self.key_hashes, self.tag_hashes, self.positions, self.sizes)
             for column in columns:
                 column.frombytes(bytes(8 * missing))
+            self.entries = bytearray(ENTRY_BYTES * self.capacity)
 
     def first_at(self, offset: int) -> int:
         """The first row at or above ``offset``, or the end."""

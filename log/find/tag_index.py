@@ -33,6 +33,8 @@ class TagIndex:
         self._made_for = "tags " + header.encode().hex()
         self.files: tuple[ConsumeQueueFile, ...] = ()
         self._checksums: dict[int, int] = {}
+        self._begun = 0
+        """Files begun since the last sync."""
         self.next_offset = -1
 
     def open(self) -> int:
@@ -64,7 +66,7 @@ class TagIndex:
 
     def start_anew(self, offset: int) -> None:
         """Drop everything and begin at ``offset``. Raises KafkaStorageError."""
-        self.files = ()
+        self.files, self._begun = (), 0
         self._checksums = {}
         self._file_system.remove_directory(self.directory)
         self._file_system.make_directory(self.directory)
@@ -79,11 +81,10 @@ class TagIndex:
         self.next_offset = next_offset
 
     def _begin_file(self, base_offset: int) -> None:
-        if self.files:
-            self.files[-1].sync()
         path = os.path.join(self.directory, self._name(base_offset))
         file = ConsumeQueueFile.create(self._file_system, path, base_offset, self._sizes.tag_entries)
         self.files = (*self.files, file)
+        self._begun += 1
 
     def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
         """Offsets from ``start`` to below ``end`` with that tag hash, ascending."""
@@ -104,8 +105,8 @@ class TagIndex:
 
     def checkpoint(self, *, sync: bool = True) -> None:
         """Make what was put durable, then say so. Raises KafkaStorageError."""
-        if sync and self.files:
-            self.files[-1].sync()
+        if sync:
+            self._sync()
         states = []
         for file in self.files:
             checksum = self._checksums.get(file.base_offset)
@@ -118,6 +119,12 @@ class TagIndex:
         write_checkpoint(
             self._file_system, path, Checkpoint(self._made_for, self.next_offset, tuple(states)), sync=sync
         )
+
+    def _sync(self) -> None:
+        """Every file that something was put into since the last time: the newest, and those that were when it began."""
+        for file in self.files[-1 - self._begun :]:
+            file.sync()
+        self._begun = 0
 
     def trim(self, log_start_offset: int) -> bool:
         """Remove the files that hold nothing from ``log_start_offset`` on. Raises KafkaStorageError."""

@@ -78,6 +78,55 @@ store_be_u64 = _storer(64)
 store_be_u32 = _storer(32)
 
 
+def _type_address(_typing_context: Any, array: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.ptrtoint(data, ir.IntType(64))
+
+    return types.int64(array), generate
+
+
+#: address_of(array): where its first item lies. numba counts the references of every array that a function is handed,
+#: and looks whether an index is negative; of addresses it does neither. Nothing keeps the array alive: callers do.
+address_of: Any = intrinsic(_type_address)
+
+
+def _address_loader(bits: int, swap: bool) -> Any:
+    def typing(_typing_context: Any, _address: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            value = builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
+            return builder.bswap(value) if swap else value
+
+        return types.Integer.from_bitwidth(bits, signed=False)(types.int64), generate
+
+    return intrinsic(typing)
+
+
+#: byte_at(address) and big-endian words: uint8, uint16, uint32, uint64.
+byte_at = _address_loader(8, swap=False)
+be_u16_at = _address_loader(16, swap=True)
+be_u32_at = _address_loader(32, swap=True)
+be_u64_at = _address_loader(64, swap=True)
+
+
+def _address_storer(bits: int) -> Any:
+    def typing(_typing_context: Any, _address: Any, _value: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            narrowed = builder.trunc(arguments[1], ir.IntType(bits)) if bits < 64 else arguments[1]
+            pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
+            builder.store(builder.bswap(narrowed), pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return intrinsic(typing)
+
+
+#: put_be_u32_at(address, value), put_be_u64_at: the low bits of an int64.
+put_be_u32_at = _address_storer(32)
+put_be_u64_at = _address_storer(64)
+
+
 @kernel
 def signed32(word: Integer) -> Integer:
     """A loaded 32-bit word as the signed number it is."""

@@ -11,8 +11,10 @@ import pytest
 from cleaner.cleaner import Cleaner, CleanerOptions
 from cleaner.engine import ReferenceEngine
 from log.config import LogConfig
+from log.consume_queue import ConsumeQueueFile
 from log.find.engine import FindEngine
 from log.find.lookup import NotIndexedError, Query, find_newest
+from log.index_file import IndexFile
 from log.indexer import LogIndexer
 from protocol.record_batch import Record, build_batch
 from tests.support.cleaning import whole
@@ -102,6 +104,30 @@ def test_another_header_makes_the_tag_index_anew(tmp_path: Path) -> None:
     catch_up(indexer)
     expected = [r.offset for r in reversed(records) if dict(r.headers).get("other") == b"x"]
     assert [r.offset for r in find_newest(log, indexer, Query(tag=b"x", tag_header="other"))] == expected
+
+
+def test_a_checkpoint_syncs_every_file_that_was_put_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    generator = random.Random(4)
+    fill(log, generator, 200)
+    indexer = indexer_of(log)
+    assert indexer.keys is not None
+    assert indexer.tags is not None
+    synced: list[str] = []
+    for kind in (IndexFile, ConsumeQueueFile):
+        monkeypatch.setattr(kind, "sync", lambda file: synced.append(file.path))
+    indexer.checkpoint()
+    assert min(len(indexer.keys.files), len(indexer.tags.files)) > 2
+    assert synced == [file.path for file in (*indexer.keys.files, *indexer.tags.files)]
+    before = len(indexer.keys.files)
+    while len(indexer.keys.files) == before:
+        fill(log, generator, 10)
+        catch_up(indexer)
+    synced.clear()
+    indexer.checkpoint()
+    assert [path for path in synced if path.endswith(".keys")] == [
+        file.path for file in indexer.keys.files[before - 1 :]
+    ]
 
 
 def test_switching_off_removes_the_files(tmp_path: Path) -> None:

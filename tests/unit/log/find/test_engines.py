@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from log.find.reference import Stop, Wanted
 from log.find.rows import Rows
 from log.index_file import IndexDamagedError, IndexFile
 from log.records.kernel_loader import load_array_kernels
-from protocol.errors import InvalidRecordError
+from protocol.errors import InvalidRecordError, KafkaStorageError
 from protocol.record_batch import (
     BatchOptions,
     EndTransactionMarker,
@@ -121,10 +123,57 @@ def test_files_are_filled_alike(tmp_path_factory: pytest.TempPathFactory, chunk:
         file.bounds = file.bounds._replace(begin_timestamp=begin)
         put = engine.put_entries(file, rows, 0, rows.count)
         base = rows.offsets[0] if rows.count else 0
-        tags = ConsumeQueueFile.create(OsFileSystem(), str(directory / f"{name}.tags"), base, 100)
-        engine.put_tags(tags, rows, 0, rows.count)
-        contents.append((put, bytes(file.data), bytes(tags.data)))
+        entries = bytes(rows.entries[: 20 * (put.next_entry - 1)])
+        tag_room = 20 * (rows.offsets[rows.count - 1] - base + 1) if rows.count else 0
+        rows.entries[:] = bytes(len(rows.entries))
+        if 0 < tag_room <= len(rows.entries):
+            engine.put_tags(rows, 0, rows.count)
+        contents.append((put, bytes(file.data), entries, bytes(rows.entries)))
     assert all(content == contents[0] for content in contents)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=40, unique=True), st.integers(1, 30))
+@settings(deadline=None, max_examples=40)
+def test_tags_of_a_log_with_gaps_are_where_their_offsets_say(
+    tmp_path_factory: pytest.TempPathFactory, offsets: list[int], capacity: int
+) -> None:
+    rows = Rows(capacity)
+    rows.make_room(len(offsets))
+    rows.count = len(offsets)
+    rows.entries[:] = b"\xff" * len(rows.entries)  # of the rows before
+    for row, offset in enumerate(sorted(offsets)):
+        rows.offsets[row], rows.positions[row], rows.sizes[row], rows.tag_hashes[row] = 7 + offset, offset, 9, -offset
+    path = str(tmp_path_factory.mktemp("tags") / "file.tags")
+    file = ConsumeQueueFile.create(OsFileSystem(), path, 7, 50)
+    row = 0
+    while row < rows.count and rows.offsets[row] < file.end_offset:
+        row = file.put_rows(rows, row)
+    assert row == sum(offset < 50 for offset in offsets)
+    for offset in range(50):
+        expected = (offset, 9, -offset) if offset in offsets else (0, 0, 0)
+        assert file.entry(7 + offset) == expected
+
+
+def test_entries_that_cannot_be_written_are_in_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows(100)
+    for row in range(100):
+        rows.offsets[row], rows.timestamps[row], rows.key_hashes[row] = row, 1000, row % 7
+    file = IndexFile.create(OsFileSystem(), str(tmp_path / "file.keys"), 5, 200)
+    rows.count = 50
+    file.put_rows(rows, 0)
+    before = bytes(file.data), file.count
+    rows.count = 100
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full_disk)
+        with pytest.raises(KafkaStorageError):
+            file.put_rows(rows, 50)
+    assert (bytes(file.data), file.count) == before
+    assert file.put_rows(rows, 50) == 100
+    assert list(file.select(3, 0, 2000)) == [row for row in reversed(range(100)) if row % 7 == 3]
+
+
+def full_disk(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "no space left")
 
 
 def test_little_work_loads_no_kernels() -> None:
