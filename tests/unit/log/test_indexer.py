@@ -114,13 +114,13 @@ def test_a_checkpoint_syncs_every_file_that_was_put_into(tmp_path: Path, monkeyp
     assert indexer.keys is not None
     assert indexer.tags is not None
     synced: list[str] = []
-    for kind in (IndexFile, ConsumeQueueFile):
-        monkeypatch.setattr(kind, "sync", lambda file: synced.append(file.path))
+    monkeypatch.setattr(IndexFile, "sync", lambda file: synced.append(file.path))
+    monkeypatch.setattr(ConsumeQueueFile, "sync", lambda file: synced.append(file.path))
     indexer.checkpoint()
     assert min(len(indexer.keys.files), len(indexer.tags.files)) > 2
-    assert synced == [file.path for file in (*indexer.keys.files, *indexer.tags.files)]
-    before = len(indexer.keys.files)
-    while len(indexer.keys.files) == before:
+    paths = [file.path for file in indexer.keys.files]
+    assert synced == paths + [file.path for file in indexer.tags.files]
+    while len(indexer.keys.files) == len(paths):
         fill(log, generator, 10)
         catch_up(indexer)
     synced.clear()
