@@ -125,9 +125,8 @@ def test_a_checkpoint_syncs_every_file_that_was_put_into(tmp_path: Path, monkeyp
         catch_up(indexer)
     synced.clear()
     indexer.checkpoint()
-    assert [path for path in synced if path.endswith(".keys")] == [
-        file.path for file in indexer.keys.files[before - 1 :]
-    ]
+    put_into = [file.path for file in indexer.keys.files[len(paths) - 1 :]]
+    assert [path for path in synced if path.endswith(".keys")] == put_into
 
 
 def test_switching_off_removes_the_files(tmp_path: Path) -> None:
