@@ -44,9 +44,12 @@ from tidelog.broker_process import Broker
 from tidelog.find import Tidelog
 
 BATCH_RECORDS = 1000
+ENCODED_FRAMES = 1024
+"""Requests made before the clock starts: while the next ones are made an indexer would catch up outside of it."""
 IN_FLIGHT = 8
 VALUE = bytes(100)
 LOOK_UPS = 300
+CATCH_UP_S = 60
 COLD_LOOK_UPS = 30
 TOPICS = {
     "plain": {},
@@ -111,8 +114,8 @@ def feed(bootstrap: str, frames: Iterator[bytes], count: int) -> tuple[float, li
     with socket.create_connection((host, int(port))) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream = connection.makefile("rb")
-        for start in range(0, count, 256):
-            part = [next(frames) for _ in range(min(256, count - start))]
+        for start in range(0, count, ENCODED_FRAMES):
+            part = [next(frames) for _ in range(min(ENCODED_FRAMES, count - start))]
             sent: deque[float] = deque()
             began = time.perf_counter()
             for frame in part:
@@ -155,6 +158,15 @@ def lag_of(bootstrap: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("tidelog_index_lag_records"))
 
 
+def wait_for_index(bootstrap: str) -> None:
+    """Until everything is indexed, so that the next topic has the machine for itself."""
+    deadline = time.monotonic() + CATCH_UP_S
+    while lag_of(bootstrap):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{lag_of(bootstrap):,.0f} records not indexed after {CATCH_UP_S} s")
+        time.sleep(0.01)
+
+
 def quantile(values: list[float], share: float) -> float:
     """The value below which ``share`` of them lie."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
@@ -170,18 +182,22 @@ def measure_produce(page: Page, broker: Broker, rounds: int, batches: int) -> No
     time.sleep(15)
     rates: dict[str, list[float]] = {kind: [] for kind in TOPICS}
     latencies: dict[str, list[float]] = {kind: [] for kind in TOPICS}
+    lags: dict[str, list[float]] = {kind: [] for kind in TOPICS}
     for name in names:
         kind = name.rpartition(".")[0]
         frames = (produce_frame(name, n, 1_700_000_000_000 + n) for n in range(batches))
         spent, waited = feed(broker.bootstrap, frames, batches)
         rates[kind].append(batches * BATCH_RECORDS / spent)
         latencies[kind] += waited
+        lags[kind].append(lag_of(broker.bootstrap))
+        wait_for_index(broker.bootstrap)
     medians = {kind: statistics.median(values) for kind, values in rates.items()}
     for kind, rate in medians.items():
         share = rate / medians["plain"]
         p50, p99 = quantile(latencies[kind], 0.5), quantile(latencies[kind], 0.99)
         page.line(
             f"- produce {kind:<14} {rate:>12,.0f} records/s  {share:>6.1%} of plain  ack p50 {p50:.2f} p99 {p99:.2f} ms"
+            f"  behind at the end {statistics.median(lags[kind]):,.0f}"
         )
 
 
