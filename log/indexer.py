@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STEP_BYTES = 1024 * 1024
+STEP_BYTES = 4 * 1024 * 1024
+"""A step takes 0.1 ms of Python under the interpreter lock, however much it reads."""
 CHECKPOINT_BYTES = 1024 * 1024 * 1024
 """After so many indexed bytes a checkpoint is due, so that a crash costs seconds of work; each syncs, and while a file
 system commits what was synced, appends to the log may have to wait."""
