@@ -15,7 +15,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
-from log.records.intrinsics import Integer, kernel
+from log.records.intrinsics import Integer, byte_at, kernel, word_at
 from pipeline import audit_reference as at
 
 _OFFSET, _TIMESTAMP, _LENGTH = np.uint64(at.FACTOR_OFFSET), np.uint64(at.FACTOR_TIMESTAMP), np.uint64(at.FACTOR_LENGTH)
@@ -35,19 +35,6 @@ def _type_fold(_typing_context: Any, _one: Any, _other: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-def _loader(bits: int) -> Any:
-    def typing(_typing_context: Any, _address: Any) -> Any:
-        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
-
-        return types.Integer.from_bitwidth(bits, signed=False)(types.int64), generate
-
-    return intrinsic(typing)
-
-
-#: byte_at(address), word_at(address): a uint8, a little-endian uint64.
-byte_at = _loader(8)
-word_at = _loader(64)
 #: fold(a, b): the two halves of the product of two uint64, the one xor the other. One instruction and an xor.
 fold: Any = intrinsic(_type_fold)
 

@@ -15,6 +15,7 @@ from log.records.intrinsics import (
     Integer,
     IntegerArray,
     WordArray,
+    byte_at,
     crc32c,
     kernel,
     load_be_u16,
@@ -22,7 +23,7 @@ from log.records.intrinsics import (
     load_be_u64,
 )
 from pipeline import audit_reference as at
-from pipeline.audit_hash_kernels import byte_at, field_hash, record_hash
+from pipeline.audit_hash_kernels import field_hash, record_hash
 
 _HEADER_BYTES = 61
 _NEED_BYTES, _TABLE_FULL, _NOT_MINE = at.NEED_BYTES, at.TABLE_FULL, at.NOT_MINE

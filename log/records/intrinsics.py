@@ -102,8 +102,9 @@ def _address_loader(bits: int, swap: bool) -> Any:
     return intrinsic(typing)
 
 
-#: byte_at(address) and big-endian words: uint8, uint16, uint32, uint64.
+#: byte_at(address), word_at(address): a uint8, a little-endian uint64; the others are big-endian.
 byte_at = _address_loader(8, swap=False)
+word_at = _address_loader(64, swap=False)
 be_u16_at = _address_loader(16, swap=True)
 be_u32_at = _address_loader(32, swap=True)
 be_u64_at = _address_loader(64, swap=True)
