@@ -48,6 +48,9 @@ HEADER_BYTES = HEADER.size
 ENTRY_BYTES = ENTRY.size
 _PUT_ROWS = 16_384
 """Rows put between two chances for a look-up to read a slot."""
+_WRITE_BYTES = 160_000
+"""Written at a time. ext4 takes larger pieces into larger pages, and more of them cost more: 6 ns an entry, 13 at twice
+the size, up to 45 at a megabyte (Linux 6.18)."""
 MAX_TIME_DIFF = 0x7FFFFFFF
 MAX_INT64 = (1 << 63) - 1
 _PLAIN_STEPS = 32
@@ -112,7 +115,7 @@ def write_entries(descriptor: int, path: str, entries: memoryview, position: int
     """Write whole entries at a byte of the file. Raises LogStorageError. Releases the interpreter."""
     try:
         while entries:
-            written = os.pwrite(descriptor, entries, position)
+            written = os.pwrite(descriptor, entries[:_WRITE_BYTES], position)
             entries, position = entries[written:], position + written
     except OSError as error:
         raise LogStorageError("write", path, error.errno or errno.EIO) from error
