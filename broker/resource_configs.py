@@ -1,7 +1,7 @@
 """What can be set on groups and on client metrics subscriptions; imported when first asked for.
 
-A group's keys override the broker's ``group.<key>`` for one group, within the broker's bounds (KIP-848, KIP-932). A
-client metrics subscription names metrics, how often they are pushed and by whom (KIP-714).
+A group's keys override the broker's ``group.<key>`` for one group, within the broker's bounds (KIP-848, KIP-932,
+KIP-1071). A client metrics subscription names metrics, how often they are pushed and by whom (KIP-714).
 """
 
 from __future__ import annotations
@@ -79,6 +79,19 @@ GROUP_CONFIG_DEF = ConfigDef(
             _MEDIUM,
             "Whether records of open and aborted transactions are delivered.",
         ),
+        ConfigKey("streams.session.timeout.ms", _INT, 45_000, between(1), _MEDIUM, "When a silent member is removed."),
+        ConfigKey("streams.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members report."),
+        ConfigKey(
+            "streams.num.standby.replicas", _INT, 0, between(0), _MEDIUM, "How many more copies of a state are kept."
+        ),
+        ConfigKey(
+            "streams.initial.rebalance.delay.ms",
+            _INT,
+            3_000,
+            between(0),
+            _MEDIUM,
+            "How long a new streams group waits for more members before it assigns tasks.",
+        ),
     )
 )
 CLIENT_METRICS_CONFIG_DEF = ConfigDef(
@@ -120,7 +133,7 @@ def check_bounds(name: str, value: Any, config: BrokerConfig) -> None:
     """Raises InvalidConfigError when the broker's ``group.*.min.*`` or ``.max.*`` forbids the value."""
     protocol, _, rest = name.partition(".")
     for bound, sign in (("min", 1), ("max", -1)):
-        key = f"group.{protocol}.{bound}.{rest}"
+        key = f"group.{protocol}.{bound}.{rest.removeprefix('num.')}"
         if key in BROKER_CONFIG_DEF and sign * (value - config.get_int(key)) < 0:
             raise InvalidConfigError(f"{name} is {value}, but {key} is {config.get_int(key)}")
 

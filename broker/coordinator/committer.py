@@ -9,7 +9,8 @@ from typing import NamedTuple
 class Committer(NamedTuple):
     """What OffsetCommit and TxnOffsetCommit say of themselves.
 
-    ``partitions()`` are the topic ids and partitions it is for; only a member in an older epoch needs them (KIP-1251).
+    ``partitions()`` are the topic ids and partitions it is for, ``named_partitions()`` the same by name; only a member
+    in an older epoch needs them (KIP-1251).
     ``version`` is that of OffsetCommit.
     """
 
@@ -19,6 +20,7 @@ class Committer(NamedTuple):
     version: int
     is_transactional: bool
     partitions: Callable[[], Iterable[tuple[bytes, int]]]
+    named_partitions: Callable[[], Iterable[tuple[str, int]]]
 
     @property
     def is_anonymous(self) -> bool:

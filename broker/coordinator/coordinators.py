@@ -20,6 +20,7 @@ from broker.coordinator.group_records import GroupRecordSerde
 from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.markers import BrokerMarkerWriter
 from broker.coordinator.runtime import CoordinatorRuntime
+from broker.coordinator.streams_config import streams_config
 from broker.coordinator.timer import CoordinatorTimer
 from broker.coordinator.topic_log import InternalTopicLog
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from broker.broker import Broker
     from broker.coordinator.share_coordinator import ShareCoordinator
     from broker.coordinator.share_members import ShareMembers
+    from broker.coordinator.streams_members import StreamsMembers
     from broker.share.share_groups import ShareGroups
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,9 @@ class Coordinators:
                 settings=lambda group_id: broker.configs.resource_texts(ResourceType.GROUP, group_id),
                 share_config=lambda group_id: self.share_groups.config(group_id),
                 on_share_member_gone=lambda group_id, member_id: self._share_member_gone(group_id, member_id),
+                streams_config=lambda group_id: streams_config(
+                    broker.config, broker.configs.resource_texts(ResourceType.GROUP, group_id)
+                ),
             )
 
         runtime = CoordinatorRuntime(
@@ -117,6 +122,13 @@ class Coordinators:
         from broker.coordinator.share_members import ShareMembers
 
         return ShareMembers(self.groups.runtime, self.share, self._broker.metadata, self._latest_offset)
+
+    @cached_property
+    def streams_members(self) -> StreamsMembers:
+        """Made with the first member of a streams group."""
+        from broker.coordinator.streams_members import StreamsMembers
+
+        return StreamsMembers(self.groups.runtime, self._broker.topics.changes)
 
     def _latest_offset(self, topic: str, partition: int) -> int:
         return self._broker.replica_manager.partition(topic, partition).high_watermark

@@ -7,7 +7,7 @@ Record type 0 is the key of offset commits before 0.9; its fields are those of t
 versions: GroupMetadataValue 3, OffsetCommitValue 3 (1 when a client of an old version gave a retention time), the
 others 0: what Kafka 3.x and 4.x write, so that each opens the other's directory.
 
-A record of a type that is not declared here (a newer Kafka's, or streams groups) is skipped when loading and stays in
+A record of a type that is not declared here (a newer Kafka's) is skipped when loading and stays in
 the log. Source: group-coordinator ``common/message/*.json`` of Kafka 4.3; KIP-848; KIP-915.
 """
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.coordinator.result import CoordinatorRecord
 from broker.coordinator.share_records import SHARE_RECORD_TYPES
+from broker.coordinator.streams_records import STREAMS_RECORD_TYPES
 from protocol.schema import (
     Message,
     Struct,
@@ -200,6 +201,7 @@ WRITTEN_VERSIONS: dict[type[Message], int] = {
     ConsumerGroupCurrentMemberAssignmentKey: 0,
     ConsumerGroupRegularExpressionKey: 0,
     **{key: 0 for key, _ in SHARE_RECORD_TYPES.values()},
+    **{key: 0 for key, _ in STREAMS_RECORD_TYPES.values()},
 }
 
 #: Record type -> key class, value class.
@@ -215,6 +217,7 @@ RECORD_TYPES: dict[int, tuple[type[Message], type[Message]]] = {
     8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
     16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
     **SHARE_RECORD_TYPES,
+    **STREAMS_RECORD_TYPES,
 }
 
 

@@ -14,8 +14,9 @@ from broker.coordinator.group_records import (
     GroupMetadataValue,
 )
 from broker.coordinator.share_group import ShareGroup
+from broker.coordinator.streams_group import StreamsGroup
 
-Group = ClassicGroup | ConsumerGroup | ShareGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 
 def replay_classic_group(groups: dict[str, Group], key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:

@@ -6,6 +6,7 @@ Requests come in through the methods, each returning a CoordinatorResult; ``repl
     joins, syncs    requests of classic groups, over the moves of ``rebalance``
     consumers       heartbeats of consumer groups (KIP-848), and requests of their classic members
     shares          heartbeats of share groups (KIP-932)
+    streams         heartbeats of streams groups (KIP-1071)
     commits         requests about offsets, over ``offsets``
 
 An empty group changes its protocol with the first member that comes with the other one; its offsets stay. One with
@@ -27,7 +28,7 @@ from broker.coordinator.classic_rebalance import ClassicRebalance
 from broker.coordinator.classic_sync import ClassicSync, SyncResult
 from broker.coordinator.committer import Committer
 from broker.coordinator.consumer_draft import DraftSteps
-from broker.coordinator.consumer_group import ConsumerGroup
+from broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
 from broker.coordinator.consumer_heartbeat import ConsumerHeartbeats, GroupSettings
 from broker.coordinator.consumer_records import consumer_group_tombstones, replay_into
 from broker.coordinator.group_records import (
@@ -53,6 +54,11 @@ from broker.coordinator.share_group import ShareGroup
 from broker.coordinator.share_group_records import initialized_record, replay_share, share_group_tombstones
 from broker.coordinator.share_heartbeat import ShareHeartbeats
 from broker.coordinator.share_records import SHARE_RECORD_TYPES
+from broker.coordinator.streams_config import StreamsConfig
+from broker.coordinator.streams_group import StreamsGroup, StreamsMember
+from broker.coordinator.streams_group_records import replay_streams, streams_group_tombstones
+from broker.coordinator.streams_heartbeat import StreamsHeartbeats
+from broker.coordinator.streams_records import STREAMS_RECORD_TYPES
 from broker.share.config import ShareConfig
 from protocol.errors import (
     GroupIdNotFoundError,
@@ -99,6 +105,7 @@ class GroupShard:
         settings: GroupSettings = lambda _group_id: {},
         share_config: Callable[[str], ShareConfig] = lambda _group_id: ShareConfig(),
         on_share_member_gone: Callable[[str, str], object] = lambda _group_id, _member_id: None,
+        streams_config: Callable[[str], StreamsConfig] = lambda _group_id: StreamsConfig(),
     ) -> None:
         self.timer = timer
         self.groups: dict[str, Group] = {}
@@ -127,6 +134,7 @@ class GroupShard:
             metadata=metadata,
             on_member_gone=on_share_member_gone,
         )
+        self.streams = StreamsHeartbeats(self.groups, timer=timer, time=time, config=streams_config, metadata=metadata)
 
     def group(self, group_id: str) -> Group:
         """Raises GroupIdNotFoundError."""
@@ -158,7 +166,7 @@ class GroupShard:
             return refused(UnknownMemberIdError, request.member_id)
         group = self.groups[request.group_id] = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
         result = self._joins.join(context, request, group)
-        tombstones = [] if existing is None else consumer_group_tombstones(existing)
+        tombstones = [] if existing is None else tombstones_of(existing)
         result.records = [*tombstones, *(result.records or [empty_group_record(group)])]
         result.replay = False
         return result
@@ -201,6 +209,7 @@ class GroupShard:
                     context.api_version,
                     is_transactional=False,
                     partitions=lambda: self.commits.partitions_of(request),
+                    named_partitions=lambda: self.commits.named_partitions_of(request),
                 )
             )
             if isinstance(group, ClassicGroup) and group.state is not EMPTY and request.member_id:
@@ -226,6 +235,7 @@ class GroupShard:
                         NO_VERSION,
                         is_transactional=True,
                         partitions=lambda: self.commits.partitions_of(request),
+                        named_partitions=lambda: self.commits.named_partitions_of(request),
                     )
                 )
             except StaleMemberEpochError:
@@ -239,8 +249,10 @@ class GroupShard:
     ) -> OffsetFetchResponseGroup:
         """OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and of ``check_epoch``."""
         group = self.groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup) and (request.member_id is not None or request.member_epoch >= 0):
-            member = group.members.get(request.member_id or "")
+        if isinstance(group, ConsumerGroup | StreamsGroup) and (
+            request.member_id is not None or request.member_epoch >= 0
+        ):
+            member: ConsumerMember | StreamsMember | None = group.members.get(request.member_id or "")
             if member is None:
                 raise UnknownMemberIdError
             member.check_epoch(request.member_epoch)
@@ -301,6 +313,8 @@ class GroupShard:
             replay_consumer_group(self.groups, key, value)
         elif key.__class__.API_KEY in SHARE_RECORD_TYPES:
             replay_share(self.groups, key, value)
+        elif key.__class__.API_KEY in STREAMS_RECORD_TYPES:
+            replay_streams(self.groups, key, value)
         else:
             group = find_consumer_group(self.groups, key.group_id, create=value is not None)
             if group is not None:
@@ -326,6 +340,9 @@ class GroupShard:
             if isinstance(group, ShareGroup):
                 self.shares.start_clocks(group)
                 continue
+            if isinstance(group, StreamsGroup):
+                self.streams.start_clocks(group)
+                continue
             for member in group.members.values():
                 self._rebalance.schedule_session(group, member)
             if len(group.members) > self._config.group_max_size:
@@ -347,4 +364,6 @@ def tombstones_of(group: Group) -> list[CoordinatorRecord]:
         return [group_tombstone(group.group_id)]
     if isinstance(group, ShareGroup):
         return share_group_tombstones(group)
+    if isinstance(group, StreamsGroup):
+        return streams_group_tombstones(group)
     return consumer_group_tombstones(group)

@@ -1,10 +1,10 @@
-"""What consumer groups and share groups have in common: the server assigns, and everything durable has an epoch.
+"""What consumer, share and streams groups have in common: the server assigns, and everything durable has an epoch.
 
     epoch             raised when members or topics change
     assignment_epoch  the epoch that ``target`` was worked out for
     target            member -> what it is to have
 
-Changed by ``replay`` only. Loop thread only. Source: KIP-848, KIP-932 (Kafka calls them modern groups).
+Changed by ``replay`` only. Loop thread only. Source: KIP-848, KIP-932, KIP-1071 (Kafka calls them modern groups).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from broker.coordinator.assignors import EMPTY_ASSIGNMENT, Assignment
 from protocol.errors import NonEmptyGroupError
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
-class ModernGroup(Generic[M]):
-    """One group with members of one kind."""
+class EpochGroup(Generic[M, T]):
+    """One group with members of one kind, and what each is to have."""
 
     pending_join_members: frozenset[str] = frozenset()
 
@@ -29,13 +30,26 @@ class ModernGroup(Generic[M]):
         self.metadata_hash = 0
         self.assignment_epoch = 0
         self.members: dict[str, M] = {}
-        self.target: dict[str, Assignment] = {}
+        self.target: dict[str, T] = {}
         #: State of the topics when the group last looked; soft, so that a restart looks again.
         self.metadata_version = -1
 
     @property
     def is_empty(self) -> bool:
         return not self.members
+
+    def validate_delete(self) -> None:
+        """Raises NonEmptyGroupError unless the group has no members."""
+        if self.members:
+            raise NonEmptyGroupError
+
+    def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
+        """Offsets of topics that nobody reads expire after their commit."""
+        return commit_timestamp_ms
+
+
+class ModernGroup(EpochGroup[M, Assignment]):
+    """One group whose members have partitions of topics."""
 
     def target_of(self, member_id: str) -> Assignment:
         return self.target.get(member_id, EMPTY_ASSIGNMENT)
@@ -46,15 +60,6 @@ class ModernGroup(Generic[M]):
             self.target.pop(member_id, None)
         else:
             self.target[member_id] = assignment_of(topics)
-
-    def validate_delete(self) -> None:
-        """Raises NonEmptyGroupError unless the group has no members."""
-        if self.members:
-            raise NonEmptyGroupError
-
-    def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
-        """Offsets of topics that nobody reads expire after their commit."""
-        return commit_timestamp_ms
 
 
 class TopicIndexes(Protocol):

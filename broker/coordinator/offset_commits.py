@@ -87,6 +87,13 @@ class OffsetCommits:
             for partition in topic.partitions:
                 yield bytes(topic_id), partition.partition_index
 
+    def named_partitions_of(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[str, int]]:
+        """Topic names and partitions that a request commits for."""
+        for topic_id, partition in self.partitions_of(request):
+            image = self._metadata.topic_by_id(topic_id)
+            if image is not None:
+                yield image.name, partition
+
     # -- OffsetCommit -------------------------------------------------------------------------------------------
 
     def commit(self, request: OffsetCommitRequest) -> CoordinatorResult[OffsetCommitResponse]:

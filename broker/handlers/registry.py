@@ -82,6 +82,8 @@ REGISTRY: dict[int, HandlerEntry] = {
     77: HandlerEntry("broker.handlers.share_group_describe", 1, 1),
     78: HandlerEntry("broker.handlers.share_fetch", 1, 2),
     79: HandlerEntry("broker.handlers.share_acknowledge", 1, 2),
+    88: HandlerEntry("broker.handlers.streams_group_heartbeat", 0, 0),
+    89: HandlerEntry("broker.handlers.streams_group_describe", 0, 0),
     90: HandlerEntry("broker.handlers.describe_share_group_offsets", 0, 1),
     91: HandlerEntry("broker.handlers.alter_share_group_offsets", 0, 0),
     92: HandlerEntry("broker.handlers.delete_share_group_offsets", 0, 0),

@@ -282,7 +282,7 @@ def test_quotas_credentials_defaults_and_producer_ids_come_over(tmp_path: Path) 
 def test_configs_of_groups_and_client_metrics_come_over(tmp_path: Path) -> None:
     given = [
         (32, "share", "share.auto.offset.reset", "earliest"),
-        (32, "share", "streams.session.timeout.ms", "50000"),
+        (32, "share", "streams.unheard.of", "50000"),
         (32, "wrong", "share.delivery.count.limit", "many"),
         (16, "all", "metrics", "*"),
     ]
@@ -296,7 +296,7 @@ def test_configs_of_groups_and_client_metrics_come_over(tmp_path: Path) -> None:
         "/configs/group/share": b'{"share.auto.offset.reset": "earliest"}',
     }
     left_out = "\n".join(plan.left_out)
-    assert "config streams.session.timeout.ms=50000 of group share: " in left_out
+    assert "config streams.unheard.of=50000 of group share: " in left_out
     assert "config share.delivery.count.limit=many of group wrong: " in left_out
 
 

@@ -1,0 +1,353 @@
+"""The topology of a Kafka Streams application, and what topics it comes to.
+
+A topology is a list of subtopologies; each reads topics (sources of the application, and repartition topics that
+another subtopology writes) and keeps states, each with a changelog topic. Partition p of all it reads is one task.
+
+    repartition topics   as many partitions as the application says; else the most of what the subtopology that writes
+                         it reads, and in a group of topics that must be partitioned alike, as many as the others
+    changelog topics     as many as the subtopology has tasks
+
+Repartition and changelog topics are made by the broker. ``configure`` is a pure function of the topology and the
+partition counts of the topics there are. Source: KIP-1071.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from protocol.errors import KafkaError, StreamsInvalidTopologyError
+
+SHOWN_TOPICS = 3
+
+#: Partitions of the topic of this name, None where there is none.
+PartitionCounts = Callable[[str], int | None]
+
+
+class StatusCode(IntEnum):
+    """What a heartbeat's answer says beside the assignment."""
+
+    STALE_TOPOLOGY = 0
+    MISSING_SOURCE_TOPICS = 1
+    INCORRECTLY_PARTITIONED_TOPICS = 2
+    MISSING_INTERNAL_TOPICS = 3
+    SHUTDOWN_APPLICATION = 4
+    ASSIGNMENT_DELAYED = 5
+
+
+class Status(NamedTuple):
+    """One status and what it says."""
+
+    code: StatusCode
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """A repartition or changelog topic; 0 partitions or replicas: not said."""
+
+    name: str
+    partitions: int = 0
+    replication_factor: int = 0
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+class CopartitionGroup(NamedTuple):
+    """Topics that must be partitioned alike: positions in the subtopology's lists."""
+
+    source_topics: tuple[int, ...] = ()
+    source_topic_regex: tuple[int, ...] = ()
+    repartition_source_topics: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Subtopology:
+    """A part of the topology that is connected by more than topics."""
+
+    subtopology_id: str
+    source_topics: tuple[str, ...] = ()
+    source_topic_regex: tuple[str, ...] = ()
+    changelogs: tuple[InternalTopic, ...] = ()
+    repartition_sinks: tuple[str, ...] = ()
+    repartition_sources: tuple[InternalTopic, ...] = ()
+    copartition_groups: tuple[CopartitionGroup, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """All that it reads."""
+        return (*self.source_topics, *(topic.name for topic in self.repartition_sources))
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A whole application, subtopologies in the order of their ids."""
+
+    epoch: int
+    subtopologies: tuple[Subtopology, ...] = ()
+
+    @property
+    def required_topics(self) -> set[str]:
+        """What is read, and the changelogs."""
+        return {
+            name
+            for subtopology in self.subtopologies
+            for name in (*subtopology.inputs, *(topic.name for topic in subtopology.changelogs))
+        }
+
+    @property
+    def named_topics(self) -> list[str]:
+        """Every topic that is named anywhere, each once."""
+        sinks = [name for subtopology in self.subtopologies for name in subtopology.repartition_sinks]
+        return sorted(self.required_topics.union(sinks))
+
+    def reader_of(self, topic: str) -> str | None:
+        """The id of the subtopology that reads a topic."""
+        return next((part.subtopology_id for part in self.subtopologies if topic in part.inputs), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredSubtopology:
+    """A subtopology whose counts are known."""
+
+    subtopology_id: str
+    tasks: int
+    inputs: tuple[str, ...]
+    source_topics: tuple[str, ...] = ()
+    repartition_sinks: tuple[str, ...] = ()
+    repartition_sources: tuple[InternalTopic, ...] = ()
+    changelogs: tuple[InternalTopic, ...] = ()
+
+    @property
+    def is_stateful(self) -> bool:
+        return bool(self.changelogs)
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What a topology comes to with the topics there are; ``problem`` None: ready. ``missing`` are topics to make."""
+
+    subtopologies: Mapping[str, ConfiguredSubtopology] | None = None
+    missing: tuple[InternalTopic, ...] = ()
+    problem: Status | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.problem is None
+
+
+class ConfigurationError(Exception):
+    """The topics do not fit the topology."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.detail)
+        self.status = status
+
+
+def topology_of(message: Any) -> Topology:
+    """The topology in a heartbeat or in record 23: both have the same fields."""
+    parts = (
+        Subtopology(
+            part.subtopology_id,
+            tuple(part.source_topics),
+            tuple(part.source_topic_regex),
+            tuple(map(_internal_topic, part.state_changelog_topics)),
+            tuple(part.repartition_sink_topics),
+            tuple(map(_internal_topic, part.repartition_source_topics)),
+            tuple(map(_copartition_group, part.copartition_groups)),
+        )
+        for part in message.subtopologies
+    )
+    return Topology(message.epoch, tuple(sorted(parts, key=lambda part: part.subtopology_id)))
+
+
+def _internal_topic(topic: Any) -> InternalTopic:
+    configs = tuple(sorted((config.key, config.value) for config in topic.topic_configs))
+    return InternalTopic(topic.name, topic.partitions, topic.replication_factor, configs)
+
+
+def _copartition_group(group: Any) -> CopartitionGroup:
+    return CopartitionGroup(
+        tuple(group.source_topics), tuple(group.source_topic_regex), tuple(group.repartition_source_topics)
+    )
+
+
+def check_topology(topology: Topology) -> None:
+    """What can be said without topics. Raises StreamsInvalidTopologyError."""
+    for part in topology.subtopologies:
+        if not part.inputs:
+            raise StreamsInvalidTopologyError(f"No source topics found for subtopology {part.subtopology_id}")
+        for topic in part.changelogs:
+            if topic.partitions:
+                raise StreamsInvalidTopologyError(
+                    f"Changelog topic {topic.name} must have an undefined partition count, but it is set to "
+                    f"{topic.partitions}."
+                )
+        for group in part.copartition_groups:
+            for positions, names in (
+                (group.source_topics, part.source_topics),
+                (group.repartition_source_topics, part.repartition_sources),
+            ):
+                if not all(0 <= position < len(names) for position in positions):
+                    raise StreamsInvalidTopologyError(
+                        f"A copartition group of subtopology {part.subtopology_id} names a topic it does not read."
+                    )
+
+
+def configure(topology: Topology, existing: PartitionCounts) -> Configured:
+    """Work the counts out. Raises StreamsInvalidTopologyError where no topics could fit."""
+    try:
+        _check_sources(topology, existing)
+        counts = _decide(topology, existing)
+        parts = {part.subtopology_id: _configured(part, existing, counts) for part in topology.subtopologies}
+        missing = _missing(parts.values(), existing)
+    except ConfigurationError as error:
+        return Configured(problem=error.status)
+    if not missing:
+        return Configured(parts)
+    detail = "Internal topics are missing: " + summary(topic.name for topic in missing)
+    return Configured(parts, missing, Status(StatusCode.MISSING_INTERNAL_TOPICS, detail))
+
+
+def _check_sources(topology: Topology, existing: PartitionCounts) -> None:
+    missing = {name for part in topology.subtopologies for name in part.source_topics if existing(name) is None}
+    if missing:
+        detail = f"Source topics {summary(sorted(missing))} are missing."
+        raise ConfigurationError(Status(StatusCode.MISSING_SOURCE_TOPICS, detail))
+
+
+def summary(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    names = list(names)
+    more = len(names) - SHOWN_TOPICS
+    return ", ".join(names[:SHOWN_TOPICS]) + (f" and {more} additional topics" if more > 0 else "")
+
+
+def _decide(topology: Topology, existing: PartitionCounts) -> dict[str, int]:
+    """Partitions of all internal topics."""
+    counts = _repartition_counts(topology, existing)
+    fixed = {topic.name for part in topology.subtopologies for topic in part.repartition_sources if topic.partitions}
+    repartition = {topic.name for part in topology.subtopologies for topic in part.repartition_sources}
+    for part in topology.subtopologies:
+        for names in _copartitioned(part):
+            counts.update(_alike(names, fixed, repartition, lambda name: _count(name, existing, counts)))
+    for part in topology.subtopologies:
+        tasks = max(_count(name, existing, counts) for name in part.inputs)
+        counts.update((topic.name, tasks) for topic in part.changelogs)
+    return counts
+
+
+def _count(name: str, existing: PartitionCounts, counts: Mapping[str, int]) -> int:
+    found = existing(name)
+    return counts[name] if found is None else found
+
+
+def _copartitioned(part: Subtopology) -> Iterator[set[str]]:
+    for group in part.copartition_groups:
+        names = {part.source_topics[position] for position in group.source_topics}
+        yield names | {part.repartition_sources[position].name for position in group.repartition_source_topics}
+
+
+def _repartition_counts(topology: Topology, existing: PartitionCounts) -> dict[str, int]:
+    """As far as a repartition topic's writer reads topics whose count is known, its own is known; and so on."""
+    parts = topology.subtopologies
+    counts = {topic.name: topic.partitions for part in parts for topic in part.repartition_sources if topic.partitions}
+    unknown = [(name, part) for part in parts for name in part.repartition_sinks if name not in counts]
+    while unknown:
+        left = []
+        for name, part in unknown:
+            sources = [existing(source) for source in part.source_topics]
+            known = [*sources, *(counts.get(topic.name) for topic in part.repartition_sources)]
+            most = max((count for count in known if count is not None), default=None)
+            if most is None:
+                left.append((name, part))
+            else:
+                counts.setdefault(name, most)
+        if len(left) == len(unknown):
+            raise StreamsInvalidTopologyError(
+                "Failed to compute number of partitions for all repartition topics. There may be loops in the topology "
+                "that cannot be resolved."
+            )
+        unknown = left
+    if any(topic.name not in counts for part in parts for topic in part.repartition_sources):
+        raise StreamsInvalidTopologyError(
+            "Failed to compute number of partitions for all repartition topics, because a repartition source topic is "
+            "never used as a sink topic."
+        )
+    return counts
+
+
+def _alike(names: set[str], fixed: set[str], repartition: set[str], count_of: Callable[[str], int]) -> dict[str, int]:
+    """Give all repartition topics among these the count that the others have."""
+    counts = {name: count_of(name) for name in sorted(names)}
+    flexible = {name: count for name, count in counts.items() if name in repartition}
+    others = {name: count for name, count in counts.items() if name not in repartition}
+    deciding = others or {name: count for name, count in counts.items() if name in fixed}
+    if len(set(deciding.values())) > 1:
+        raise _incorrect(f"Following topics do not have the same number of partitions: [{_java_map(deciding)}]")
+    if not flexible:
+        return {}
+    wanted = next(iter(deciding.values())) if deciding else max(flexible.values())
+    for name, count in flexible.items():
+        if name in fixed and count != wanted:
+            raise _incorrect(
+                f"Number of partitions [{count}] of repartition topic [{name}] doesn't match number of partitions "
+                f"[{wanted}] of the source topic."
+            )
+    return dict.fromkeys(flexible, wanted)
+
+
+def _java_map(counts: Mapping[str, int]) -> str:
+    return "{" + ", ".join(f"{name}={count}" for name, count in sorted(counts.items())) + "}"
+
+
+def _incorrect(detail: str) -> ConfigurationError:
+    return ConfigurationError(Status(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail))
+
+
+def _configured(part: Subtopology, existing: PartitionCounts, counts: Mapping[str, int]) -> ConfiguredSubtopology:
+    return ConfiguredSubtopology(
+        part.subtopology_id,
+        max(_count(name, existing, counts) for name in part.inputs),
+        part.inputs,
+        part.source_topics,
+        part.repartition_sinks,
+        tuple(_sized(topic, counts) for topic in part.repartition_sources),
+        tuple(_sized(topic, counts) for topic in part.changelogs),
+    )
+
+
+def _sized(topic: InternalTopic, counts: Mapping[str, int]) -> InternalTopic:
+    return InternalTopic(topic.name, topic.partitions or counts[topic.name], topic.replication_factor, topic.configs)
+
+
+def _missing(parts: Iterable[ConfiguredSubtopology], existing: PartitionCounts) -> tuple[InternalTopic, ...]:
+    wanted = {topic.name: topic for part in parts for topic in (*part.repartition_sources, *part.changelogs)}
+    missing = []
+    for name, topic in sorted(wanted.items()):
+        found = existing(name)
+        if found is None:
+            missing.append(topic)
+        elif found != topic.partitions:
+            raise _incorrect(
+                f"Existing topic {name} has different number of partitions: expected {topic.partitions}, found {found}"
+            )
+    return tuple(missing)
+
+
+def refused_names(
+    topology: Topology, is_internal: Callable[[str], bool], check_name: Callable[[str], None]
+) -> str | None:
+    """Why the names of topics cannot be, None when they can."""
+    names = topology.named_topics
+    internal = [name for name in names if is_internal(name)]
+    if internal:
+        return f"Use of Kafka internal topics {','.join(internal)} in a Kafka Streams topology is prohibited."
+    invalid = []
+    for name in names:
+        try:
+            check_name(name)
+        except KafkaError:
+            invalid.append(name)
+    return f"Topic names {','.join(invalid)} are not valid topic names." if invalid else None

@@ -1,0 +1,29 @@
+"""StreamsGroupHeartbeat v0: members of streams groups join, live and leave by this alone (KIP-1071)."""
+
+from __future__ import annotations
+
+from broker.broker import Broker, RequestContext
+from broker.coordinator.coordinators import coordinators_of
+from broker.coordinator.durability import durably
+from broker.coordinator.streams_config import check_enabled
+from protocol.api_keys import ApiKey
+from protocol.errors import KafkaError
+from protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
+
+API_KEY = ApiKey.STREAMS_GROUP_HEARTBEAT
+MIN_VERSION, MAX_VERSION = 0, 0
+Request = StreamsGroupHeartbeatRequest
+
+
+@durably
+def handle(
+    broker: Broker, context: RequestContext, request: StreamsGroupHeartbeatRequest
+) -> StreamsGroupHeartbeatResponse:
+    """One heartbeat; the answer holds the tasks when they have changed or the member joins."""
+    check_enabled(broker)
+    return coordinators_of(broker).streams_members.heartbeat(context, request)
+
+
+def error_response(request: StreamsGroupHeartbeatRequest, error: KafkaError) -> StreamsGroupHeartbeatResponse:
+    """The error and what it says."""
+    return StreamsGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
