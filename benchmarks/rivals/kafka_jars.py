@@ -148,6 +148,11 @@ def broker_classpath(version: str = KAFKA_4) -> str:
     return f"{broker_jars(version)}/*"
 
 
+def streams_classpath(version: str = KAFKA_4) -> str:
+    """A Java class path with Kafka Streams and all it needs to run. Raises as `resolve`."""
+    return f"{resolve(f'streams-{version}', [_kafka('kafka-streams', version), *_logging(version)])}/*"
+
+
 def clients_jar(version: str = KAFKA_4) -> Path:
     """The one ``kafka-clients`` jar of a version, without its dependencies. Raises as `resolve`."""
     return resolve(f"clients-{version}", [_kafka("kafka-clients", version, bare=True)]) / f"kafka-clients-{version}.jar"

@@ -15,7 +15,7 @@ import pytest
 from protocol.api_keys import ApiKey
 from tests.support.compared import compared, two_brokers, unexpected
 from tests.support.questions import Broker
-from tests.support.scripts import admin, groups, records, shares, topics, transactions
+from tests.support.scripts import admin, groups, records, shares, streams, topics, transactions
 from tests.support.scripts.registry import SCRIPTS, Entry
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -31,10 +31,11 @@ ALSO = (
     "describe_user_scram_credentials",
     "expire_delegation_token",
     "renew_delegation_token",
-    *{entry.api for entry in shares.SHARE_SCRIPTS},
+    *{entry.api for entry in (*shares.SHARE_SCRIPTS, *streams.STREAMS_SCRIPTS)},
+    "streams_group_describe",
 )
-"""APIs without a script of their own here: share groups have theirs in ``test_share_answers``, and DescribeQuorum tells
-of a quorum that Tidelog does not have."""
+"""APIs without a script of their own here: share and streams groups have theirs in ``test_share_answers`` and
+``test_streams_answers``, and DescribeQuorum tells of a quorum that Tidelog does not have."""
 
 DELIBERATE = {
     # KafkaConfigSchema.resolveEffectiveTopicConfigs tells all keys of LogConfig, which has none of these (any more).

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordinator import group_records, share_records, transaction_records
+from broker.coordinator import group_records, share_records, streams_records, transaction_records
 from protocol.schema import Message, version_range
 from tests.contract.test_messages import Definition, declared_fields, defined_fields
 from tests.support import kafka_jars
@@ -18,7 +18,7 @@ from tests.support.messages import versions
 
 SCHEMAS = {
     cls.__name__: cls
-    for module in (group_records, share_records, transaction_records)
+    for module in (group_records, share_records, streams_records, transaction_records)
     for cls in vars(module).values()
     if isinstance(cls, type) and issubclass(cls, Message) and cls.__module__ == module.__name__
 }
@@ -68,6 +68,6 @@ def test_every_kind_of_record_of_groups_is_declared() -> None:
     kinds = {
         definition["apiKey"]
         for name, definition in definitions().items()
-        if name.endswith("Key") and not name.startswith(("ShareSnapshot", "ShareUpdate", "Streams", "Transaction"))
+        if name.endswith("Key") and not name.startswith(("ShareSnapshot", "ShareUpdate", "Transaction"))
     }
     assert kinds == set(group_records.RECORD_TYPES)

@@ -32,6 +32,11 @@ def client_classpath(version: str) -> str:
     return or_skip(lambda: jars.client_classpath(version))
 
 
+def streams_classpath(version: str = KAFKA_4) -> str:
+    """A class path with Kafka Streams and all it needs."""
+    return or_skip(lambda: jars.streams_classpath(version))
+
+
 def broker_classpath(version: str = KAFKA_4) -> str:
     """A class path that runs Apache Kafka's broker and tools."""
     return or_skip(lambda: jars.broker_classpath(version))

@@ -1,0 +1,116 @@
+"""Streams groups (KIP-1071): members, topologies, tasks, statuses, offsets.
+
+A table of its own: groups are to assign at once in both brokers. One subtopology over one topic is asked about, so that
+no internal topic's making is waited for; ``missing`` tells what is said of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.questions import Broker
+from tests.support.scripts.registry import Entry, Script, create
+
+STREAMS_SCRIPTS: list[Entry] = []
+EMPTY: dict[str, Any] = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
+
+
+def streams_script(api: str) -> Callable[[Script], Script]:
+    """Register a script for an API of streams groups."""
+
+    def register(run: Script) -> Script:
+        STREAMS_SCRIPTS.append(Entry(api, run))
+        return run
+
+    return register
+
+
+def topology(topic: str, epoch: int = 0, **fields: Any) -> dict[str, Any]:
+    """One subtopology that reads one topic."""
+    return {"epoch": epoch, "subtopologies": [{"subtopology_id": "0", "source_topics": [topic], **fields}]}
+
+
+def beat(broker: Broker, group: str, member: str, epoch: int, *, quiet: bool = False, **fields: Any) -> Any:
+    """One heartbeat."""
+    ask = broker.ask_quietly if quiet else broker.ask
+    return ask("streams_group_heartbeat", 0, group_id=group, member_id=member, member_epoch=epoch, **fields)
+
+
+def join(broker: Broker, group: str, member: str, topic: str, *, quiet: bool = False, **fields: Any) -> Any:
+    """The first heartbeat of a member."""
+    values = {"rebalance_timeout_ms": 60_000, "process_id": f"p-{member}", "topology": topology(topic), **EMPTY}
+    return beat(broker, group, member, 0, quiet=quiet, **{**values, **fields})
+
+
+@streams_script("streams_group_heartbeat")
+def members(broker: Broker, version: int) -> None:
+    """A member joins and gets all; another joins, and gets its part once the first has given it back."""
+    create(broker, "streams-two", 4)
+    first = join(broker, "streams-g", "a", "streams-two")
+    tasks = {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": [0, 1, 2, 3]}]}
+    beat(broker, "streams-g", "a", first.member_epoch, **tasks)
+    second = join(broker, "streams-g", "b", "streams-two")
+    told = beat(broker, "streams-g", "a", first.member_epoch)
+    beat(broker, "streams-g", "b", second.member_epoch)
+    kept = [{"subtopology_id": t.subtopology_id, "partitions": t.partitions} for t in told.active_tasks or ()]
+    done = beat(broker, "streams-g", "a", told.member_epoch, **{**EMPTY, "active_tasks": kept})
+    given = beat(broker, "streams-g", "b", second.member_epoch)
+    broker.ask("streams_group_describe", 0, group_ids=["streams-g"])
+    beat(broker, "streams-g", "a", done.member_epoch + 1)
+    beat(broker, "streams-g", "a", 1)
+    beat(broker, "streams-g", "b", given.member_epoch, shutdown_application=True)
+    beat(broker, "streams-g", "a", done.member_epoch)
+    for name in "ab":
+        beat(broker, "streams-g", name, -1)
+    beat(broker, "streams-g", "a", -1)
+    broker.ask("streams_group_describe", 0, group_ids=["streams-g", "none"])
+    broker.ask("list_groups", 5, types_filter=["streams"])
+    broker.ask("delete_groups", 2, groups_names=["streams-g"])
+
+
+@streams_script("streams_group_heartbeat")
+def statuses(broker: Broker, version: int) -> None:
+    """What is said of topics that are missing or do not fit."""
+    join(broker, "streams-missing", "a", "streams-none")
+    create(broker, "streams-one", 1)
+    create(broker, "streams-three", 3)
+    alike: dict[str, Any] = {"subtopology_id": "0", "source_topics": ["streams-one", "streams-three"]}
+    alike["copartition_groups"] = [{"source_topics": [0, 1]}]
+    join(broker, "streams-alike", "a", "", topology={"epoch": 0, "subtopologies": [alike]})
+    changelog = topology("streams-one", state_changelog_topics=[{"name": "streams-log"}])
+    join(broker, "streams-log", "a", "", topology=changelog)
+    join(broker, "streams-old", "a", "", topology=topology("streams-one", 3))
+    join(broker, "streams-old", "b", "", topology=topology("streams-one", 1))
+    join(broker, "streams-old", "c", "", topology=topology("streams-one", 4))
+    broker.ask("streams_group_describe", 0, group_ids=["streams-missing", "streams-alike"])
+    for group, names in (("missing", "a"), ("alike", "a"), ("log", "a"), ("old", "ab")):
+        for name in names:
+            beat(broker, f"streams-{group}", name, -1, quiet=True)
+        broker.ask_quietly("delete_groups", 2, groups_names=[f"streams-{group}"])
+
+
+@streams_script("streams_group_heartbeat")
+def refused(broker: Broker, version: int) -> None:
+    """Requests that cannot be."""
+    each: tuple[dict[str, Any], ...] = (
+        {"instance_id": "i"},
+        {"rack_id": ""},
+        {"rebalance_timeout_ms": -1},
+        {"active_tasks": None},
+        {"topology": None},
+        {"warmup_tasks": [{"subtopology_id": "0", "partitions": [0]}]},
+        {"task_offsets": []},
+        {"topology": topology("__consumer_offsets")},
+        {"topology": topology("a b")},
+        {"topology": topology("t", source_topic_regex=["x"])},
+        {"topology": topology("t", state_changelog_topics=[{"name": "c", "partitions": 2}])},
+        {"topology": topology("t", repartition_source_topics=[{"name": "r"}])},
+    )
+    for fields in each:
+        join(broker, "streams-refused", "a", "t", **fields)
+    for epoch in (1, -1, -2, -3):
+        beat(broker, "streams-refused", "a", epoch)
+    join(broker, "", "a", "t")
+    join(broker, "streams-refused", "", "t")
+    broker.ask("streams_group_describe", 0, group_ids=["streams-refused", ""])
