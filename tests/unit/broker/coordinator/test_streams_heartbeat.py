@@ -16,6 +16,7 @@ from protocol.errors import (
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
+    InvalidConfigError,
     InvalidRequestError,
     KafkaError,
     NonEmptyGroupError,
@@ -208,6 +209,19 @@ def test_a_changed_setting_assigns_anew(world: StreamsWorld) -> None:
     world.configure(streams_num_standby_replicas="1")
     settle(first, second)
     assert first.has()[1] | second.has()[1] == COPIES
+
+
+def test_settings_of_a_group_have_bounds(world: StreamsWorld) -> None:
+    with pytest.raises(InvalidConfigError, match=r"group\.streams\.max\.standby\.replicas is 2"):
+        world.configure(streams_num_standby_replicas="3")
+    with pytest.raises(InvalidConfigError, match=r"group\.streams\.min\.session\.timeout\.ms is 45000"):
+        world.configure(streams_session_timeout_ms="1000")
+    world.configure(streams_heartbeat_interval_ms="6000", streams_session_timeout_ms="50000")
+    assert Member(world, "a").join().heartbeat_interval_ms == 6_000
+    world.passes(49_000)
+    assert len(world.group.members) == 1
+    world.passes(1_000)
+    assert not world.group.members
 
 
 def test_a_standby_takes_over(world: StreamsWorld) -> None:
