@@ -63,6 +63,6 @@ def test_another_source_means_another_directory(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_kernels_are_cached_there() -> None:
-    found: list[Any] = [find_kernels.walk_chunk, intrinsics.crc32c, kernels.check_section]
+    found: list[Any] = [indexing_kernels.walk_chunk, intrinsics.crc32c, kernels.check_section]
     for kernel in found:
         assert kernel.stats.cache_path.startswith(kernel_cache._DIRECTORY)
