@@ -11,7 +11,7 @@ import pytest
 from tests.support.requirements import missing
 
 try:
-    from log.find import kernels as find_kernels
+    from log.find import indexing_kernels
     from log.records import intrinsics, kernel_cache, kernels
     from log.records.kernel_cache import sources
 except ImportError:
