@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,12 +17,8 @@ from pipeline.jobs.audit_report import findings
 from pipeline.jobs.errors import BadRequestError
 from pipeline.jobs.export import ExportRequest
 from pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
+from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
 from tests.support.pipelines import DataDirectory, fill
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-
-NAME = "lake.events"
 
 
 @pytest.fixture
@@ -32,25 +28,13 @@ def data(tmp_path: Path) -> DataDirectory:
 
 @pytest.fixture
 def target(tmp_path: Path) -> IcebergTarget:
-    (tmp_path / "warehouse").mkdir()
-    return IcebergTarget(f"sqlite:///{tmp_path / 'catalog.db'}", NAME, str(tmp_path / "warehouse"))
+    return target_below(tmp_path)
 
 
 @pytest.fixture(autouse=True)
-def closed_catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Catalogs hold connections until they are closed."""
-    opened = []
-    real = iceberg_job._catalog
-
-    def opening(target: IcebergTarget) -> Any:
-        catalog = real(target)
-        opened.append(catalog)
-        return catalog
-
-    monkeypatch.setattr(iceberg_job, "_catalog", opening)
-    yield
-    for catalog in opened:
-        catalog.close()
+def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with closed_catalogs(monkeypatch):
+        yield
 
 
 def export(data: DataDirectory, target: IcebergTarget, **fields: Any) -> None:
@@ -59,11 +43,6 @@ def export(data: DataDirectory, target: IcebergTarget, **fields: Any) -> None:
 
 def audited(data: DataDirectory, target: IcebergTarget) -> AuditResult:
     return audit(None, AuditRequest(data.source(), NAME, iceberg=target))
-
-
-def table_of(target: IcebergTarget) -> Table:
-    table: Table = iceberg_job._catalog(target).load_table(NAME)
-    return table
 
 
 def differences(result: AuditResult) -> list[str]:

@@ -1,0 +1,47 @@
+"""Iceberg tables of unit tests: a catalog in a file, closed when the test ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipeline.jobs import iceberg as iceberg_job
+from pipeline.jobs.iceberg import IcebergTarget
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+NAME = "lake.events"
+
+
+def target_below(directory: Path) -> IcebergTarget:
+    """A table of a new catalog and warehouse."""
+    (directory / "warehouse").mkdir()
+    return IcebergTarget(f"sqlite:///{directory / 'catalog.db'}", NAME, str(directory / "warehouse"))
+
+
+@contextmanager
+def closed_catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Catalogs hold connections until they are closed: all that are opened meanwhile are, at the end."""
+    opened = []
+    real = iceberg_job._catalog
+
+    def opening(target: IcebergTarget) -> Any:
+        catalog = real(target)
+        opened.append(catalog)
+        return catalog
+
+    monkeypatch.setattr(iceberg_job, "_catalog", opening)
+    yield
+    for catalog in opened:
+        catalog.close()
+
+
+def table_of(target: IcebergTarget, name: str = NAME) -> Table:
+    """The table as it is now."""
+    table: Table = iceberg_job._catalog(target).load_table(name)
+    return table
