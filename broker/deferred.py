@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, cast
 
+from protocol.errors import KafkaError
+
 T = TypeVar("T")
 
 _PENDING = object()
@@ -95,6 +97,17 @@ class Deferred(Generic[T]):
         self._on_abandon = self._on_hurry = None
         for callback in callbacks or ():
             callback(self)
+
+
+def error_of(outcome: Deferred[Any] | KafkaError) -> KafkaError | None:
+    """The error with which something was refused, or with which it ended; None when it is done and well."""
+    if isinstance(outcome, KafkaError):
+        return outcome
+    try:
+        outcome.result()
+    except KafkaError as error:
+        return error
+    return None
 
 
 def when_all_done(waited_for: Iterable[Deferred[Any]], build: Callable[[], T]) -> T | Deferred[T]:

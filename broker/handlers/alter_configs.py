@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred, when_all_done
+from broker.deferred import Deferred, error_of, when_all_done
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError
 from protocol.messages.alter_configs import (
@@ -40,19 +40,9 @@ def handle(
             results.append((resource, error))
     changes = [result for _, result in results if isinstance(result, Deferred)]
     return when_all_done(
-        changes, lambda: AlterConfigsResponse(responses=[outcome(resource, result) for resource, result in results])
+        changes,
+        lambda: AlterConfigsResponse(responses=[answer(resource, error_of(result)) for resource, result in results]),
     )
-
-
-def outcome(resource: AlterConfigsResource, result: Deferred[None] | KafkaError) -> AlterConfigsResourceResponse:
-    """What came of one resource's change."""
-    try:
-        if isinstance(result, KafkaError):
-            raise result
-        result.result()
-    except KafkaError as error:
-        return answer(resource, error)
-    return answer(resource)
 
 
 def given_texts(resource: AlterConfigsResource) -> dict[str, str]:

@@ -6,7 +6,7 @@ from functools import partial
 
 from broker.broker import Broker, RequestContext
 from broker.config_manager import Change, operation_of
-from broker.deferred import Deferred, when_all_done
+from broker.deferred import Deferred, error_of, when_all_done
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.incremental_alter_configs import (
@@ -41,19 +41,10 @@ def handle(
     changes = [result for _, result in results if isinstance(result, Deferred)]
     return when_all_done(
         changes,
-        lambda: IncrementalAlterConfigsResponse(responses=[outcome(resource, result) for resource, result in results]),
+        lambda: IncrementalAlterConfigsResponse(
+            responses=[answer(resource, error_of(result)) for resource, result in results]
+        ),
     )
-
-
-def outcome(resource: AlterConfigsResource, result: Deferred[None] | KafkaError) -> AlterConfigsResourceResponse:
-    """What came of one resource's change."""
-    try:
-        if isinstance(result, KafkaError):
-            raise result
-        result.result()
-    except KafkaError as error:
-        return answer(resource, error)
-    return answer(resource)
 
 
 def answer(resource: AlterConfigsResource, error: KafkaError | None = None) -> AlterConfigsResourceResponse:
