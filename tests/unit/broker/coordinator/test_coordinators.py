@@ -74,6 +74,19 @@ def test_offsets_go_when_the_deletion_of_their_topic_is_durable(data: DataBroker
     assert response.error_code == NONE
 
 
+def test_behind_a_widening_offsets_go_when_the_deletion_is_durable(data: DataBroker) -> None:
+    widened = data.topics.changes.widen("t", 3)
+    answers = delete(data)
+    assert (widened.done, "t" in data.broker.metadata.topics, committed(data)) == (False, True, 5)
+    while not widened.done:
+        data.loop.run_soon()
+    assert (answers, "t" in data.broker.metadata.topics, committed(data)) == ([], False, 5), "hidden, not yet durable"
+    data.loop.run_soon()
+    assert committed(data) == -1
+    (response,) = Client(data).decoded(answers[0], DeleteTopicsResponse, 6).responses
+    assert response.error_code == NONE
+
+
 def test_the_next_start_forgets_offsets_of_topics_deleted_before_a_crash(data: DataBroker, tmp_path: Path) -> None:
     data.topics.begin_delete("t", sync=True)
     again = restarted(data, tmp_path)
