@@ -32,13 +32,7 @@ RUN python3 -m venv /opt/tidelog \
  && (/opt/tidelog/bin/python -m compileall -q -j 0 /opt/tidelog/lib || echo "some modules of dependencies do not compile")
 # Kernels compiled now are loaded in a moment by every container, on a processor like the one that built the image.
 ENV NUMBA_CACHE_DIR=/opt/tidelog/kernels
-RUN mkdir -p /opt/tidelog/kernels && cd / \
- && for module in log.records.kernels log.records.kernel_image log.records.scan_image log.find.kernel_image \
-      cleaner.kernel_image; do \
-      if /opt/tidelog/bin/python -c "import numba" 2>/dev/null; then \
-        /opt/tidelog/bin/python -I -m log.records.compile "$module"; \
-      fi; \
-    done
+RUN mkdir -p /opt/tidelog/kernels && cd / && /opt/tidelog/bin/python -I -m log.records.compile
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="Tidelog" \

@@ -49,7 +49,7 @@ COMPILE_TIMEOUT_SECONDS = 300
 IMAGE_MACHINE = "x86_64"
 IMAGE_MODULE = "log.records.kernel_image"
 _HERE = Path(__file__).resolve().parent
-_ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def load_in_background(module: str, on_loaded: Callable[[ModuleType], None]) -> threading.Thread:
@@ -112,10 +112,11 @@ def _use_image(module: str, name: str, sources: tuple[Path, ...], load: Callable
         return False
     from log.records.machine_code import ImageError, read_image
 
-    ensure_cache_directory(_HERE)
     path = image_path(name, sources)
-    if not path.exists() and not _compile_in_child(module):
-        return False
+    if not path.exists():
+        if not (_can_compile(module, _HERE) and _compile_in_child(module)):
+            return False
+        path = image_path(name, sources)
     try:
         load(read_image(path))
     except (ImageError, OSError, KeyError) as error:
@@ -148,8 +149,7 @@ def _load(module: str, on_loaded: Callable[[ModuleType], None]) -> None:
     if importlib.util.find_spec("numba") is None:
         logger.info("numba is not installed: record-level work stays in plain Python (pip install 'tidelog[kernels]')")
         return
-    ensure_cache_directory(_ROOT.joinpath(*module.split(".")).parent)
-    if not _compile_in_child(module):
+    if not (_can_compile(module, ROOT.joinpath(*module.split(".")).parent) and _compile_in_child(module)):
         return
     try:
         with quiet_import("numpy", "llvmlite"):
@@ -161,15 +161,25 @@ def _load(module: str, on_loaded: Callable[[ModuleType], None]) -> None:
     on_loaded(loaded)
 
 
+def _can_compile(module: str, directory: Path) -> bool:
+    """Whether there is, or can be made, a directory for what is compiled; a log line where not (no writable /tmp)."""
+    try:
+        ensure_cache_directory(directory)
+    except OSError as error:
+        logger.warning("kernels %s are not compiled, record-level work stays in plain Python: %s", module, error)
+        return False
+    return True
+
+
 def _compile_in_child(module: str) -> bool:
     environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), environment.get("PYTHONPATH"))))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "log.records.compile", module]
     try:
         done = subprocess.run(
             command,
             env=environment,
-            cwd=_ROOT,
+            cwd=ROOT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=COMPILE_TIMEOUT_SECONDS,
@@ -185,7 +195,7 @@ def _compile_in_child(module: str) -> bool:
 
 
 def ensure_cache_directory(module_directory: Path) -> None:
-    """Set ``NUMBA_CACHE_DIR`` when numba would find no directory to write of its own.
+    """Set ``NUMBA_CACHE_DIR`` when numba would find no directory to write of its own. Raises OSError.
 
     numba ignores a cache it cannot write to, so a read-only one (shipped in a container image) is copied first.
     """

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import platform
 import subprocess
 import tempfile
 from pathlib import Path
@@ -13,12 +14,14 @@ from types import ModuleType
 
 import pytest
 
+from cleaner.kernel_group import CLEANER
 from log.find.kernel_group import FIND
 from log.records import compile as compile_module
 from log.records import kernel_loader
 from log.records.array_kernels import ArrayKernels, compile_group
 from log.records.machine_code import write_image
 from log.records.native_kernels import NativeKernels, compile_image
+from log.records.scan_group import RECOVERY
 
 
 @pytest.fixture(autouse=True)
@@ -141,10 +144,64 @@ def test_a_directory_others_may_write_is_not_trusted(monkeypatch: pytest.MonkeyP
 def test_compile_imports_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[str] = []
     monkeypatch.setattr(os, "nice", lambda _: 0)
+    everything = compile_module.broker_modules()
+    monkeypatch.setattr(compile_module, "broker_modules", lambda: everything)
     monkeypatch.setattr(importlib, "import_module", imported.append)
     assert compile_module.main([]) == 0
     assert compile_module.main(["one", "two"]) == 0
-    assert imported == [*compile_module.DEFAULT_MODULES, "one", "two"]
+    assert imported == [*everything, "one", "two"]
+
+
+def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert compile_module.main([]) == 0
+    assert "numba is not installed" in capsys.readouterr().err
+
+
+def test_all_that_a_broker_loads_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is handed to the loader stands in a group that is found, on processors with images and on others."""
+    loaded = {RECOVERY.module, FIND.module, CLEANER.module}
+    assert {group.module for group in compile_module.groups()} == loaded
+    monkeypatch.setattr(compile_module, "IMAGE_MACHINE", platform.machine())
+    assert compile_module.broker_modules()[0] == "log.records.kernel_image"
+    assert set(compile_module.broker_modules()[1:]) == loaded
+    monkeypatch.setattr(compile_module, "IMAGE_MACHINE", "another")
+    assert compile_module.broker_modules()[0] == "log.records.kernels"
+    assert set(compile_module.broker_modules()[1:]) == {RECOVERY.fallback, FIND.fallback, CLEANER.fallback}
+
+
+def test_every_module_that_writes_an_image_is_of_a_group() -> None:
+    paths = [path for package in ("log", "cleaner", "broker") for path in (kernel_loader.ROOT / package).rglob("*.py")]
+    writing = {path.relative_to(kernel_loader.ROOT) for path in paths if "write_image(" in path.read_text()}
+    writing.remove(Path("log/records/machine_code.py"))
+    modules = {kernel_loader.IMAGE_MODULE, *(group.module for group in compile_module.groups())}
+    assert {".".join(path.with_suffix("").parts) for path in writing} == modules
+
+
+def test_an_image_that_is_there_is_loaded_without_a_directory_to_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container with a read-only root and no /tmp."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    write_image(compile_image(), kernel_loader.image_path())
+    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", refuse_directory)
+    (kernels,) = load_record_kernels()
+    assert isinstance(kernels, NativeKernels)
+
+
+def test_no_directory_to_compile_into_is_one_log_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", refuse_directory)
+    assert load("log.records.reference") == []
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "kernels log.records.reference are not compiled, record-level work stays in plain Python: nowhere to write"
+    ]
+
+
+def refuse_directory(_: Path) -> None:
+    raise OSError("nowhere to write")
 
 
 def load_record_kernels() -> list[object]:
