@@ -34,6 +34,14 @@ GROUP_CONFIG_DEF = ConfigDef(
     (
         ConfigKey("consumer.session.timeout.ms", _INT, 45_000, between(1), _MEDIUM, "When a silent member is removed."),
         ConfigKey("consumer.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members report."),
+        ConfigKey(
+            "consumer.assignment.interval.ms",
+            _INT,
+            0,
+            between(0),
+            _MEDIUM,
+            "How old the assignment must be before another is worked out.",
+        ),
         ConfigKey("share.session.timeout.ms", _INT, 45_000, between(1), _MEDIUM, "When a silent member is removed."),
         ConfigKey("share.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members report."),
         ConfigKey(
@@ -79,6 +87,14 @@ GROUP_CONFIG_DEF = ConfigDef(
             _MEDIUM,
             "Whether records of open and aborted transactions are delivered.",
         ),
+        ConfigKey(
+            "share.assignment.interval.ms",
+            _INT,
+            0,
+            between(0),
+            _MEDIUM,
+            "How old the assignment must be before another is worked out.",
+        ),
         ConfigKey("streams.session.timeout.ms", _INT, 45_000, between(1), _MEDIUM, "When a silent member is removed."),
         ConfigKey("streams.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members report."),
         ConfigKey(
@@ -91,6 +107,14 @@ GROUP_CONFIG_DEF = ConfigDef(
             between(0),
             _MEDIUM,
             "How long a new streams group waits for more members before it assigns tasks.",
+        ),
+        ConfigKey(
+            "streams.assignment.interval.ms",
+            _INT,
+            0,
+            between(0),
+            _MEDIUM,
+            "How old the assignment must be before another is worked out.",
         ),
     )
 )

@@ -104,12 +104,19 @@ def _hand_out(places: _Places, readers: Collection[str], free: list[tuple[bytes,
 
 
 def _level(places: _Places, members: Members) -> None:
-    """Move partitions from full to empty members while that makes them more alike."""
+    """Move partitions from full to empty members while that makes them more alike.
+
+    Always to the emptiest: one that takes before it would have to give what it took to that one later.
+    """
     moved = True
     while moved:
         moved = False
-        for receiver in sorted(places, key=lambda member_id: (len(places[member_id]), member_id)):
-            while _take_one(places, members, receiver):
+        heap = [(len(owned), member_id) for member_id, owned in places.items()]
+        heapify(heap)
+        while heap:
+            load, receiver = heappop(heap)
+            if load == len(places[receiver]) and _take_one(places, members, receiver):
+                heappush(heap, (load + 1, receiver))
                 moved = True
 
 

@@ -4,7 +4,8 @@ A heartbeat, or a JoinGroup of a classic member (``classic_members``), goes thro
 
     apply_subscription   what the member says is compared with what is known; a changed subscription, or topics that
                          changed below it, raise the group epoch
-    update_target        a group epoch ahead of the target makes the assignor work out a new one, for all members
+    update_target        a group epoch ahead of the target makes the assignor work out a new one, for all members,
+                         unless the last one is younger than the group's interval
     take_a_step          the member goes one step towards its target (``consumer_reconciliation``)
 
 Each step adds records; none changes the group. Source: KIP-848.
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.coordinator.assignment_interval import AssignmentInterval, at_once, may_assign
 from broker.coordinator.assignors import ASSIGNORS, Assignment, MemberSpec
 from broker.coordinator.consumer_group import ConsumerGroup, CurrentAssignment, ResolvedRegex, Subscription
 from broker.coordinator.consumer_reconciliation import reconcile
@@ -77,10 +79,13 @@ class Draft:
 class DraftSteps:
     """The steps that look at the topics. Loop thread only."""
 
-    def __init__(self, metadata: MetadataCache, time: Time, assignors: Sequence[str]) -> None:
+    def __init__(
+        self, metadata: MetadataCache, time: Time, assignors: Sequence[str], interval_ms: AssignmentInterval = at_once
+    ) -> None:
         self.metadata = metadata
         self._time = time
         self.assignors = assignors
+        self._interval_ms = interval_ms
 
     def apply_subscription(self, draft: Draft, subscription: Subscription) -> None:
         """Take over what the member says of itself. Raises InvalidRegularExpressionError."""
@@ -126,9 +131,13 @@ class DraftSteps:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
     def update_target(self, draft: Draft) -> None:
-        """Work out a new target for all members, if the group epoch is ahead of the one there is."""
+        """Work out a new target for all members, if the group epoch is ahead of the one there is and it is time."""
         group = draft.group
         if draft.epoch <= group.assignment_epoch:
+            return
+        if not may_assign(
+            group.assigned_at_ms, self._interval_ms("consumer", group.group_id), self._time.milliseconds()
+        ):
             return
         subscriptions = draft.subscriptions()
         members: dict[str, MemberSpec] = {}

@@ -145,6 +145,7 @@ def replay_into(group: ConsumerGroup, key: Any, value: Any) -> None:
             group.put_member(key.member_id, subscription_of(value))
     elif kind is ConsumerGroupTargetAssignmentMetadataKey:
         group.assignment_epoch = 0 if value is None else value.assignment_epoch
+        group.assigned_at_ms = 0 if value is None else value.assignment_timestamp
     elif kind is ConsumerGroupTargetAssignmentMemberKey:
         group.put_target(key.member_id, None if value is None else value.topic_partitions)
     elif kind is ConsumerGroupCurrentMemberAssignmentKey:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from broker.config_description import ResourceType
+from broker.coordinator.assignment_interval import assignment_interval_ms
 from broker.coordinator.config import group_config, transaction_config
 from broker.coordinator.durability import SyncGate
 from broker.coordinator.group_coordinator import GroupCoordinator
@@ -71,6 +72,9 @@ class Coordinators:
                 on_share_member_gone=lambda group_id, member_id: self._share_member_gone(group_id, member_id),
                 streams_config=lambda group_id: streams_config(
                     broker.config, broker.configs.resource_texts(ResourceType.GROUP, group_id)
+                ),
+                interval_ms=lambda protocol, group_id: assignment_interval_ms(
+                    broker.config, broker.configs.resource_texts(ResourceType.GROUP, group_id), protocol
                 ),
             )
 

@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.coordinator.assignment_interval import AssignmentInterval, at_once
 from broker.coordinator.classic_group import EMPTY, ClassicGroup
 from broker.coordinator.classic_join import ClassicJoin, JoinResult, refused
 from broker.coordinator.classic_members import ClassicMembers
@@ -106,6 +107,7 @@ class GroupShard:
         share_config: Callable[[str], ShareConfig] = lambda _group_id: ShareConfig(),
         on_share_member_gone: Callable[[str, str], object] = lambda _group_id, _member_id: None,
         streams_config: Callable[[str], StreamsConfig] = lambda _group_id: StreamsConfig(),
+        interval_ms: AssignmentInterval = at_once,
     ) -> None:
         self.timer = timer
         self.groups: dict[str, Group] = {}
@@ -119,7 +121,7 @@ class GroupShard:
         self.consumers = ConsumerHeartbeats(
             self.groups,
             timer=timer,
-            steps=DraftSteps(metadata, time, config.group_consumer_assignors),
+            steps=DraftSteps(metadata, time, config.group_consumer_assignors, interval_ms),
             config=config,
             migration=Migration(self.groups, rebalance=self._rebalance, config=config, metadata=metadata),
             new_uuid=new_uuid,
@@ -133,8 +135,11 @@ class GroupShard:
             config=share_config,
             metadata=metadata,
             on_member_gone=on_share_member_gone,
+            interval_ms=interval_ms,
         )
-        self.streams = StreamsHeartbeats(self.groups, timer=timer, time=time, config=streams_config, metadata=metadata)
+        self.streams = StreamsHeartbeats(
+            self.groups, timer=timer, time=time, config=streams_config, metadata=metadata, interval_ms=interval_ms
+        )
 
     def group(self, group_id: str) -> Group:
         """Raises GroupIdNotFoundError."""

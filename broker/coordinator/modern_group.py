@@ -2,6 +2,7 @@
 
     epoch             raised when members or topics change
     assignment_epoch  the epoch that ``target`` was worked out for
+    assigned_at_ms    when that was, 0 when the log does not say
     target            member -> what it is to have
 
 Changed by ``replay`` only. Loop thread only. Source: KIP-848, KIP-932, KIP-1071 (Kafka calls them modern groups).
@@ -29,6 +30,7 @@ class EpochGroup(Generic[M, T]):
         self.epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
+        self.assigned_at_ms = 0
         self.members: dict[str, M] = {}
         self.target: dict[str, T] = {}
         #: State of the topics when the group last looked; soft, so that a restart looks again.

@@ -151,6 +151,7 @@ def _replay_member(group: ShareGroup, key: Any, value: ShareGroupMemberMetadataV
 
 def _replay_target_epoch(group: ShareGroup, _key: Any, value: ShareGroupTargetAssignmentMetadataValue | None) -> None:
     group.assignment_epoch = 0 if value is None else value.assignment_epoch
+    group.assigned_at_ms = 0 if value is None else value.assignment_timestamp
 
 
 def _replay_target(group: ShareGroup, key: Any, value: ShareGroupTargetAssignmentMemberValue | None) -> None:

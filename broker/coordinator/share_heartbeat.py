@@ -4,7 +4,8 @@
     2. a changed subscription, or topics that changed below it, raise the group epoch
     3. subscribed partitions without a state are told to the caller, who makes one in ``__share_group_state`` before the
        decision is appended: what is assigned has a state, also after a crash between the two
-    4. a group epoch ahead of the target makes the assignor work out a new one; the member is there at once
+    4. a group epoch ahead of the target makes the assignor work out a new one, unless the last one is younger than the
+       group's interval; the member is there at once
 
 A heartbeat that says nothing new adds no record. Clock: ("share-session", group, member). Source:
 ShareGroupHeartbeat v1.
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from broker.coordinator.assignment_interval import AssignmentInterval, at_once, may_assign
 from broker.coordinator.assignors import Assignment, MemberSpec
 from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
 from broker.coordinator.share_assignor import assign_simple
@@ -111,6 +113,7 @@ class ShareHeartbeats:
         config: Callable[[str], ShareConfig],
         metadata: MetadataCache,
         on_member_gone: Callable[[str, str], object],
+        interval_ms: AssignmentInterval = at_once,
     ) -> None:
         """``config`` gives a group's values; ``on_member_gone(group_id, member_id)`` hears of who left or expired."""
         self._groups = groups
@@ -119,6 +122,7 @@ class ShareHeartbeats:
         self._config = config
         self._metadata = metadata
         self._on_member_gone = on_member_gone
+        self._interval_ms = interval_ms
 
     def heartbeat(self, context: RequestContext, request: ShareGroupHeartbeatRequest) -> Decision:
         """Raises InvalidRequestError, GroupIdNotFoundError, GroupMaxSizeReachedError, UnknownMemberIdError,
@@ -132,7 +136,7 @@ class ShareHeartbeats:
         before = draft.current
         self._update_subscription(draft, context, request)
         uninitialized = self._initialize(draft)
-        if draft.epoch > group.assignment_epoch:
+        if draft.epoch > group.assignment_epoch and self._may_assign(group):
             self._update_target(draft)
         if draft.current.epoch != draft.assignment_epoch or draft.current.assigned != draft.target:
             draft.current = ShareAssignment(draft.assignment_epoch, before.epoch, draft.target)
@@ -239,6 +243,10 @@ class ShareHeartbeats:
         return missing
 
     # -- 4. the target ------------------------------------------------------------------------------------------
+
+    def _may_assign(self, group: ShareGroup) -> bool:
+        interval_ms = self._interval_ms("share", group.group_id)
+        return may_assign(group.assigned_at_ms, interval_ms, self._time.milliseconds())
 
     def _update_target(self, draft: Draft) -> None:
         group = draft.group

@@ -225,6 +225,7 @@ def _replay_target_epoch(
     group: StreamsGroup, _key: Any, value: schema.StreamsGroupTargetAssignmentMetadataValue | None
 ) -> None:
     group.assignment_epoch = -1 if value is None else value.assignment_epoch
+    group.assigned_at_ms = 0 if value is None else value.assignment_timestamp
 
 
 def _replay_target(group: StreamsGroup, key: Any, value: schema.StreamsGroupTargetAssignmentMemberValue | None) -> None:

@@ -4,7 +4,7 @@
     2. the first member brings the topology; it is compared with the topics there are (``streams_topology``)
     3. a changed member, topology, topic or setting raises the group epoch
     4. a group epoch ahead of the target makes the assignor work out a new one, for a new group after a delay in which
-       others may join
+       others may join, later when the last one is as old as the group's interval
     5. the member goes one step towards its target (``streams_reconciliation``)
 
 Each step adds records; none changes the group, ``replay`` does when they are in the log. A heartbeat that says nothing
@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from broker.coordinator.assignment_interval import AssignmentInterval, at_once, may_assign
 from broker.coordinator.classic_group import ClassicGroup
 from broker.coordinator.group_records import group_tombstone
 from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
@@ -128,6 +129,7 @@ class StreamsHeartbeats:
         time: Time,
         config: Callable[[str], StreamsConfig],
         metadata: MetadataCache,
+        interval_ms: AssignmentInterval = at_once,
     ) -> None:
         """``config`` gives a group's values as they are now."""
         self._groups = groups
@@ -135,6 +137,7 @@ class StreamsHeartbeats:
         self._time = time
         self._config = config
         self._metadata = metadata
+        self._interval_ms = interval_ms
 
     def heartbeat(self, context: RequestContext, request: StreamsGroupHeartbeatRequest) -> StreamsDecision:
         """Raises InvalidRequestError, StreamsInvalidTopologyError, GroupIdNotFoundError, GroupMaxSizeReachedError,
@@ -270,10 +273,19 @@ class StreamsHeartbeats:
             return
         if draft.epoch <= group.assignment_epoch:
             return
+        if not self._may_assign(group):
+            draft.add_status(
+                StatusCode.ASSIGNMENT_DELAYED, "Assignment delayed due to the configured assignment interval."
+            )
+            return
         members = {name: member.spec.process_id for name, member in group.members.items()}
         members[draft.member_id] = draft.spec.process_id
         target = self._assign(group, draft.epoch, members, draft.configured, draft.records)
         draft.target, draft.assignment_epoch = target[draft.member_id], draft.epoch
+
+    def _may_assign(self, group: StreamsGroup) -> bool:
+        interval_ms = self._interval_ms("streams", group.group_id)
+        return may_assign(group.assigned_at_ms, interval_ms, self._time.milliseconds())
 
     def _assign(
         self,
@@ -300,7 +312,7 @@ class StreamsHeartbeats:
         group = self._groups.get(group_id)
         if not isinstance(group, StreamsGroup) or group.is_empty or group.configured is None:
             return None
-        if group.epoch <= group.assignment_epoch:
+        if group.epoch <= group.assignment_epoch or not self._may_assign(group):
             return None
         records: list[CoordinatorRecord] = []
         processes = {name: member.spec.process_id for name, member in group.members.items()}

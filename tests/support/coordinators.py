@@ -151,6 +151,9 @@ class GroupWorld:
             config=self.config,
             new_uuid=self._next_id,
             settings=lambda group_id: self.settings.get(group_id, {}),
+            interval_ms=lambda protocol, group_id: int(
+                self.settings.get(group_id, {}).get(f"{protocol}.assignment.interval.ms", "0")
+            ),
         )
 
     def _next_id(self) -> str:

@@ -53,6 +53,22 @@ def test_uniform_moves_only_what_a_new_member_needs() -> None:
     assert found["m2"][A] < {3, 4, 5}
 
 
+def test_members_that_come_together_take_no_more_than_they_keep() -> None:
+    found = assign_uniform({"m1": spec(A, a={0, 1, 2, 3}), "m2": spec(A), "m3": spec(A)}, {A: 4})
+    assert [len(found[name][A]) for name in ("m1", "m2", "m3")] == [2, 1, 1]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 9))
+def test_uniform_among_equals_moves_as_little_as_can_be(had: list[int], free: int) -> None:
+    ends = [sum(had[: number + 1]) for number in range(len(had))]
+    owned = [set(range(end - count, end)) for end, count in zip(ends, had, strict=True)]
+    members = {f"m{number}": spec(A, a=partitions) for number, partitions in enumerate(owned)}
+    found = assign_uniform(members, {A: sum(had) + free})
+    kept = sum(len(found[f"m{number}"].get(A, set()) & partitions) for number, partitions in enumerate(owned))
+    quota, extra = divmod(sum(had) + free, len(had))
+    assert kept == sum(min(count, quota) for count in had) + min(extra, sum(count > quota for count in had))
+
+
 def test_uniform_balances_over_topics() -> None:
     assert sizes(assign_uniform({"m1": spec(A, B), "m2": spec(A, B)}, {A: 1, B: 1})) == [1, 1]
 
