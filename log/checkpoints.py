@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from log.file_system import FileSystem
+from log.file_system import FileSystem, ReadableFiles
 from log.topic_partition import TopicPartition
 from protocol.errors import KafkaStorageError
 from protocol.types import uuid_from_str, uuid_to_str
@@ -83,7 +83,7 @@ def decode_lines(data: bytes, path: str, fields: int) -> list[list[str]]:
     return body
 
 
-def read_offset_checkpoint(file_system: FileSystem, path: str) -> dict[TopicPartition, int]:
+def read_offset_checkpoint(file_system: ReadableFiles, path: str) -> dict[TopicPartition, int]:
     """The offsets by partition; empty when the file is missing. Raises CheckpointCorruptError."""
     if not file_system.exists(path):
         return {}
@@ -112,7 +112,7 @@ def read_leader_epochs(file_system: FileSystem, path: str) -> list[EpochEntry]:
         raise CheckpointCorruptError(f"{path} has a line that is not two numbers") from error
 
 
-def read_partition_metadata(file_system: FileSystem, directory: str) -> bytes | None:
+def read_partition_metadata(file_system: ReadableFiles, directory: str) -> bytes | None:
     """The topic id of a partition directory; None when it has no ``partition.metadata``. Raises
     CheckpointCorruptError."""
     path = os.path.join(directory, PARTITION_METADATA_FILE)

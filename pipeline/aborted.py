@@ -14,6 +14,7 @@ from log.transaction_index import ENTRY
 from pipeline.errors import PipelineError
 from pipeline.plan_rows import AbortedTransaction
 from pipeline.segment_files import OpenSegment, ReadCount
+from pipeline.storage import names_in
 
 _NAME = re.compile(r"(\d{20})\.txnindex(\.swap|\.cleaned|\.deleted)?")
 
@@ -26,7 +27,7 @@ def aborted_transactions(
     Raises FileNotFoundError when the directory is gone, PipelineError on a damaged index.
     """
     found: set[tuple[int, int, int]] = set()
-    for name in sorted(name for name in os.listdir(directory) if _NAME.fullmatch(name)):
+    for name in sorted(name for name in names_in(directory) if _NAME.fullmatch(name)):
         for producer, first, last in _entries(os.path.join(directory, name), count):
             if last >= start and first < end:
                 found.add((producer, first, last))

@@ -10,7 +10,6 @@ by the end of the walk point into nothing. Arrays are int64; one thread.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from pipeline import audit_reference as at
 from pipeline.audit_reference import IntegerArray
-from pipeline.segment_files import SegmentFile
+from pipeline.segment_files import OpenSegment, SegmentFile
 
 _OFFSET_ENTRY = np.dtype([("relative", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative", ">i4")])
@@ -130,10 +129,11 @@ class IndexCheck:
 
 def _read(path: str, entry: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], bool]:
     """The whole entries of a file, and whether it is there."""
-    if not os.path.exists(path):
+    try:
+        with OpenSegment(path) as file:
+            data = file.read_at(0, file.size)
+    except FileNotFoundError:
         return np.zeros(0, entry), False
-    with open(path, "rb") as file:
-        data = file.read()
     return np.frombuffer(data, entry, len(data) // entry.itemsize), True
 
 

@@ -156,7 +156,9 @@ def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> Segmen
     with file:
         if plan.inode and not file.is_same(plan.inode, plan.changed_ns, plan.size):
             return None
-        return _SegmentWalk(plan, file, using or engine()).run()
+        file.expect(0, plan.size)
+        audited = _SegmentWalk(plan, file, using or engine()).run()
+        return None if file.was_replaced() else audited
 
 
 class _SegmentWalk:

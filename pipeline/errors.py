@@ -46,6 +46,14 @@ class MalformedTimestampError(PipelineError):
     """A record's timestamp in ms does not fit Spark's timestamps, which count microseconds in 64 bits."""
 
 
+class RemoteError(PipelineError):
+    """An object store does not answer, refuses, or has another object now than the one that was being read."""
+
+
+class ObjectGoneError(RemoteError):
+    """An object was deleted while it was read."""
+
+
 class CorruptBatchError(PipelineError):
     """Stored bytes are damaged. ``file``, byte ``position`` of the batch, its ``offset`` as far as known, and why."""
 

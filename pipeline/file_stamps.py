@@ -12,6 +12,8 @@ import os
 import time
 from typing import NamedTuple
 
+from pipeline.remote import info_of, is_remote
+
 #: Far above any tick, and above what the clocks of a file server and of this machine usually differ by.
 SETTLED_S = 2.0
 
@@ -26,6 +28,9 @@ class Stamp(NamedTuple):
 
 def stamp_of(path: str) -> Stamp | None:
     """The stamp of a file that is replaced as a whole or only grows; None when it is not there or not to be seen."""
+    if is_remote(path):
+        info = info_of(path)
+        return None if info is None or info.is_directory else Stamp(0, info.size, info.modified_ns)
     try:
         status = os.stat(path)
     except OSError:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from log.file_system import OsFileSystem
 from log.find.checkpoint import CHECKPOINT_FILE, FileState, read_checkpoint
 from log.find.hashing import key_hash, key_seed
 from log.find.key_index import DIRECTORY, MADE_FOR, SUFFIX
 from log.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT
 from pipeline.segment_files import OpenSegment, ReadCount
 from pipeline.selection import PartitionDirectory
+from pipeline.storage import files_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def find_key(
     """
     keys = os.path.join(directory.path, DIRECTORY)
     path = os.path.join(keys, CHECKPOINT_FILE)
-    checkpoint = read_checkpoint(OsFileSystem(), path)
+    checkpoint = read_checkpoint(files_at(path), path)
     if checkpoint is None or checkpoint.made_for != MADE_FOR:
         return None
     hashed = key_hash(key_seed(directory.topic), key)

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from log.batch_scan import BatchHeader
 from log.checkpoints import CheckpointCorruptError
-from log.file_system import OsFileSystem
 from log.producer_snapshot import decode_snapshot
 from pipeline.batch_walk import headers
 from pipeline.errors import CorruptBatchError
 from pipeline.plan_rows import AbortedTransaction
 from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile
 from pipeline.sparse_index import offset_index
+from pipeline.storage import files_at, names_in
 from protocol.errors import KafkaError, KafkaStorageError
 from protocol.record_batch import RECORD_BATCH_OVERHEAD, RecordBatch, parse_end_transaction_marker
 
@@ -94,15 +94,15 @@ def _continued(active: SegmentFile, end: int, count: ReadCount | None) -> _Walk 
 
 
 def _newest_snapshot(directory: str, start: int, end: int) -> tuple[int, dict[int, int]]:
-    names = sorted((name for name in os.listdir(directory) if _SNAPSHOT.fullmatch(name)), reverse=True)
+    names = sorted((name for name in names_in(directory) if _SNAPSHOT.fullmatch(name)), reverse=True)
     for name in names:
         offset = int(name[:20])
         if offset > end:
             continue
         try:
             path = os.path.join(directory, name)
-            entries = decode_snapshot(OsFileSystem().read_file(path), path)
-        except (CheckpointCorruptError, KafkaStorageError):
+            entries = decode_snapshot(files_at(path).read_file(path), path)
+        except (CheckpointCorruptError, KafkaStorageError, FileNotFoundError):
             continue  # torn or gone: an older one, or the log itself, says the same
         first = {entry.producer_id: entry.current_txn_first_offset for entry in entries}
         return offset, {producer: begin for producer, begin in first.items() if begin != _NO_TRANSACTION}

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
-from log.file_system import OsFileSystem
 from log.topic_partition import TopicPartition
 from pipeline.batch_walk import valid_end
 from pipeline.errors import PipelineError
@@ -30,6 +29,7 @@ from pipeline.plan_rows import AbortedTransaction
 from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
 from pipeline.selection import PartitionDirectory
 from pipeline.sparse_index import offset_index
+from pipeline.storage import files_at, is_directory
 from protocol.errors import UnsupportedVersionError, error_for_code
 from protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -72,7 +72,7 @@ def while_files_go(directory: PartitionDirectory, look: Callable[[], _Seen]) -> 
         try:
             return look()
         except FileNotFoundError:
-            if not os.path.isdir(directory.path):
+            if not is_directory(directory.path):
                 raise PipelineError(f"{directory.path} was deleted: its topic is gone") from None
     raise PipelineError(f"{directory.path}: its segments went faster than they could be read")
 
@@ -99,7 +99,8 @@ def start_offsets_path(directory: PartitionDirectory) -> str:
 
 def read_start_offsets(directory: PartitionDirectory) -> Mapping[TopicPartition, int]:
     """That checkpoint; empty when there is none. Raises CheckpointCorruptError."""
-    return read_offset_checkpoint(OsFileSystem(), start_offsets_path(directory))
+    path = start_offsets_path(directory)
+    return read_offset_checkpoint(files_at(path), path)
 
 
 def checkpointed_start(directory: PartitionDirectory, offsets: Mapping[TopicPartition, int]) -> int:

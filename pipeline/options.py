@@ -21,6 +21,8 @@ from typing import Literal
 from pipeline.columns import Columns
 from pipeline.errors import OptionError
 from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json
+from pipeline.remote import is_remote
+from pipeline.storage import place_of
 
 #: The brokers' own; a pattern never means them, as in Spark's Kafka source.
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
@@ -215,7 +217,7 @@ def _duration(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
-    paths = tuple(_local(path.strip()) for path in given.get("path", "").split(",") if path.strip())
+    paths = tuple(_given_place(path.strip()) for path in given.get("path", "").split(",") if path.strip())
     if not paths:
         raise OptionError(
             "option path is missing: expected the data directories (log.dirs), comma separated "
@@ -224,13 +226,11 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     return paths
 
 
-def _local(path: str) -> str:
-    """A path, or that of an address such as ``file:/data``, as which Spark keeps the place of a table."""
-    if path.startswith("file:"):
-        path = "/" + path.removeprefix("file:").lstrip("/")
-    if "://" in path:
-        raise OptionError(f"path {path}: expected a directory that is mounted where the driver and the executors run")
-    return path
+def _given_place(path: str) -> str:
+    """A path, or that of an address such as ``file:/data``, as which Spark keeps the place of a table. The address of
+    an object store is looked at here and stays as it is."""
+    found = place_of(path)
+    return path if is_remote(found) else found
 
 
 def _choice(given: Mapping[str, str]) -> TopicChoice:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from pipeline.errors import PipelineError
+from pipeline.file_sources import open_source
+from pipeline.storage import names_in
 from protocol.errors import KafkaStorageError
 
 _LOG_NAME = re.compile(r"(\d{20})\.log(\.swap|\.cleaned)?")
@@ -29,7 +30,7 @@ _POLL_S = 0.002
 
 @dataclass(slots=True)
 class ReadCount:
-    """What was read from disk (or the page cache): bytes, and how many reads."""
+    """What was read from disk (or the page cache) or fetched from a store: bytes, and how many reads or requests."""
 
     bytes_read: int = 0
     reads: int = 0
@@ -54,22 +55,16 @@ class SegmentFile(NamedTuple):
 class OpenSegment:
     """A file that is only read, by position. Its bytes stay the same under renames and deletion. One thread."""
 
-    __slots__ = ("_descriptor", "changed_ns", "count", "inode", "path", "size")
+    __slots__ = ("_source", "changed_ns", "count", "inode", "path", "size")
 
     def __init__(self, path: str, count: ReadCount | None = None) -> None:
         """Raises FileNotFoundError when it is gone, PipelineError when it cannot be opened."""
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise PipelineError(f"{path} cannot be opened: {error.strerror}") from error
-        status = os.fstat(self._descriptor)
         self.path = path
-        self.size = status.st_size
-        self.inode = status.st_ino
-        self.changed_ns = status.st_ctime_ns
         self.count = count or ReadCount()
+        self._source = open_source(path, self.count)
+        self.size = self._source.size
+        self.inode = self._source.identity
+        self.changed_ns = self._source.changed_ns
 
     def __enter__(self) -> Self:
         return self
@@ -80,10 +75,17 @@ class OpenSegment:
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        """Close it."""
+        self._source.close()
+
+    def expect(self, start: int, end: int) -> None:
+        """Bytes ``start`` to ``end`` will be read, in order: an object store is asked for them ahead."""
+        self._source.expect(start, end)
+
+    def was_replaced(self) -> bool:
+        """Whether what was read may be of two files. On disk never; an object may be replaced between two requests, so
+        who has read one through must ask. Raises PipelineError when the store does not say."""
+        return self._source.was_replaced()
 
     def is_same(self, inode: int, changed_ns: int, size: int) -> bool:
         """Whether it is the file that was looked at before: its inode, its time of change (0 for an active segment,
@@ -98,14 +100,7 @@ class OpenSegment:
 
     def read_into(self, position: int, target: memoryview) -> int:
         """Fill ``target`` from byte ``position``; returns how much, less at the end of the file only."""
-        done = 0
-        try:
-            while done < len(target) and (got := os.preadv(self._descriptor, [target[done:]], position + done)):
-                done += got
-        except OSError as error:
-            raise PipelineError(f"{self.path} cannot be read at byte {position}: {error.strerror}") from error
-        self.count.add(done)
-        return done
+        return self._source.read_into(position, target)
 
 
 def list_segments(directory: str) -> list[SegmentFile]:
@@ -127,7 +122,7 @@ def list_segments(directory: str) -> list[SegmentFile]:
 
 def _names(directory: str) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(directory) if _LOG_NAME.fullmatch(name))
+        return sorted(name for name in names_in(directory) if _LOG_NAME.fullmatch(name))
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -21,11 +21,11 @@ from log.checkpoints import (
     CheckpointCorruptError,
     read_partition_metadata,
 )
-from log.file_system import OsFileSystem
 from log.topic_partition import TopicPartition
 from pipeline.errors import SelectionError, TopicRecreatedError
 from pipeline.file_stamps import Stamp, settled_stamp_of, stamp_of
 from pipeline.options import TopicChoice
+from pipeline.storage import files_at, is_directory, names_in, place_of
 from protocol.errors import KafkaStorageError
 from protocol.types import uuid_to_str
 
@@ -47,7 +47,7 @@ class PartitionFinder:
     """Finds the directories of the chosen partitions, again and again. One thread."""
 
     def __init__(self, paths: Iterable[str], choice: TopicChoice) -> None:
-        self._places = [_Place(path.removeprefix("file://"), choice) for path in paths]
+        self._places = [_Place(place_of(path), choice) for path in paths]
         self._choice = choice
 
     def find(self) -> list[PartitionDirectory]:
@@ -133,7 +133,7 @@ def find_partitions(paths: Iterable[str], choice: TopicChoice) -> list[Partition
 
 def _names_in(path: str) -> set[str]:
     try:
-        return set(os.listdir(path))
+        return set(names_in(path))
     except FileNotFoundError:
         raise SelectionError(f"path {path} does not exist: expected a data directory (log.dirs)") from None
     except OSError as error:
@@ -152,15 +152,15 @@ def _partition_of(path: str, name: str) -> PartitionDirectory | None:
     partition = _parsed(name)
     if partition is None:
         return None
-    if name.endswith(_GOING_SUFFIXES) or not os.path.isdir(directory):
+    if name.endswith(_GOING_SUFFIXES) or not is_directory(directory):
         return None
     try:
-        topic_id = read_partition_metadata(OsFileSystem(), directory)
-        names = os.listdir(directory)
+        topic_id = read_partition_metadata(files_at(directory), directory)
+        names = names_in(directory)
     except CheckpointCorruptError as error:
         raise SelectionError(str(error)) from error
     except (FileNotFoundError, KafkaStorageError) as error:
-        if os.path.isdir(directory):
+        if is_directory(directory):
             raise SelectionError(f"{directory} cannot be read: {error}") from error
         return None  # deleted this moment
     if topic_id is None and not any(entry.endswith(_LOG_SUFFIX) for entry in names):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from log.file_system import FileSystem
+from log.file_system import FileSystem, ReadableFiles
 from protocol.errors import KafkaStorageError
 
 CHECKPOINT_FILE = "index-checkpoint"
@@ -50,7 +50,7 @@ def write_checkpoint(file_system: FileSystem, path: str, checkpoint: Checkpoint,
     file_system.replace_file(path, f"{text}crc {zlib.crc32(text.encode()):08x}\n".encode(), sync=sync)
 
 
-def read_checkpoint(file_system: FileSystem, path: str) -> Checkpoint | None:
+def read_checkpoint(file_system: ReadableFiles, path: str) -> Checkpoint | None:
     """What the file says; None when it is missing, torn or foreign."""
     try:
         data = file_system.read_file(path) if file_system.exists(path) else b""

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
-from log.file_system import OsFileSystem
 from log.topic_partition import TopicPartition
 from pipeline import audit_buckets
 from pipeline.aborted import aborted_transactions
@@ -35,7 +34,8 @@ from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
 from pipeline.jobs.source import LogSource
 from pipeline.log_watch import Partition
-from pipeline.segment_files import list_segments
+from pipeline.segment_files import OpenSegment, list_segments
+from pipeline.storage import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -186,7 +186,8 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
     plans = []
     for number, segment in enumerate(segments):
         try:
-            status = os.stat(segment.path)
+            with OpenSegment(segment.path) as file:
+                size, inode, changed_ns = file.size, file.inode, file.changed_ns
         except FileNotFoundError:
             continue  # removed this moment; a gap that this leaves is at the front
         is_closed = number + 1 < len(segments)
@@ -197,10 +198,10 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
                 directory.topic,
                 directory.partition,
                 segment,
-                status.st_size,
+                size,
                 is_closed=is_closed,
-                inode=status.st_ino,
-                changed_ns=status.st_ctime_ns if is_closed else 0,
+                inode=inode,
+                changed_ns=changed_ns if is_closed else 0,
                 clean_below=clean_below,
                 stable_below=partition.bounds.last_stable,
                 aborted=mine,
@@ -214,7 +215,7 @@ def _clean_below(directory: str, partition: TopicPartition) -> int:
     """The offset the cleaner has worked up to; 0 when it has not been there."""
     path = os.path.join(os.path.dirname(directory), CLEANER_OFFSET_FILE)
     try:
-        return read_offset_checkpoint(OsFileSystem(), path).get(partition, 0)
+        return read_offset_checkpoint(files_at(path), path).get(partition, 0)
     except CheckpointCorruptError:
         return 0
 

@@ -1,0 +1,204 @@
+"""Copies of logs in an object store, as ``pyarrow.fs`` knows it: where a path leads, what lies there, what went wrong.
+
+    given       s3://bucket/prefix?endpoint_override=...      an address, as pyarrow takes it
+    path        s3://bucket?endpoint_override=.../prefix      the query moved forward, so that names can be joined to it
+    root, key   s3://bucket?endpoint_override=...             which file system; what it calls the object
+
+Only reading, and credentials never come by the path, which plans, errors and Spark's own pages show: they are those of
+the environment of the driver and of every executor (``AWS_ACCESS_KEY_ID`` and so on).
+
+A listing says all there is to say about the files of a directory, so one request serves all questions that a plan asks
+in a row; it is believed for ``LISTING_S``, and no longer than until a file it names is not found. Any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from pipeline.errors import OptionError, RemoteError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+#: What may stand before ``://``, and what pyarrow calls it.
+SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfss", "hdfs": "hdfs"}
+#: How long a listing is believed: a plan asks several times for it within that.
+LISTING_S = 1.0
+MAX_LISTINGS = 10_000
+_SEPARATOR = "://"
+_SECRET = re.compile(r"(?i)(key|secret|token|password)[^=&]*=")
+_AWS_ERROR = re.compile(r"AWS Error (\w+) during (\w+) operation(?: \([^)]*\))?: (.*)", re.DOTALL)
+
+
+class RemoteInfo(NamedTuple):
+    """One name of a listing. ``modified_ns`` is 0 for a directory."""
+
+    is_directory: bool
+    size: int
+    modified_ns: int
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path leads to an object store."""
+    return _SEPARATOR in path
+
+
+def remote_path(given: str) -> str:
+    """The path of an address. Raises OptionError for one that cannot be."""
+    scheme, _, rest = given.partition(_SEPARATOR)
+    place, _, query = rest.partition("?")
+    authority, _, prefix = place.partition("/")
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{name}{_SEPARATOR}" for name in SCHEMES)
+        raise OptionError(f"path {given}: expected a directory, or an address that begins with one of {known}")
+    if not authority:
+        raise OptionError(f"path {given}: expected {scheme}{_SEPARATOR}BUCKET/PREFIX")
+    if ":" in authority.rpartition("@")[0] or _SECRET.search(query):
+        hidden = f"{scheme}{_SEPARATOR}...@{authority.rpartition('@')[2]}/{prefix}"
+        raise OptionError(
+            f"path {hidden}: expected no credentials in it, because plans and errors show it: give them by the "
+            "environment of driver and executors (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+        )
+    encoded = f"?{quote(query, safe='=&%:')}" if query else ""
+    key = unquote(prefix).strip("/")
+    return f"{SCHEMES[scheme]}{_SEPARATOR}{authority}{encoded}" + (f"/{key}" if key else "")
+
+
+def located(path: str) -> tuple[FileSystem, str]:
+    """The file system of a path, and what it calls the object. Raises OptionError, RemoteError."""
+    scheme, _, rest = path.partition(_SEPARATOR)
+    authority, _, key = rest.partition("/")
+    file_system, base = _connected(f"{scheme}{_SEPARATOR}{authority}", os.getpid())
+    return file_system, f"{base.rstrip('/')}/{key}"
+
+
+@functools.lru_cache(maxsize=64)
+def _connected(root: str, _process: int) -> tuple[FileSystem, str]:
+    """One per process: its connections do not outlive a fork."""
+    from pyarrow import ArrowInvalid, ArrowNotImplementedError
+    from pyarrow.fs import FileSystem
+
+    try:
+        file_system, base = FileSystem.from_uri(root)
+    except (ArrowInvalid, ArrowNotImplementedError, NotImplementedError, ImportError) as error:
+        raise OptionError(f"path {root}: {_first_line(error)}") from error
+    except OSError as error:
+        raise RemoteError(f"path {root}: {reason(error)}") from error
+    return file_system, base
+
+
+@contextmanager
+def remote_errors(path: str, what: str) -> Iterator[None]:
+    """Inside, an OSError becomes a RemoteError that says ``path`` and ``what`` could not be done; a FileNotFoundError
+    stays one."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RemoteError(f"{path} cannot be {what}: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """What an object store said, in one line."""
+    found = _AWS_ERROR.search(str(error))
+    if found is None:
+        return _first_line(error)
+    name, operation, text = found.groups()
+    hint = ""
+    if name in ("ACCESS_DENIED", "SIGNATURE_DOES_NOT_MATCH", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID"):
+        hint = "; expected credentials that may list and read it (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, a role)"
+    told = text.partition(" (Request ID")[0].splitlines()[0].rstrip(". ")
+    return f"{name.lower().replace('_', ' ')} ({operation}): {told}{hint}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+# ---- what lies there
+
+_LISTINGS: OrderedDict[str, tuple[float, dict[str, RemoteInfo]]] = OrderedDict()
+
+
+def listing(directory: str) -> dict[str, RemoteInfo]:
+    """The names in a directory. Raises FileNotFoundError when nothing lies there, RemoteError."""
+    known = _LISTINGS.get(directory)
+    if known is not None and time.monotonic() - known[0] < LISTING_S:
+        return known[1]
+    from pyarrow.fs import FileSelector
+
+    file_system, key = located(directory)
+    asked = time.monotonic()
+    with remote_errors(directory, "listed"):
+        found = {info.base_name: _info(info) for info in file_system.get_file_info(FileSelector(key))}
+    if not found:  # an object store has no empty directories, a bucket may be empty
+        raise FileNotFoundError(directory)
+    _LISTINGS[directory] = asked, found
+    while len(_LISTINGS) > MAX_LISTINGS:
+        _LISTINGS.popitem(last=False)
+    return found
+
+
+def forget_listing(directory: str) -> None:
+    """A file that a listing named is not there: ask anew."""
+    _LISTINGS.pop(directory, None)
+
+
+def info_of(path: str) -> RemoteInfo | None:
+    """What lies at a path, from the listing around it; None when nothing does. Raises RemoteError."""
+    directory, _, name = path.rpartition("/")
+    try:
+        return listing(directory).get(name)
+    except FileNotFoundError:
+        return None
+
+
+def is_remote_directory(path: str) -> bool:
+    """Whether anything lies below a path. Raises RemoteError."""
+    try:
+        return bool(listing(path))
+    except FileNotFoundError:
+        return False
+
+
+class RemoteFiles:
+    """Small files, each read once as a whole: what ``log.checkpoints`` needs of a file system. One thread, one use."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, bytes] = {}
+
+    def exists(self, path: str) -> bool:
+        """Whether it is there; it is read then. Raises RemoteError."""
+        try:
+            self._contents[path] = _content(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def read_file(self, path: str) -> bytes:
+        """All of it. Raises FileNotFoundError, RemoteError."""
+        known = self._contents.pop(path, None)
+        return _content(path) if known is None else known
+
+
+def _content(path: str) -> bytes:
+    file_system, key = located(path)
+    with remote_errors(path, "read"), file_system.open_input_file(key) as file:
+        data: bytes = file.read()
+    return data
+
+
+def _info(info: Any) -> RemoteInfo:
+    from pyarrow.fs import FileType
+
+    is_directory = info.type == FileType.Directory
+    return RemoteInfo(is_directory, info.size or 0, 0 if is_directory else info.mtime_ns or 0)
