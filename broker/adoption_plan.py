@@ -21,17 +21,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.adoption_source import SourcePartition, check_partition, list_source, producer_ids
+from broker.adoption_source import SourcePartition, check_partition, is_of_kraft, list_source, producer_ids
 from broker.config import BrokerConfig
 from broker.config_description import ResourceType
 from broker.kraft_metadata import METADATA_DIRECTORY, ClusterMetadata, ClusterTopic, read_cluster_metadata
 from broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicImage
 from broker.metadata_store import SqliteMetadataStore
-from broker.properties import parse_properties
 from broker.resource_configs import CONFIG_DEFS
 from broker.resource_configs import validate as validate_resource
 from broker.topic_manager import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
-from log.checkpoints import META_PROPERTIES_FILE, MetaProperties, read_meta_properties
+from log.checkpoints import MetaProperties, read_meta_properties
 from log.config import TOPIC_CONFIG_DEF, LogConfig
 from log.file_system import FileSystem, OpenFile
 from log.time import Time
@@ -125,6 +124,7 @@ class Planner:
         self._plan = plan
         self._options = plan.options
         self._without_configs = 0
+        self._is_kraft = False
 
     def run(self) -> None:
         """See the module."""
@@ -187,17 +187,18 @@ class Planner:
             path = os.path.join(source, METADATA_DIRECTORY)
             if self._file_system.exists(path):
                 self._plan.metadata = read_cluster_metadata(self._file_system, path)
-        if self._plan.metadata is None and self._options.topic_configs is None and self._has_kraft_identity():
+        self._is_kraft = self._plan.metadata is not None or any(
+            is_of_kraft(self._file_system, source) for source in self._options.sources
+        )
+        if self._is_without_its_metadata():
             self._problem(
                 f"this is a KRaft broker, but {METADATA_DIRECTORY} is not in these directories; give its "
                 "metadata.log.dir too, or the topics' configs (--topic-configs)"
             )
 
-    def _has_kraft_identity(self) -> bool:
-        """Version 1 of ``meta.properties`` is written by KRaft brokers, version 0 by those that used ZooKeeper."""
-        paths = (os.path.join(source, META_PROPERTIES_FILE) for source in self._options.sources)
-        texts = (self._file_system.read_file(path).decode() for path in paths if self._file_system.exists(path))
-        return any(parse_properties(text).get("version") == "1" for text in texts)
+    def _is_without_its_metadata(self) -> bool:
+        """Topics' configs are somewhere, but neither here nor given."""
+        return self._is_kraft and self._plan.metadata is None and self._options.topic_configs is None
 
     # ---- what is there
 
@@ -359,10 +360,14 @@ class Planner:
     def _note_what_stays(self) -> None:
         metadata = self._plan.metadata
         if metadata is None:
-            self._plan.left_out.append(
-                "topic configs, quotas, ACLs, SCRAM credentials: a ZooKeeper-era broker does not keep them in log.dirs"
+            place = (
+                f"they are in {METADATA_DIRECTORY}, which is not in these directories"
+                if self._is_kraft
+                else "a ZooKeeper-era broker does not keep them in log.dirs"
             )
-            if self._without_configs:
+            configs = "topic configs, " if self._options.topic_configs is None else ""
+            self._plan.left_out.append(f"{configs}quotas, ACLs, SCRAM credentials: {place}")
+            if self._without_configs and not self._is_without_its_metadata():
                 self._plan.notes.append(
                     f"topics without known configs: {self._without_configs}; they keep everything, and stay compacted "
                     "where they were; --topic-configs gives them their own"

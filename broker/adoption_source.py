@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from broker.kraft_metadata import METADATA_DIRECTORY
+from broker.properties import parse_properties
 from log.batch_scan import iter_headers
 from log.check import Finding, check_directory
 from log.checkpoints import (
@@ -20,6 +21,7 @@ from log.checkpoints import (
     CLEANER_OFFSET_FILE,
     LEADER_EPOCH_FILE,
     LOG_START_OFFSET_FILE,
+    META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
     read_offset_checkpoint,
     read_partition_metadata,
@@ -82,6 +84,14 @@ class SourceListing:
     clean: bool
     partitions: list[SourcePartition] = field(default_factory=list)
     others: dict[str, str] = field(default_factory=dict)
+
+
+def is_of_kraft(file_system: FileSystem, source: str) -> bool:
+    """Version 1 of ``meta.properties`` is written by KRaft brokers, version 0 by those that used ZooKeeper."""
+    path = os.path.join(source, META_PROPERTIES_FILE)
+    if not file_system.exists(path):
+        return False
+    return parse_properties(file_system.read_file(path).decode()).get("version") == "1"
 
 
 def list_source(file_system: FileSystem, source: str) -> SourceListing:

@@ -388,8 +388,16 @@ def test_too_little_room_is_a_problem(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_kraft_broker_without_its_metadata_is_not_taken_for_an_old_one(tmp_path: Path) -> None:
     source = KafkaDirectory(tmp_path / "kafka")
     source.add_partition("orders", 0, ORDERS)
-    assert "__cluster_metadata-0 is not in these directories" in plan_for(source.path, tmp_path / "data").problems[0]
-    assert plan_for(source.path, tmp_path / "data", topic_configs={"orders": {}}).problems == []
+    plan = plan_for(source.path, tmp_path / "data")
+    assert "__cluster_metadata-0 is not in these directories" in plan.problems[0]
+    assert plan.notes == [], "which configs topics would have had instead"
+    given = plan_for(source.path, tmp_path / "data", topic_configs={"orders": {}})
+    assert given.problems == []
+    for left_out in (plan.left_out, given.left_out):
+        assert [text.partition(": ")[2] for text in left_out] == [
+            "they are in __cluster_metadata-0, which is not in these directories"
+        ]
+    assert "topic configs" not in given.left_out[0]
 
 
 def test_a_second_run_over_topics_without_ids(tmp_path: Path) -> None:
