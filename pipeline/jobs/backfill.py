@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.jobs.errors import BadRequestError
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
-from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_name
+from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +78,7 @@ def backfill(
     spark: SparkSession | None, request: BackfillRequest, progress: Progress | None = None
 ) -> list[BackfillResult]:
     """Write the files' rows. Raises BadRequestError before anything is written, PipelineError."""
-    check_name(request.name)
+    check_names(request.target, request.name)
     paths = find_files(request.files)
     for path in paths:
         sink_schema(path)

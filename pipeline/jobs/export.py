@@ -169,7 +169,7 @@ def plan_partition(
         if not request.restart_recreated:
             raise TopicRecreatedError(
                 f"topic {name} was deleted and made anew: the table holds id {topic.topic_id}, the log has "
-                f"{id_text(directory.topic_id)}; ask for a restart to export the new one beside the old rows"
+                f"{id_text(directory.topic_id)}; --restart-recreated exports the new one beside the old rows"
             )
         topic = None
     state = None if topic is None else topic.partitions.get(number)
@@ -185,7 +185,7 @@ def plan_partition(
         if request.fail_on_data_loss:
             raise DataLossError(
                 f"{name}-{number} begins at offset {bounds.start}, the table ends at {state.end}: the records between "
-                "are gone; ask for the export to go on to accept the gap"
+                "are gone; --accept-data-loss goes on and notes the gap"
             )
         lost = (*lost, (state.end, bounds.start))
     start, end = max(state.end, bounds.start), max(partition.end, state.end, bounds.start)

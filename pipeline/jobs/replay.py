@@ -20,7 +20,7 @@ from pipeline.export_manifest import id_text
 from pipeline.jobs.errors import BadRequestError
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
-from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_name
+from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names
 from pipeline.options import SourceOptions, parse_options
 from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
 from pipeline.request import batch_request
@@ -108,7 +108,7 @@ def moment(text: str, option: str) -> int:
 
 def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progress | None = None) -> list[ReplayResult]:
     """Replay the range. Raises BadRequestError, PipelineError."""
-    check_name(request.name)
+    check_names(request.target, request.name)
     ranges = batch_request(request.source).ranges
     slots = 1 if spark is None else min(len(ranges), spark.sparkContext.defaultParallelism)
     plans = [_plan(wanted, request, request.target.share(slots)) for wanted in ranges if wanted.start < wanted.end]

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 100_000
 _INIT, _FETCH = 4, 7
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
+_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _PATIENCE_S = 30.0
 _RETRY_S = 0.2
 #: With a rate, transactions are so short that a second has several.
@@ -67,21 +68,31 @@ class Target:
         return Target(self.bootstrap, self.topic, self.codec, rate)
 
 
-def check_name(name: str) -> None:
-    """Raises BadRequestError for what cannot be part of a transactional id and of a file's name."""
+def check_names(target: Target, name: str) -> None:
+    """Raises BadRequestError for what cannot be a topic, and for what cannot be part of a transactional id and of a
+    file's name."""
+    if not _TOPIC.fullmatch(target.topic):
+        raise BadRequestError(
+            f"--to {target.topic}: expected a topic's name: up to 249 letters, digits, dots, dashes, underscores"
+        )
     if not _NAME.fullmatch(name):
         raise BadRequestError(
             f"--name {name}: expected up to 60 letters, digits, dots, dashes, underscores; by default it is the topic"
         )
 
 
-def check_broker(target: Target) -> None:
-    """Raises BadRequestError for an address that cannot be one, JobError when no broker answers there."""
+def check_addresses(bootstrap: str) -> None:
+    """Raises BadRequestError for what cannot be brokers' addresses."""
     try:
-        for server in target.bootstrap.split(","):
+        for server in bootstrap.split(","):
             parse_bootstrap(server.strip())
     except ClientError as error:
         raise BadRequestError(str(error)) from error
+
+
+def check_broker(target: Target) -> None:
+    """Raises BadRequestError for an address that cannot be one, JobError when no broker answers there."""
+    check_addresses(target.bootstrap)
     try:
         Cluster(target.bootstrap, _PATIENCE_S).close()
     except ClientError as error:

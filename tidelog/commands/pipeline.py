@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,20 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 IN_PROCESS = "none"
 DEFAULT_MASTER = "local[*]"
-CHOICES = {"subscribe": "--topic", "subscribePattern": "--pattern", "assign": "--assign"}
+FLAGS = {
+    "path": "--path",
+    "subscribe": "--topic",
+    "subscribePattern": "--pattern",
+    "assign": "--assign",
+    "startingOffsets": "--from",
+    "startingTimestamp": "--from",
+    "endingOffsets": "--until",
+    "endingTimestamp": "--until",
+    "kafka.bootstrap.servers": "--bootstrap",
+}
+"""Options of ``format("tidelog")``, which errors of reading name, and what they are on the command line."""
+_OPTION = "|".join(map(re.escape, sorted(FLAGS, key=len, reverse=True)))
+_NAMED = re.compile(rf"^(?P<first>{_OPTION})(?:=|(?=[: ]))|(?<=\()(?P<inside>{_OPTION})(?=\))")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 EXPORT_HELP = "export topics to a table of Parquet files or of Iceberg, incrementally, each record exactly once"
@@ -181,27 +195,40 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         code: int = JOBS[arguments.job](arguments)
     except bad_input as error:
-        print(f"tidelog pipeline {arguments.job}: {error}", file=sys.stderr)
+        _complain(arguments, error)
         return EXIT_USAGE
     except (PipelineError, KafkaError, OSError) as error:
-        print(f"tidelog pipeline {arguments.job}: {error}", file=sys.stderr)
+        _complain(arguments, error)
         return EXIT_FAILED
     return code
 
 
-def _source(arguments: argparse.Namespace) -> LogSource:
-    """Raises OptionError."""
-    from pipeline.errors import OptionError
-    from pipeline.jobs.source import LogSource, choose
+def _complain(arguments: argparse.Namespace, error: Exception) -> None:
+    print(f"tidelog pipeline {arguments.job}: {in_flags(str(error))}", file=sys.stderr)
 
-    try:
-        choice = choose(arguments.topic, arguments.pattern, arguments.assign)
-    except OptionError as error:  # it names the options of format("tidelog")
-        option, _, message = str(error).partition("=")
-        raise OptionError(f"{CHOICES.get(option, option)} {message}") from error
+
+def in_flags(message: str) -> str:
+    """The message with the flags that were typed instead of the options they stand for: at its beginning, where an
+    error names the option it is about, and in parentheses."""
+
+    def flag(found: re.Match[str]) -> str:
+        if found["inside"]:
+            return FLAGS[found["inside"]]
+        return FLAGS[found["first"]] + (" " if found[0].endswith("=") else "")
+
+    return _NAMED.sub(flag, message)
+
+
+def _source(arguments: argparse.Namespace) -> LogSource:
+    """Raises OptionError, BadRequestError."""
+    from pipeline.jobs.source import LogSource, choose
+    from pipeline.jobs.writing import check_addresses
+
+    if getattr(arguments, "bootstrap", None) is not None:
+        check_addresses(arguments.bootstrap)
     return LogSource(
         tuple(path.strip() for path in arguments.path.split(",")),
-        choice,
+        choose(arguments.topic, arguments.pattern, arguments.assign),
         getattr(arguments, "bootstrap", None),
         getattr(arguments, "isolation", "read_committed") == "read_committed",
     )
