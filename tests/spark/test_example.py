@@ -1,6 +1,6 @@
 """docs/spark-example.md, run as it stands: its Python blocks in one namespace and its commands, in their order.
 
-What is changed are the broker's address, its data directory and where results go.
+What is changed are the broker's address, its data directory, where results go, and where the connector's jars are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.rivals.spark import CONNECTOR, connector_jars
 from tests.support.broker import TidelogProcess
 from tidelog.broker_process import clean_environment
 
@@ -50,11 +51,13 @@ def run_command(command: str) -> str:
 
 
 def moved(text: str, broker: TidelogProcess, work: Path) -> str:
-    """The text with the page's three places replaced by the test's."""
+    """The text with the page's places replaced by the test's."""
     text = text.replace('"127.0.0.1:9092"', f'"{broker.bootstrap}"').replace(
         'DATA = "data"', f'DATA = "{data(broker)}"'
     )
-    text = text.replace("--path data", f"--path {data(broker)}")
+    text = text.replace("--path data", f"--path {data(broker)}").replace(
+        'Path("jars")', f'Path("{connector_jars()[0].parent}")'
+    )
     return text.replace("spark-example", str(work))
 
 
@@ -81,6 +84,13 @@ def test_every_block_of_the_page_runs(tidelog_broker: TidelogProcess, tmp_path: 
     assert len(printed) == 3
     assert "everything is in order" in printed[2]
     assert (tmp_path / "report" / "report.md").exists()
+
+
+def test_the_page_fetches_the_jars_that_the_tests_run_with() -> None:
+    fetched = re.findall(
+        r"^    mvn -q dependency:copy -DoutputDirectory=jars -Dartifact=(\S+)$", PAGE.read_text(), re.M
+    )
+    assert fetched == [f"{jar.group}:{jar.name}:{jar.version}" for jar in CONNECTOR]
 
 
 def test_the_page_has_the_blocks_it_had() -> None:
