@@ -4,6 +4,7 @@ key= key64=       the key, as text or base64          tag= tag64=     likewise
 from= to=         times, both ends included: ms, ISO 8601, 09:00 of today, 15m ago
 max=              at most so many records (default 100), newest first; next= goes on where an answer stopped
 format=           text (default; what is not UTF-8 comes as {"base64": ...}) or base64
+isolation=        read_uncommitted (default) or read_committed: nothing of open or aborted transactions
 wait=true         not before everything acknowledged so far is in the index
 
 200  {"records": [{"partition", "offset", "timestamp", "key", "value", "headers": [[name, value], ...]}, ...],
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX = 100
 _PART_RECORDS = 256
-_PARAMETERS = frozenset({"key", "key64", "tag", "tag64", "from", "to", "max", "next", "format", "wait"})
+_PARAMETERS = frozenset({"key", "key64", "tag", "tag64", "from", "to", "max", "next", "format", "isolation", "wait"})
+_ISOLATIONS = ("read_uncommitted", "read_committed")
 
 
 async def answer_find(broker: Broker, request: web.Request) -> web.StreamResponse:
@@ -77,7 +79,10 @@ def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> Fin
     if unknown:
         raise ValueError(f"unknown parameter {unknown[0]!r}; there are {', '.join(sorted(_PARAMETERS))}")
     if parameters.get("format", "text") not in ("text", "base64"):
-        raise ValueError("format is text or base64")
+        raise ValueError(f"format is {parameters['format']!r}: expected text or base64")
+    isolation = parameters.get("isolation", _ISOLATIONS[0])
+    if isolation not in _ISOLATIONS:
+        raise ValueError(f"isolation is {isolation!r}: expected {' or '.join(_ISOLATIONS)}")
     begin, end = parameters.get("from"), parameters.get("to")
     query = Query(
         key=parse_bytes(parameters, "key"),
@@ -90,6 +95,7 @@ def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> Fin
         query=query,
         max_records=parse_max(parameters.get("max", str(DEFAULT_MAX))),
         wait=parse_switch(parameters, "wait"),
+        committed=isolation == "read_committed",
         below=parse_next(parameters.get("next", "")),
     )
 

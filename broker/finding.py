@@ -44,12 +44,14 @@ class FoundRecord(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class FindRequest:
-    """What is asked. ``query.tag_header`` is set by :func:`plan`. ``below`` is where the page before stopped."""
+    """What is asked. ``query.tag_header`` is set by :func:`plan`. ``below`` is where the page before stopped.
+    ``committed``: what a consumer with ``isolation.level=read_committed`` would read."""
 
     topic: str
     query: Query
     max_records: int | None = None
     wait: bool = False
+    committed: bool = False
     below: dict[int, int] = field(default_factory=dict)
 
 
@@ -92,15 +94,16 @@ class FindAnswer:
     def _of_partition(self, index: int, log: UnifiedLog) -> Iterator[FoundRecord]:
         below = self.request.below.get(index)
         indexer = None if self.indexing is None else self.indexing.indexer(log.topic_partition)
+        query, committed = self.request.query, self.request.committed
         seen = log.high_watermark if below is None else below
         try:
-            for record in find_newest(log, indexer, self.request.query, below):
+            for record in find_newest(log, indexer, query, below, committed=committed):
                 seen = record.offset
                 yield FoundRecord(index, record)
         except IndexDamagedError as error:
             assert self.indexing is not None
             self.indexing.rebuild(log.topic_partition, error)
-            for record in scan_newest(log, self.request.query, seen):
+            for record in scan_newest(log, query, seen, committed=committed):
                 yield FoundRecord(index, record)
 
 

@@ -46,15 +46,15 @@ class Tidelog:
     def find(
         self, topic: str, *, key: str | bytes | None = None, tag: str | bytes | None = None,
         begin: str | int | None = None, end: str | int | None = None, max_records: int | None = None,
-        wait: bool = True,
+        wait: bool = True, isolation: str = "read_uncommitted",
     ) -> Iterator[FoundRecord]:  # fmt: skip
         """The records that match, newest first, lazily.
 
         ``begin`` and ``end`` are included: ms, ISO 8601, ``09:00`` of today, ``15m`` ago. ``max_records`` None is all.
-        With ``wait`` nothing is missed that was acknowledged before the call. Raises ClientError (no broker, no such
-        topic, no such index), OSError.
+        With ``wait`` nothing is missed that was acknowledged before the call. ``isolation`` is as a consumer's
+        ``isolation.level``. Raises ClientError (no broker, no such topic, no such index), OSError.
         """
-        parameters: dict[str, str] = {"format": "base64", "wait": str(wait).lower()}
+        parameters = {"format": "base64", "wait": str(wait).lower(), "isolation": isolation}
         for name, value in (("key", key), ("tag", tag)):
             if value is not None:
                 raw = value.encode() if isinstance(value, str) else value

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from log.fetch import FetchIsolation
 from log.find.engine import ENGINE
 from log.find.hashing import key_hash, key_seed, tag_hash
-from log.find.lookup import MIN_TIME, Query, records_of
+from log.find.lookup import MIN_TIME, Query, is_aborted, records_of
 from protocol.errors import KafkaStorageError, OffsetOutOfRangeError
 from protocol.message_set import LegacyRecordBatch
 from protocol.record_batch import (
@@ -236,9 +236,7 @@ class _Read:
                 self._next_candidate = next(self._candidates, None)
             if self._next_candidate is None or self._next_candidate > last:
                 return None
-        if batch.is_transactional and any(
-            a.producer_id == batch.producer_id and a.first_offset <= batch.base_offset <= a.last_offset for a in aborted
-        ):
+        if is_aborted(batch, aborted):
             return None
         return matching_part(batch, self._query)
 

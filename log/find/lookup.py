@@ -7,13 +7,14 @@
 A candidate is believed only when the record at its offset is still there and has that key, that tag and that time: an
 entry below the log start, cleaned away, or of another key with the same hash gives nothing. So no answer is stale.
 
-Blocks on disk: for worker threads. Sees records below the high watermark, as a plain consumer does.
+Blocks on disk: for worker threads. Sees records below the high watermark, as a plain consumer does; with ``committed``
+those below the last stable offset that no aborted transaction wrote, as one with ``isolation.level=read_committed``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from log.fetch import FetchIsolation
@@ -36,6 +37,7 @@ from protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
     from log.indexer import LogIndexer
+    from log.transaction_index import AbortedTxn
     from log.unified_log import UnifiedLog
 
 MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
@@ -69,17 +71,18 @@ class Query(NamedTuple):
 
 
 def find_newest(
-    log: UnifiedLog, indexer: LogIndexer | None, query: Query, below: int | None = None
+    log: UnifiedLog, indexer: LogIndexer | None, query: Query, below: int | None = None, *, committed: bool = False
 ) -> Iterator[Record]:
     """The records of a log that match, newest (highest offset) first; with ``below`` only offsets below it.
 
     Raises NotIndexedError, IndexDamagedError (the index is to be built anew), KafkaStorageError.
     """
-    upper = log.high_watermark if below is None else min(below, log.high_watermark)
+    upper = log.last_stable_offset if committed else log.high_watermark
+    upper = upper if below is None else min(below, upper)
     if query.key is None and query.tag is None:
-        yield from scan_newest(log, query, upper)
+        yield from scan_newest(log, query, upper, committed=committed)
         return
-    reader = RecordReader(log)
+    reader = RecordReader(log, committed=committed)
     for offset in candidates_newest(log, indexer, query, upper):
         if offset < log.log_start_offset:
             return
@@ -106,8 +109,9 @@ def candidates_newest(log: UnifiedLog, indexer: LogIndexer | None, query: Query,
     yield from tags.select_newest(tag_hash(query.tag), start, upper)
 
 
-def scan_newest(log: UnifiedLog, query: Query, upper: int) -> Iterator[Record]:
+def scan_newest(log: UnifiedLog, query: Query, upper: int, *, committed: bool = False) -> Iterator[Record]:
     """Matching records below ``upper``, newest first, from the log itself, a window at a time."""
+    upper = min(upper, log.last_stable_offset) if committed else upper
     lowest = log.log_start_offset
     if query.begin > MIN_TIME:
         found = log.fetch_offset_by_timestamp(max(query.begin, 0))
@@ -116,12 +120,13 @@ def scan_newest(log: UnifiedLog, query: Query, upper: int) -> Iterator[Record]:
         lowest = max(lowest, found.offset)
     while upper > lowest:
         first = max(lowest, upper - _WINDOW_OFFSETS)
-        yield from reversed([r for r in scan(log, query, first, upper) if first <= r.offset])
+        yield from reversed(list(scan(log, query, first, upper, committed=committed)))
         upper = first
 
 
-def scan(log: UnifiedLog, query: Query, start: int, end: int) -> Iterator[Record]:
+def scan(log: UnifiedLog, query: Query, start: int, end: int, *, committed: bool = False) -> Iterator[Record]:
     """Matching records from ``start`` to below ``end``, oldest first, from the log itself."""
+    aborted = log.collect_aborted_transactions(start, end) if committed else []
     while start < end:
         try:
             stored = read_batches(log, start, _READ_BYTES)
@@ -131,7 +136,7 @@ def scan(log: UnifiedLog, query: Query, start: int, end: int) -> Iterator[Record
         last = start
         for batch in iter_batches(stored):
             last = batch.last_offset + 1
-            if batch.max_timestamp < query.begin or batch.is_control:
+            if batch.max_timestamp < query.begin or batch.is_control or is_aborted(batch, aborted):
                 continue
             for record in records_of(batch):
                 if start <= record.offset < end and query.matches(record):
@@ -167,11 +172,21 @@ def records_of(batch: RecordBatch | LegacyRecordBatch) -> Iterator[Record]:
         yield from (record._replace(timestamp=batch.max_timestamp) for record in batch.records())
 
 
+def is_aborted(batch: RecordBatch | LegacyRecordBatch, aborted: Sequence[AbortedTxn]) -> bool:
+    """Whether one of the ``aborted`` transactions wrote the batch."""
+    return batch.is_transactional and any(
+        each.producer_id == batch.producer_id and each.first_offset <= batch.base_offset <= each.last_offset
+        for each in aborted
+    )
+
+
 class RecordReader:
     """Reads single records of a log; neighbours share the batch that was read last. One thread."""
 
-    def __init__(self, log: UnifiedLog) -> None:
+    def __init__(self, log: UnifiedLog, *, committed: bool = False) -> None:
+        """``committed``: records of aborted transactions count as gone."""
         self._log = log
+        self._committed = committed
         self._batch: RecordBatch | LegacyRecordBatch | None = None
         self._section: bytes = b""
 
@@ -217,6 +232,10 @@ class RecordReader:
             return None
         batch.ensure_valid()
         if isinstance(batch, RecordBatch):
+            if self._committed and batch.is_transactional:
+                aborted = self._log.collect_aborted_transactions(batch.base_offset, batch.last_offset + 1)
+                if is_aborted(batch, aborted):
+                    return None
             self._section = bytes(batch.uncompressed_section())
         self._batch = batch
         return batch

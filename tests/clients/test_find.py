@@ -276,6 +276,60 @@ def test_a_virtual_topic_is_read_only(broker: Broker) -> None:
     assert [error.name() for error in errors] == ["TOPIC_EXCEPTION"]
 
 
+def test_isolation_is_the_same_question_in_all_four_ways(broker: Broker) -> None:
+    """Read uncommitted unless asked: one transaction aborted, one committed, one still open."""
+    create(broker.bootstrap, "paid", 1, INDEXED)
+    producers = []
+    for ending in ("abort", "commit", "open"):
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"find-{ending}", **QUIET})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce("paid", key=b"k", value=ending.encode(), headers=[("kind", b"x")], partition=0)
+        assert producer.flush(30) == 0
+        if ending == "abort":
+            producer.abort_transaction(30)
+        elif ending == "commit":
+            producer.commit_transaction(30)
+        producers.append(producer)
+    everything = {b"abort", b"commit", b"open"}
+    for isolation, wanted in (("read_uncommitted", everything), ("read_committed", {b"commit"})):
+        for question in ({"key": "k"}, {"tag": "x"}, {"begin": "1h"}):
+            found = Tidelog(broker.bootstrap).find("paid", isolation=isolation, **question)  # type: ignore[arg-type]
+            assert {record.value for record in found} == wanted
+        _, answer = get(broker, "paid", key="k", isolation=isolation, wait="true")
+        assert {record["value"].encode() for record in answer["records"]} == wanted
+        words = ["find", "paid", "--key", "k", "--isolation", isolation, "--bootstrap", broker.bootstrap]
+        printed = subprocess.run(
+            [sys.executable, "-m", "tidelog.cli", *words], capture_output=True, text=True, check=True, cwd=ROOT
+        ).stdout
+        assert {line.rpartition("\t")[2].encode() for line in printed.splitlines()} == wanted
+        for name in ("paid?key=k", "paid?tag=x"):
+            assert set(read_virtual(broker, name, isolation)) == wanted
+    producers[2].abort_transaction(30)
+    assert get(broker, "paid", key="k", isolation="read_sometimes")[0] == 400
+
+
+def read_virtual(broker: Broker, name: str, isolation: str) -> list[bytes | None]:
+    """Values of the only partition of a virtual topic, to its end as that isolation level sees it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap, "group.id": "isolation", "isolation.level": isolation,
+            "enable.partition.eof": True, "enable.auto.commit": False, **QUIET,
+        }
+    )  # fmt: skip
+    consumer.assign([TopicPartition(name, 0, 0)])
+    values: list[bytes | None] = []
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is not None and message.error():
+            consumer.close()
+            return values
+        if message is not None:
+            values.append(message.value())
+    raise TimeoutError(f"{name} does not end; so far {values}")
+
+
 def test_a_malformed_virtual_topic_is_refused(broker: Broker) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "malformed", **QUIET})
     metadata = consumer.list_topics("orders?colour=red", timeout=10)

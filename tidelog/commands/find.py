@@ -26,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="every record that matches")
     parser.add_argument("--no-wait", action="store_true", help="answer at once, even while the index is behind")
+    parser.add_argument(
+        "--isolation",
+        choices=("read_uncommitted", "read_committed"),
+        default="read_uncommitted",
+        help="read_committed leaves out what open and aborted transactions wrote; default: %(default)s",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line, keys and values in base64")
     parser.add_argument("--bootstrap", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT", help="default: %(default)s")
 
@@ -47,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         end=arguments.end,
         max_records=None if arguments.all else arguments.max,
         wait=not arguments.no_wait,
+        isolation=arguments.isolation,
     )
     count = 0
     try:

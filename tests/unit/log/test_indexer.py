@@ -16,10 +16,11 @@ from log.find.engine import FindEngine
 from log.find.lookup import NotIndexedError, Query, find_newest
 from log.index_file import IndexFile
 from log.indexer import LogIndexer
+from log.validator import AppendOrigin
 from protocol.record_batch import Record, build_batch
 from tests.support.cleaning import whole
 from tests.support.finding import CONFIG, catch_up, check_answers, fill, indexed_bench, indexer_of
-from tests.support.logs import NOW_MS
+from tests.support.logs import NOW_MS, append, marker, producer_batch
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -184,6 +185,24 @@ def test_paging_below_an_offset_gives_each_record_once(tmp_path: Path) -> None:
                 break
             found += part
         assert found == [r.offset for r in reversed(records) if query.matches(r)]
+
+
+@pytest.mark.parametrize("query", [Query(key=b"k"), Query(), Query(begin=NOW_MS)], ids=str)
+def test_who_reads_committed_finds_nothing_of_aborted_and_open_transactions(tmp_path: Path, query: Query) -> None:
+    log = indexed_bench(str(tmp_path), **{"index.tag.header": ""}).open()
+    for number, commit in enumerate((False, True, False, True)):
+        append(log, producer_batch(number, 1, transactional=True))
+        append(log, producer_batch(0, 1, producer_id=100 + number))  # of no transaction, between
+        append(log, marker(7, commit=commit), AppendOrigin.COORDINATOR)
+    append(log, producer_batch(4, 1, transactional=True))  # open
+    append(log, producer_batch(0, 1, producer_id=200))  # behind the last stable offset
+    indexer = indexer_of(log)
+    everything = [0, 1, 3, 4, 6, 7, 9, 10, 12, 13]
+    assert [r.offset for r in find_newest(log, indexer, query)] == everything[::-1]
+    aborted = (0, 6, 12, 13)
+    committed = [offset for offset in reversed(everything) if offset not in aborted]
+    assert [r.offset for r in find_newest(log, indexer, query, committed=True)] == committed
+    assert [r.offset for r in find_newest(log, indexer, query, 4, committed=True)] == [3, 1]
 
 
 def test_records_cleaned_away_are_not_found(tmp_path: Path) -> None:
