@@ -198,6 +198,7 @@ class Indexing:
         self._current = None
         for partition in self._indexers.keys() - configs.keys():
             del self._indexers[partition]
+            self._upkeep_ms.pop(partition, None)
         return worked
 
     def _work_on(self, partition: TopicPartition, log: UnifiedLog, config: LogConfig, now: float) -> int:
@@ -209,13 +210,14 @@ class Indexing:
             indexer = LogIndexer(log, self._rows)
             indexer.configure(config)
             self._indexers[partition] = indexer
+            self._upkeep_ms[partition] = now
         elif indexer.config is not config:
             indexer.configure(config)
         if partition in self._damaged:
             self._damaged.discard(partition)
             indexer.rebuild()
         worked = self._step(indexer)
-        if now - self._upkeep_ms.get(partition, 0.0) >= UPKEEP_MS:
+        if now - self._upkeep_ms[partition] >= UPKEEP_MS:
             self._upkeep_ms[partition] = now
             indexer.trim()
             if indexer.is_unsaved:

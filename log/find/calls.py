@@ -5,6 +5,7 @@ Rows, index files and sections are shown to them as they are, nothing is copied 
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ class FindCalls:
 
     def __init__(self, kernels: Any) -> None:
         self._kernels = kernels
+        self._pwrite = ctypes.cast(ctypes.CDLL(None).pwrite, ctypes.c_void_p).value
 
     def walk_chunk(self, rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int) -> Walk:
         """See :func:`log.find.reference.walk_chunk`."""
@@ -46,6 +48,11 @@ class FindCalls:
         """See :func:`log.find.reference.put_tags`."""
         columns = (rows.offsets, rows.positions, rows.sizes, rows.tag_hashes)
         self._kernels.put_tags(rows.entries, *columns, start, end)
+
+    def write_pieces(self, descriptor: int, data: memoryview, position: int, piece: int) -> int:
+        """Write as much of ``data`` as the system takes, ``piece`` bytes at a time; returns how much that is."""
+        written: int = self._kernels.write_pieces(self._pwrite, descriptor, data, position, piece)
+        return written
 
     def walk_chain(
         self, file: IndexFile, wanted: tuple[int, int, int, int, int], state: array[int]

@@ -81,6 +81,11 @@ class FindEngine:
         else:
             self.kernels.put_tags(rows, start, end)
 
+    def write_pieces(self, descriptor: int, data: memoryview, position: int, piece: int) -> int:
+        """Write ``data`` without the interpreter lock between its pieces; returns the bytes that are written: none
+        without kernels, fewer than all after an error. The caller writes the rest, and meets that error."""
+        return 0 if self.kernels is None else self.kernels.write_pieces(descriptor, data, position, piece)
+
 
 #: From so many entries on numpy is worth its import.
 RESTORE_WITH_NUMPY = 50_000

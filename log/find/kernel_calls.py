@@ -11,6 +11,7 @@ CALLS = FindCalls(numba_callers(FIND, KERNELS))
 walk_chunk = CALLS.walk_chunk
 put_entries = CALLS.put_entries
 put_tags = CALLS.put_tags
+write_pieces = CALLS.write_pieces
 walk_chain = CALLS.walk_chain
 match_records = CALLS.match_records
 nth_place = CALLS.nth_place

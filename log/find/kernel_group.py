@@ -16,6 +16,7 @@ FIND = KernelGroup(
     sources=(
         _HERE / "kernels.py",
         _HERE / "indexing_kernels.py",
+        _HERE / "writing_kernel.py",
         *(_HERE.parent / "records" / name for name in ("kernels.py", "intrinsics.py")),
         Path(__file__).resolve(),
     ),
@@ -26,6 +27,7 @@ FIND = KernelGroup(
         ),
         "put_entries": Signature((_BYTES, _BYTES, (INTEGER,) * 4, _COLUMN, _COLUMN, _COLUMN, INTEGER, INTEGER), 5),
         "put_tags": Signature((_BYTES, *[_COLUMN] * 4, INTEGER, INTEGER)),
+        "write_pieces": Signature((INTEGER, INTEGER, _BYTES, INTEGER, INTEGER), 1),
         "walk_chain": Signature((_BYTES, INTEGER, (INTEGER,) * 5, _COLUMN, _COLUMN), 1),
         "match_records": Signature((_BYTES, INTEGER, (INTEGER,) * 6, _BYTES, _BYTES, _BYTES, _COLUMN), 1),
         "nth_place": Signature((_BYTES, INTEGER), 2),

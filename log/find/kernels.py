@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from log.find.indexing_kernels import put_entries, put_tags, walk_chunk
+from log.find.writing_kernel import write_pieces
 from log.records.kernel_cache import njit
 from log.records.kernels import _read_deltas, _read_raw, _skip_field
 
@@ -170,6 +171,7 @@ KERNELS = {
     "walk_chunk": walk_chunk,
     "put_entries": put_entries,
     "put_tags": put_tags,
+    "write_pieces": write_pieces,
     "walk_chain": walk_chain,
     "match_records": match_records,
     "nth_place": nth_place,

@@ -172,6 +172,31 @@ def test_entries_that_cannot_be_written_are_in_no_slot(tmp_path: Path, monkeypat
     assert list(file.select(3, 0, 2000)) == [row for row in reversed(range(100)) if row % 7 == 3]
 
 
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_entries_are_written_alike(tmp_path: Path, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = random.Random(1).randbytes(100)
+    monkeypatch.setattr(index_file, "_WRITE_BYTES", piece)
+    written = []
+    for number, calls in enumerate((None, *ENGINES)):
+        monkeypatch.setattr(index_file, "ENGINE", engine_with(calls))
+        path = tmp_path / str(number)
+        path.write_bytes(b"before")
+        with path.open("r+b") as file:
+            index_file.write_entries(file.fileno(), str(path), memoryview(bytearray(content)), 3)
+        written.append(path.read_bytes())
+    assert written == [b"bef" + content] * len(written)
+
+
+def test_a_write_that_fails_says_why_whoever_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full: Linux has it")
+    for calls in (None, *ENGINES):
+        monkeypatch.setattr(index_file, "ENGINE", engine_with(calls))
+        with full.open("r+b", buffering=0) as file, pytest.raises(KafkaStorageError, match="No space left"):
+            index_file.write_entries(file.fileno(), str(full), memoryview(bytearray(20)), 0)
+
+
 def full_disk(*_: object) -> int:
     raise OSError(errno.ENOSPC, "no space left")
 
