@@ -26,14 +26,16 @@ TIMEOUT_S = 120.0
 _HEAD = struct.Struct(">ihhih")
 
 
-def frame_of(request: Message, version: int, correlation_id: int = 0) -> bytes:
-    """A request of a version that is not flexible, length prefix included, without a client id."""
+def frame_of(request: Message, version: int, correlation_id: int = 0, *, is_flexible: bool = False) -> bytes:
+    """A request, length prefix included, without a client id; a flexible version's header ends with its tags, none."""
     body = request.encode(version)
+    if is_flexible:
+        body = b"\x00" + body
     return _HEAD.pack(_HEAD.size - 4 + len(body), request.API_KEY, version, correlation_id, -1) + body
 
 
 class Wire:
-    """One blocking connection: requests of versions that are not flexible, answers in their order."""
+    """One blocking connection, answers in their order; those of flexible versions begin with their header's tags."""
 
     def __init__(self, host: str, port: int) -> None:
         self.socket = socket.create_connection((host, port), timeout=TIMEOUT_S)

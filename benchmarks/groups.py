@@ -6,9 +6,12 @@
     transactions   librdkafka: begin, ten records, commit, one after the other
     latency        librdkafka: one record at a time, from produce() to the consumer of a group having it
     shares         Kafka's own share consumer (ShareConsumerPerformance) reads a log of small records in a share group
+    streams        50 members of a streams group share 100 tasks: from the first heartbeat until all are in one epoch,
+                   each task with one; then heartbeats without news, 10 in flight on each connection
     loading        1,000 groups with 100 offsets each; from the broker's start to the first committed offset told
 
-Both run with ``group.initial.rebalance.delay.ms=0`` and one partition of each internal topic.
+Both run with ``group.initial.rebalance.delay.ms=0``, that and the assignment interval of streams groups 0, too, and one
+partition of each internal topic.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from benchmarks.rivals.apache_kafka import ApacheKafka, run_tool
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rivals.tidelog_broker import TidelogProcess
 from benchmarks.saving import Page, add_save
+from benchmarks.streams_client import TaskMember, heartbeats, until_settled
 from benchmarks.topics import Topics
 from protocol.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -49,6 +53,8 @@ from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchReques
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
+    "group.streams.initial.rebalance.delay.ms": "0",
+    "group.streams.assignment.interval.ms": "0",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
@@ -58,7 +64,7 @@ KAFKA_SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
 }
 TOPIC, PARTITIONS = "groups", 100
-MEMBERS, GROUPS = 100, 1000
+MEMBERS, GROUPS, STREAMS_MEMBERS = 100, 1000, 50
 COMMIT_VERSION, FETCH_VERSION, FIND_VERSION = 7, 5, 2
 CONNECTIONS, IN_FLIGHT = 10, 10
 WARM_UP_COMMITS = 20_000
@@ -247,6 +253,37 @@ def performance(printed: str) -> dict[str, str]:
     return dict(zip(lines[0], lines[-1], strict=True))
 
 
+def streams(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
+    """The median of several groups; the last one's members then send heartbeats."""
+    times, counts, members = [], [], list[TaskMember]()
+    for number in range(asked.rounds + 1):
+        for member in members:
+            member.wire.close()
+        members = [
+            TaskMember(wire(broker), f"streams-{number}", f"m{index:02}", TOPIC) for index in range(STREAMS_MEMBERS)
+        ]
+        took, count = until_settled(members, PARTITIONS)
+        times.append(took)
+        counts.append(count)
+    heartbeats(members, WARM_UP_COMMITS)
+    cpu = run_time_s(broker.pid)
+    took = heartbeats(members, asked.commits)
+    cpu = run_time_s(broker.pid) - cpu
+    for member in members:
+        member.wire.close()
+    middle = asked.rounds // 2
+    return [
+        (
+            f"{STREAMS_MEMBERS} members of a streams group share {PARTITIONS} tasks",
+            "ms",
+            f"{1000 * sorted(times[1:])[middle]:,.0f}",
+        ),
+        ("", "heartbeats it takes", f"{sorted(counts[1:])[middle]:,}"),
+        ("heartbeats of a streams group", "1/s", f"{asked.commits / took:,.0f}"),
+        ("", "CPU of the broker, µs each", f"{1e6 * cpu / asked.commits:.0f}"),
+    ]
+
+
 def loading(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
     """A clean stop between, so that it is the coordinator that is measured and not the recovery of logs."""
     connection = wire(broker)
@@ -279,6 +316,7 @@ WORK: dict[str, Callable[[BrokerProcess, argparse.Namespace], list[Row]]] = {
     "transactions": transactions,
     "latency": latency,
     "shares": shares,
+    "streams": streams,
     "loading": loading,
 }
 
@@ -308,7 +346,7 @@ def launch_kafka(directory: Path) -> BrokerProcess:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(prog="benchmarks.groups", description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="groups that 100 members join (default 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="groups that are joined (default 5)")
     parser.add_argument("--commits", type=int, default=100_000, help="offset commits (default 100,000)")
     parser.add_argument("--transactions", type=int, default=500, help="transactions (default 500)")
     parser.add_argument("--records", type=int, default=2_000, help="records whose latency is measured (default 2,000)")

@@ -55,7 +55,7 @@ from broker.coordinator.streams_group_records import (
     streams_target_record,
     topology_record,
 )
-from broker.coordinator.streams_reconciliation import held_by_others, reconcile_tasks
+from broker.coordinator.streams_reconciliation import Held, held_by_others, reconcile_tasks
 from broker.coordinator.streams_response import endpoints_response, tasks_response, updated_spec
 from broker.coordinator.streams_topology import (
     Configured,
@@ -101,6 +101,7 @@ class Draft:
     """One heartbeat in the works: the group as it is, the member as it will be, the records so far."""
 
     group: StreamsGroup
+    config: StreamsConfig
     member_id: str
     spec: StreamsMemberSpec
     current: StreamsAssignment
@@ -155,11 +156,11 @@ class StreamsHeartbeats:
         response = StreamsGroupHeartbeatResponse(
             member_id=draft.member_id,
             member_epoch=draft.current.epoch,
-            heartbeat_interval_ms=self._config(request.group_id).heartbeat_interval_ms,
+            heartbeat_interval_ms=draft.config.heartbeat_interval_ms,
         )
         self._tell_tasks(draft, request, before, response)
         tell_statuses(draft, response)
-        self._schedule_session(request.group_id, draft.member_id)
+        self._schedule_session(request.group_id, draft.member_id, draft.config.session_timeout_ms)
         self._watch_revocation(draft)
         result = CoordinatorResult(response, draft.records, self._settle(draft))
         return StreamsDecision(result, draft.configured.missing)
@@ -185,7 +186,8 @@ class StreamsHeartbeats:
 
     def _find(self, request: StreamsGroupHeartbeatRequest) -> Draft:
         records: list[CoordinatorRecord] = []
-        group = self._find_group(request, records)
+        config = self._config(request.group_id)
+        group = self._find_group(request, config.max_size, records)
         member = group.members.get(request.member_id)
         spec, current = StreamsMemberSpec(), NEW_STREAMS_MEMBER
         if member is not None:
@@ -195,6 +197,7 @@ class StreamsHeartbeats:
             raise UnknownMemberIdError(f"Member {request.member_id} is not a member of group {group.group_id}.")
         return Draft(
             group,
+            config,
             request.member_id,
             spec,
             current,
@@ -207,7 +210,9 @@ class StreamsHeartbeats:
             records=records,
         )
 
-    def _find_group(self, request: StreamsGroupHeartbeatRequest, records: list[CoordinatorRecord]) -> StreamsGroup:
+    def _find_group(
+        self, request: StreamsGroupHeartbeatRequest, most: int, records: list[CoordinatorRecord]
+    ) -> StreamsGroup:
         group = self._groups.get(request.group_id)
         is_joining = request.member_epoch == JOIN_EPOCH
         if group is None and not is_joining:
@@ -219,7 +224,6 @@ class StreamsHeartbeats:
             return StreamsGroup(request.group_id)
         if not isinstance(group, StreamsGroup):
             raise GroupIdNotFoundError(f"Group {request.group_id} is not a streams group.")
-        most = self._config(group.group_id).max_size
         if is_joining and len(group.members) >= most and request.member_id not in group.members:
             raise GroupMaxSizeReachedError(f"The streams group has reached its maximum capacity of {most} members.")
         return group
@@ -244,7 +248,7 @@ class StreamsHeartbeats:
     # -- 3. the epoch -------------------------------------------------------------------------------------------
 
     def _raise_epoch(self, draft: Draft, request: StreamsGroupHeartbeatRequest, changed: bool) -> None:
-        group, config = draft.group, self._config(draft.group.group_id)
+        group, config = draft.group, draft.config
         metadata_hash = self._configure(draft)
         validated_epoch = -1
         if draft.configured.is_ready:
@@ -383,11 +387,9 @@ class StreamsHeartbeats:
 
     # -- clocks -------------------------------------------------------------------------------------------------
 
-    def _schedule_session(self, group_id: str, member_id: str) -> None:
+    def _schedule_session(self, group_id: str, member_id: str, timeout_ms: int) -> None:
         self._timer.schedule(
-            ("streams-session", group_id, member_id),
-            self._config(group_id).session_timeout_ms,
-            lambda: self._expire(group_id, member_id, None),
+            ("streams-session", group_id, member_id), timeout_ms, lambda: self._expire(group_id, member_id, None)
         )
 
     def _watch_revocation(self, draft: Draft) -> None:
@@ -407,13 +409,15 @@ class StreamsHeartbeats:
         member = group.members.get(member_id)
         if member is None or (epoch is not None and member.current.epoch != epoch):
             return None
-        self._schedule_session(group_id, member_id)  # should the append fail, it is tried again
+        timeout_ms = self._config(group_id).session_timeout_ms
+        self._schedule_session(group_id, member_id, timeout_ms)  # should the append fail, it is tried again
         return CoordinatorResult(None, *self._removal(group, member))
 
     def start_clocks(self, group: StreamsGroup) -> None:
         """After loading every member has a whole session to show up."""
+        timeout_ms = self._config(group.group_id).session_timeout_ms
         for member in group.members.values():
-            self._schedule_session(group.group_id, member.member_id)
+            self._schedule_session(group.group_id, member.member_id, timeout_ms)
 
 
 def update_member(draft: Draft, context: RequestContext, request: StreamsGroupHeartbeatRequest) -> bool:
@@ -455,7 +459,10 @@ def update_topology(
 def take_a_step(draft: Draft, owned: TaskSet | None) -> None:
     """The member goes one step towards its target; ``owned`` is what it says it holds."""
     group = draft.group
-    held = held_by_others(group.members.values(), draft.member_id, draft.spec.process_id)
+
+    def held() -> Held:
+        return held_by_others(group.members.values(), draft.member_id, draft.spec.process_id)
+
     after = reconcile_tasks(draft.current, held, target=draft.target, target_epoch=draft.assignment_epoch, owned=owned)
     if after is not draft.current:
         draft.current = after

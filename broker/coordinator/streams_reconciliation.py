@@ -11,7 +11,7 @@ Pure functions. Source: KIP-1071.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from broker.coordinator.streams_group import (
@@ -50,9 +50,17 @@ def held_by_others(members: Iterable[StreamsMember], member_id: str, process_id:
 
 
 def reconcile_tasks(
-    current: StreamsAssignment, held: Held, *, target: TaskSet, target_epoch: int, owned: TaskSet | None
+    current: StreamsAssignment,
+    held_by_others: Callable[[], Held],
+    *,
+    target: TaskSet,
+    target_epoch: int,
+    owned: TaskSet | None,
 ) -> StreamsAssignment:
-    """The member's next state, the same object when nothing changes. ``owned`` is what its heartbeat said."""
+    """The member's next state, the same object when nothing changes. ``owned`` is what its heartbeat said.
+
+    ``held_by_others`` looks at every member: it is asked only on the way to another state.
+    """
     if is_reconciled(current, target_epoch):
         return current
     epoch = current.epoch
@@ -65,6 +73,7 @@ def reconcile_tasks(
     if any(revoke) and (owned is None or owned.intersects(revoke)):
         return _moved(current, epoch, StreamsMemberState.UNREVOKED_TASKS, keep, revoke)
     wanted = TaskSet(*map(_without, target, keep))
+    held = held_by_others()
     free = TaskSet(
         _free(wanted.active, held.active | held.in_process),
         _free(wanted.standby, held.in_process),
