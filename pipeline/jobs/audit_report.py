@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import base64
 import html
-import importlib.util
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -23,9 +23,20 @@ from typing import Any
 from pipeline.audit_reference import CHECKSUM_VERSION
 from pipeline.audit_table import Comparison
 from pipeline.jobs.audit import SUMMED, AuditResult, PartitionAudit
+from pipeline.jobs.audit_pictures import draw
 from pipeline.jobs.errors import BadRequestError
+from pipeline.storage import mounted
 
 SHOWN_FINDINGS = 20
+SHOWN_BUCKETS = 1008
+"""Ten minutes of a partition that report.md and report.html show: a week; report.json has all."""
+NO_PICTURES = "No pictures: matplotlib is not installed (pip install matplotlib)"
+_WRONG = ' class="wrong"'
+_STYLE = (
+    "body{font-family:sans-serif;margin:2em;color:#222}table{border-collapse:collapse}"
+    "td,th{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd}th{vertical-align:bottom;font-weight:600}"
+    "td:first-child,th:first-child{text-align:left}.wrong{color:#b00;font-weight:600}img{max-width:100%}"
+)
 LABELS = {
     "bytes_read": "bytes",
     "batches": "batches",
@@ -41,7 +52,6 @@ LABELS = {
     "index_entries": "index entries checked",
     "index_faults": "index entries wrong",
 }
-PICTURES = ("timeline.png", "offsets.png")
 
 
 def summary(result: AuditResult) -> list[str]:
@@ -54,6 +64,8 @@ def summary(result: AuditResult) -> list[str]:
         lines += [f"{partition.name}: {fault}" for fault in faults[:SHOWN_FINDINGS]]
         if len(faults) > SHOWN_FINDINGS:
             lines.append(f"{partition.name}: and {len(faults) - SHOWN_FINDINGS} more")
+    if result.table is not None:
+        lines.append(f"table {result.table}: {agreement(c for p in result.partitions for c in p.comparisons)}")
     lines.append("something is wrong" if result.is_wrong else "everything is in order")
     return lines
 
@@ -68,6 +80,14 @@ def findings(partition: PartitionAudit) -> list[str]:
         if not partition.accepts(comparison):
             lines.append(difference(comparison))
     return lines
+
+
+def agreement(comparisons: Iterable[Comparison]) -> str:
+    """How much of a table was found equal to the log, in a line."""
+    compared = list(comparisons)
+    equal = sum(comparison.is_equal for comparison in compared)
+    rows = sum(comparison.table_rows for comparison in compared)
+    return f"{equal} of {len(compared)} ranges of offsets are equal to the log, {rows:,} rows"
 
 
 def difference(comparison: Comparison) -> str:
@@ -121,7 +141,8 @@ def _partition_json(partition: PartitionAudit) -> dict[str, Any]:
 
 
 def make_report_directory(directory: str) -> None:
-    """The directory of a report, made if missing. Raises BadRequestError where it cannot be written."""
+    """The directory of a report, made if missing. Raises BadRequestError or OptionError where it cannot be written."""
+    directory = mounted(directory, "--report")
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
@@ -167,24 +188,36 @@ def _bucket_rows(partition: PartitionAudit) -> list[tuple[str, ...]]:
     body = [
         (_moment(begin), f"{count:,}", f"{total:016x}") for begin, (count, total) in sorted(partition.buckets.items())
     ]
+    if len(body) > SHOWN_BUCKETS:
+        body[SHOWN_BUCKETS:] = [(f"and {len(body) - SHOWN_BUCKETS:,} more in report.json", "", "")]
     return [("ten minutes from", "records", "checksum"), *body]
+
+
+def _told(result: AuditResult) -> list[str]:
+    """What was looked at and how it came out: sentences."""
+    read = f"{len(result.partitions)} partitions, {result.total('bytes_read'):,} bytes in {result.seconds:.1f} s"
+    lines = [f"{summary(result)[-1].capitalize()}.", f"{read}{'' if result.records else '; records were not hashed'}."]
+    if result.table is not None:
+        compared = agreement(c for p in result.partitions for c in p.comparisons)
+        lines.append(f"Table {result.table}: {compared}.")
+    return lines
 
 
 def as_markdown(result: AuditResult, pictures: list[str]) -> str:
     """The report as Markdown; pictures are linked."""
-    lines = [f"# Audit of {_moment(result.created_ms)}", "", summary(result)[-1].capitalize() + ".", ""]
-    lines += [*_markdown_table(_rows(result)), ""]
+    lines = [f"# Audit of {_moment(result.created_ms)}"]
+    lines += [line for told in _told(result) for line in ("", told)]
+    lines += ["", *_markdown_table(_rows(result)), ""]
     lines += [line for name in pictures for line in (f"![{name}]({name})", "")]
     if not pictures:
-        lines += ["No pictures: matplotlib is not installed (pip install matplotlib).", ""]
+        lines += [f"{NO_PICTURES}.", ""]
     for partition in result.partitions:
         lines += [f"## {partition.name}", ""]
         faults = findings(partition)
         lines += [f"- {fault}" for fault in faults] or ["Nothing is wrong."]
         lines.append("")
         if partition.comparisons:
-            equal = sum(comparison.is_equal for comparison in partition.comparisons)
-            lines += [f"Table: {equal} of {len(partition.comparisons)} ranges are equal to the log.", ""]
+            lines += [f"Table: {agreement(partition.comparisons)}.", ""]
         if partition.buckets:
             lines += [*_markdown_table(_bucket_rows(partition)), ""]
     return "\n".join(lines)
@@ -192,33 +225,47 @@ def as_markdown(result: AuditResult, pictures: list[str]) -> str:
 
 def _markdown_table(rows: list[tuple[str, ...]]) -> list[str]:
     lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
+    return [lines[0], "|---|" + "---:|" * (len(rows[0]) - 1), *lines[1:]]
 
 
 def as_html(result: AuditResult, directory: str, pictures: list[str]) -> str:
     """The report as one page, pictures inside."""
     title = f"Audit of {_moment(result.created_ms)}"
-    parts = [f"<h1>{title}</h1><p>{html.escape(summary(result)[-1].capitalize())}.</p>", _html_table(_rows(result))]
+    parts = [f"<h1>{title}</h1>", *(f"<p>{html.escape(told)}</p>" for told in _told(result))]
+    parts.append(_html_table(_rows(result)))
     for name in pictures:
         with open(os.path.join(directory, name), "rb") as file:
             data = base64.b64encode(file.read()).decode()
         parts.append(f'<p><img alt="{name}" src="data:image/png;base64,{data}"></p>')
+    if not pictures:
+        parts.append(f"<p>{NO_PICTURES}.</p>")
     for partition in result.partitions:
-        parts.append(f"<h2>{html.escape(partition.name)}</h2>")
-        faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in findings(partition))
-        parts.append(f"<ul>{faults}</ul>" if faults else "<p>Nothing is wrong.</p>")
-        if partition.buckets:
-            parts.append(_html_table(_bucket_rows(partition)))
-    style = "body{font-family:sans-serif;margin:2em}td,th{padding:.2em .6em;text-align:right}img{max-width:100%}"
+        parts += _html_partition(partition)
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
         f"</head><body>{''.join(parts)}</body></html>\n"
     )
 
 
+def _html_partition(partition: PartitionAudit) -> list[str]:
+    """What is wrong with a partition, and its ten minutes folded away."""
+    parts = [f"<h2>{html.escape(partition.name)}</h2>"]
+    faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in findings(partition))
+    parts.append(f'<ul class="wrong">{faults}</ul>' if faults else "<p>Nothing is wrong.</p>")
+    if partition.comparisons:
+        parts.append(f"<p>Table: {html.escape(agreement(partition.comparisons))}.</p>")
+    if partition.buckets:
+        heading = "<summary>Records and checksums per ten minutes</summary>"
+        parts.append(f"<details>{heading}{_html_table(_bucket_rows(partition))}</details>")
+    return parts
+
+
 def _html_table(rows: list[tuple[str, ...]]) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
+    body = "".join(
+        f"<tr{_WRONG if row[-1] == 'no' else ''}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows[1:]
+    )
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
@@ -227,56 +274,3 @@ def _moment(milliseconds: int) -> str:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError):
         return f"{milliseconds} ms"
-
-
-# ---- pictures
-
-
-def draw(result: AuditResult, directory: str) -> list[str]:
-    """Draw the pictures; their names, none without matplotlib."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return []
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    for name, paint in zip(PICTURES, (_timeline, _offsets), strict=True):
-        figure = Figure(figsize=(10, 4), layout="constrained")
-        FigureCanvasAgg(figure)
-        paint(figure.add_subplot(), result)
-        figure.savefig(os.path.join(directory, name), dpi=100)
-    return list(PICTURES)
-
-
-def _timeline(axes: Any, result: AuditResult) -> None:
-    topics: dict[str, dict[int, int]] = {}
-    for partition in result.partitions:
-        counts = topics.setdefault(partition.topic, {})
-        for begin, (count, _) in partition.buckets.items():
-            counts[begin] = counts.get(begin, 0) + count
-    for topic, counts in sorted(topics.items()):
-        begins = [begin for begin in sorted(counts) if abs(begin) < 250_000_000_000_000]
-        times = [datetime.fromtimestamp(begin / 1000, UTC) for begin in begins]
-        axes.plot(times, [counts[begin] for begin in begins], marker=".", label=topic)
-    axes.set(title="Committed records per ten minutes", ylabel="records", ylim=(0, None))
-    if topics:
-        axes.legend()
-    axes.figure.autofmt_xdate()
-
-
-def _offsets(axes: Any, result: AuditResult) -> None:
-    colours = {"there": "tab:blue", "compacted": "tab:orange", "lost": "tab:red"}
-    for row, partition in enumerate(result.partitions):
-        axes.barh(row, partition.end - partition.start, left=partition.start, color=colours["there"])
-        for gap in [gap for segment in partition.segments for gap in segment.gaps] + partition.gaps:
-            axes.barh(row, gap.end - gap.start, left=gap.start, color=colours[gap.kind])
-        for segment in partition.segments:
-            axes.plot([segment.base_offset] * 2, [row - 0.4, row + 0.4], color="white", linewidth=1)
-    axes.set(title="Offsets by partition; white lines begin segments", xlabel="offset")
-    axes.set_yticks(range(len(result.partitions)), [partition.name for partition in result.partitions])
-    axes.legend(handles=[_patch(kind, colour) for kind, colour in colours.items()])
-
-
-def _patch(label: str, colour: str) -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(color=colour, label=label)

@@ -391,6 +391,8 @@ def test_the_report_has_text_numbers_and_pictures(data: DataDirectory, tmp_path:
     fill(data.log("orders"), 60)
     fill(data.log("<other>"), 2)
     result = run(data, table=exported(data))
+    compared = "2 of 2 ranges of offsets are equal to the log, 310 rows"
+    assert summary(result)[-2].endswith(compared)
     paths = write_report(result, str(tmp_path / "report"))
     assert {Path(path).name for path in paths} >= {"report.md", "report.html", "report.json"}
     numbers = json.loads((tmp_path / "report" / "report.json").read_text())
@@ -401,6 +403,8 @@ def test_the_report_has_text_numbers_and_pictures(data: DataDirectory, tmp_path:
     text = (tmp_path / "report" / "report.md").read_text()
     assert "Everything is in order." in text
     assert "| orders-0 | 0 to 299 |" in text
+    assert compared in text
+    assert compared in page
 
 
 def test_pictures_are_drawn_where_matplotlib_is(data: DataDirectory, tmp_path: Path) -> None:
