@@ -9,7 +9,8 @@ normal: a range of offsets may have fewer rows, or none. What is refused, until 
 
 - a topic that was deleted and made anew (its id is another one): ``restart_recreated`` begins with the new one, the
   rows of the old one stay;
-- records that retention took before they were exported: ``fail_on_data_loss=False`` goes on and notes the gap;
+- records that retention took before they were exported, or that are missing in the middle of the log (a segment that
+  was removed; ``pipeline.holes``): ``fail_on_data_loss=False`` goes on and notes the gap;
 - a log that ends before what was exported.
 
 Two exports into one table may run at the same time: one commits, the other one is told so (ConflictError). Killed at
@@ -68,10 +69,16 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What an export did. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version."""
+    """What an export did. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
+
+    ``looked_ms``: when the run asked where the logs end; ``exhausted``: the (topic, partition)s that are in the table
+    up to there, which those are not that have an open transaction.
+    """
 
     manifest: Manifest
     committed: bool
+    looked_ms: int
+    exhausted: frozenset[tuple[str, int]]
     files: int = 0
     rows: int = 0
     size: int = 0
@@ -83,6 +90,21 @@ class ExportResult:
             name: {p: (s.complete_timestamp, s.end) for p, s in topic.partitions.items()}
             for name, topic in self.manifest.topics.items()
         }
+
+    def incomplete(self, before_ms: int) -> list[str]:
+        """The partitions of the table that may still get a record with a time before ``before_ms``: none once the day
+        is complete that ends then.
+
+        A partition is complete when this run read it to its end at that time or later, or when the table has a record
+        of that time or later. With LogAppendTime no earlier record can follow; with CreateTime producers choose their
+        times, so leave them as long as they may be late.
+        """
+        return [
+            f"{name}-{partition}"
+            for name, partitions in sorted(self.complete_through().items())
+            for partition, (timestamp, _) in sorted(partitions.items())
+            if timestamp < before_ms and not (self.looked_ms >= before_ms and (name, partition) in self.exhausted)
+        ]
 
 
 @dataclass(slots=True)
@@ -108,18 +130,19 @@ class PartitionPlan:
         known = -1 if self.before is None else self.before.complete_timestamp
         largest = max((result.largest_timestamp for result in self.results), default=-1)
         begin = self.start if self.before is None else self.before.start
-        return PartitionState(begin, self.end, max(known, largest), self.lost)
+        found = [(lost.start, lost.end) for result in self.results for lost in result.lost]
+        return PartitionState(begin, self.end, max(known, largest), (*self.lost, *found))
 
 
 def export(spark: SparkSession | None, request: ExportRequest, progress: Progress | None = None) -> ExportResult:
     """Export what is new. Raises ConflictError, TopicRecreatedError, DataLossError, other PipelineErrors."""
     table = ExportTable(request.table)
     before = table.open()
-    partitions = request.source.partitions()
-    plans = [plan_partition(partition, before, request) for partition in partitions]
+    looked = Look.at(request.source)
+    plans = [plan_partition(partition, before, request) for partition in looked.partitions]
     plans = [plan for plan in plans if plan.is_new]
     if not plans:
-        return ExportResult(before, committed=False)
+        return looked.unchanged(before)
     staged = table.begin_run(uuid.uuid4().hex)
     try:
         _write(spark, request, plans, staged, progress or Progress("export", quiet=True))
@@ -127,16 +150,44 @@ def export(spark: SparkSession | None, request: ExportRequest, progress: Progres
         table.commit(after, staged)
     finally:
         staged.close()
-    return summary(after, plans)
+    return looked.result(after, plans)
 
 
-def summary(after: Manifest, plans: list[PartitionPlan]) -> ExportResult:
-    """The result of a run that committed ``after``."""
-    results = [result for plan in plans for result in plan.results]
-    files = [result.file for result in results if result.file is not None]
-    letters = sum(result.dead_letters.rows for result in results if result.dead_letters is not None)
-    size = sum(file.size for file in files)
-    return ExportResult(after, True, len(files), sum(file.rows for file in files), size, letters)
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Where the logs of an export's source ended, and when that was asked, in ms."""
+
+    partitions: list[Partition]
+    when_ms: int
+
+    @classmethod
+    def at(cls, source: LogSource) -> Look:
+        """Look now. Raises PipelineError."""
+        now = time.time_ns() // 1_000_000
+        return cls(source.partitions(), now)
+
+    def unchanged(self, manifest: Manifest) -> ExportResult:
+        """The result of a run that found nothing new."""
+        return ExportResult(manifest, committed=False, looked_ms=self.when_ms, exhausted=self._exhausted())
+
+    def result(self, after: Manifest, plans: list[PartitionPlan]) -> ExportResult:
+        """The result of a run that committed ``after``."""
+        results = [result for plan in plans for result in plan.results]
+        files = [result.file for result in results if result.file is not None]
+        letters = sum(result.dead_letters.rows for result in results if result.dead_letters is not None)
+        return ExportResult(
+            after,
+            committed=True,
+            looked_ms=self.when_ms,
+            exhausted=self._exhausted(),
+            files=len(files),
+            rows=sum(file.rows for file in files),
+            size=sum(file.size for file in files),
+            dead_letters=letters,
+        )
+
+    def _exhausted(self) -> frozenset[tuple[str, int]]:
+        return frozenset((p.directory.topic, p.directory.partition) for p in self.partitions if p.end == p.bounds.end)
 
 
 def _write(
@@ -202,9 +253,15 @@ def _last_file(before: Manifest, topic: str, topic_id: str, number: int) -> Tabl
 
 def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> list[FilePlan]:
     """The files of a partition's new range: they cover it without a gap."""
-    read = ReadRequest((), request.file_bytes, read_committed=request.source.read_committed)
+    read = ReadRequest(
+        (),
+        request.file_bytes,
+        read_committed=request.source.read_committed,
+        fail_on_data_loss=request.fail_on_data_loss,
+    )
     wanted = OffsetRange(plan.partition.directory, plan.start, plan.end)
     groups = group_slices(plan_range(wanted, read), request.file_bytes)
+    plan.lost = (*plan.lost, *((lost.start, lost.end) for lost in read.lost))
     starts = [plan.start, *(group[0].start_offset for group in groups[1:]), plan.end]
     files = [
         FilePlan(
@@ -215,6 +272,7 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
             headers=request.headers,
             read_committed=request.source.read_committed,
             keep_damaged=request.keep_damaged,
+            fail_on_data_loss=request.fail_on_data_loss,
         )
         for number, group in enumerate(groups)
     ]

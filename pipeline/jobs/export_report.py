@@ -28,7 +28,19 @@ def report(result: ExportResult, table: str) -> list[str]:
     return lines
 
 
+def completeness(result: ExportResult, before_ms: int) -> str:
+    """Whether every record before a time is in the table, in a line."""
+    missing = result.incomplete(before_ms)
+    found = f"no, {', '.join(missing)} may get earlier records" if missing else "yes"
+    return f"complete before {_text(before_ms)}: {found}"
+
+
 def _at(timestamp: int) -> str:
-    if timestamp < 0:
-        return ""
-    return f", {datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec='milliseconds')}"
+    return "" if timestamp < 0 else f", {_text(timestamp)}"
+
+
+def _text(timestamp: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):  # beyond the calendar
+        return f"{timestamp} ms"

@@ -28,11 +28,11 @@ from pipeline.jobs.errors import ICEBERG_INSTALL, BadRequestError, ConflictError
 from pipeline.jobs.export import (
     ExportRequest,
     ExportResult,
+    Look,
     PartitionPlan,
     next_version,
     plan_files,
     plan_partition,
-    summary,
 )
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
@@ -72,10 +72,11 @@ def export_to_iceberg(
     columns = Columns.all(headers=request.headers)
     table = _table(catalog, target.name, columns.arrow_schema())
     before, area = state_of(table), _staging_area(table)
-    plans = [plan_partition(p, before, request, absorb=False) for p in request.source.partitions()]
+    looked = Look.at(request.source)
+    plans = [plan_partition(p, before, request, absorb=False) for p in looked.partitions]
     plans = [plan for plan in plans if plan.is_new]
     if not plans:
-        return ExportResult(before, committed=False)
+        return looked.unchanged(before)
     staged = area.begin_run(uuid.uuid4().hex)
     try:
         _write(spark, request, plans, staged, progress or Progress("export", quiet=True))
@@ -85,7 +86,7 @@ def export_to_iceberg(
     finally:
         staged.close()
         area.open()  # clears the staging away
-    return summary(after, plans)
+    return looked.result(after, plans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,10 +99,12 @@ def moment(text: str, option: str) -> int:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        word = "earliest" if option == "--from" else "latest"
-        raise BadRequestError(
-            f"{option} {text}: expected {word}, ms since 1970, an ISO 8601 time, or offsets in JSON"
-        ) from None
+        expected = {
+            "--from": "earliest, ms since 1970, an ISO 8601 time, or offsets in JSON",
+            "--until": "latest, ms since 1970, an ISO 8601 time, or offsets in JSON",
+        }
+        wanted = expected.get(option, "ms since 1970 or an ISO 8601 time")
+        raise BadRequestError(f"{option} {text}: expected {wanted}") from None
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

@@ -2,7 +2,7 @@
 
 The jobs themselves are functions of ``pipeline.jobs``; here are their options, their progress and what they print.
 
-Exit codes: 0 done; 1 the job failed, or an audit found something; 2 the command line is wrong.
+Exit codes: 0 done; 1 the job failed, an audit found something, or a table is not complete; 2 the command line is wrong.
 """
 
 from __future__ import annotations
@@ -113,6 +113,11 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="TABLE", help="a directory, made if missing; with --catalog an Iceberg name")
     parser.add_argument("--catalog", metavar="URI", help="Iceberg: a catalog, such as sqlite:////data/catalog.db")
     parser.add_argument("--warehouse", metavar="DIR", help="Iceberg: where a new table's files go")
+    parser.add_argument(
+        "--complete-before",
+        metavar="TIME",
+        help="say whether the table has every record before this time (ms or ISO 8601); exit code 1 when not",
+    )
     parser.add_argument("--file-bytes", metavar="SIZE", default="256m", help="log bytes per file; default: %(default)s")
     parser.add_argument("--no-headers", action="store_true", help="leave the headers column out")
     parser.add_argument(
@@ -250,9 +255,12 @@ def _progress(arguments: argparse.Namespace) -> Progress:
 def _export(arguments: argparse.Namespace) -> int:
     from pipeline.jobs.errors import BadRequestError
     from pipeline.jobs.export import ExportRequest, export
-    from pipeline.jobs.export_report import report
+    from pipeline.jobs.export_report import completeness, report
+    from pipeline.jobs.replay import moment
     from pipeline.options import size_in_bytes
 
+    before = arguments.complete_before
+    before_ms = None if before is None else moment(before, "--complete-before")
     request = ExportRequest(
         source=_source(arguments),
         table=arguments.table,
@@ -272,7 +280,10 @@ def _export(arguments: argparse.Namespace) -> int:
     else:
         result = export(_spark(arguments), request, _progress(arguments))
     print("\n".join(report(result, arguments.table)))
-    return 0
+    if before_ms is None:
+        return 0
+    print(completeness(result, before_ms))
+    return EXIT_FAILED if result.incomplete(before_ms) else 0
 
 
 def _audit(arguments: argparse.Namespace) -> int:

@@ -124,6 +124,35 @@ def test_aborted_and_open_transactions_are_left_out_and_exported_when_they_commi
     assert shown(rows_of(request_for(data))) == expected(kept)
 
 
+def test_a_day_is_complete_when_a_later_look_found_no_more(data: DataDirectory) -> None:
+    records = fill(data.log("orders"), 2)
+    result = run(data)
+    last = records[-1].timestamp
+    assert result.incomplete(last) == []
+    assert result.incomplete(result.looked_ms) == []
+    assert result.incomplete(result.looked_ms + 1) == ["orders-0"]
+    again = run(data)  # nothing is new, and the look is: a partition without records does not hold a day up
+    assert again.looked_ms >= result.looked_ms
+    assert again.incomplete(again.looked_ms) == []
+
+
+def test_a_time_beyond_the_calendar_is_told_as_a_number(data: DataDirectory) -> None:
+    write(data.log("orders"), [Record(0, 9 * 10**15, None, b"value")])
+    assert report(run(data), "table")[1] == f"orders-0 complete through offset 0, {9 * 10**15} ms"
+
+
+def test_an_open_transaction_holds_the_day_up(data: DataDirectory) -> None:
+    log = data.log("orders")
+    first = fill(log, 2)
+    fill(log, 1, producer_id=6, producer_epoch=0, base_sequence=0, is_transactional=True)
+    result = run(data)
+    assert result.incomplete(first[-1].timestamp) == []
+    assert result.incomplete(first[-1].timestamp + 1) == ["orders-0"]
+    end_transaction(log, 6, commit=True)
+    result = run(data)
+    assert result.incomplete(result.looked_ms) == []
+
+
 def test_everything_is_exported_when_uncommitted_is_asked_for(data: DataDirectory) -> None:
     log = data.log("orders")
     written = fill(log, 1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)

@@ -48,6 +48,18 @@ def test_export_tells_rows_files_and_how_far_it_is_complete(
     assert capsys.readouterr().out.splitlines()[0] == f"{table} version 1: nothing new"
 
 
+def test_export_says_whether_a_day_is_complete(
+    data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = str(tmp_path / "table")
+    assert run(data, "export", table, "--complete-before", "2023-11-15") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "complete before 2023-11-15T00:00:00.000+00:00: yes"
+    assert run(data, "export", table, "--complete-before", "2123-11-15") == 1
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "complete before 2123-11-15T00:00:00.000+00:00: no, orders-0 may get earlier records"
+    )
+
+
 def test_export_to_iceberg(data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     catalog, warehouse = f"sqlite:///{tmp_path / 'catalog.db'}", str(tmp_path / "warehouse")
     words = ["lake.orders", "--catalog", catalog, "--warehouse", warehouse]
@@ -107,6 +119,7 @@ def test_configuration_can_be_given(data: DataDirectory, capsys: pytest.CaptureF
     [
         (["export", "t", "--topic", "nothing"], "topic nothing has no partition below"),
         (["export", "t", "--file-bytes", "much"], "--file-bytes=much: expected a size"),
+        (["export", "t", "--complete-before", "noon"], "--complete-before noon: expected ms since 1970 or an ISO"),
         (["export", "t", "--assign", "{"], "--assign {: expected JSON"),
         (["export", "t", "--pattern", "("], "--pattern (: expected a regular expression"),
         (["export", "t", "--warehouse", "w"], "--warehouse w: expected --catalog URI with it"),
