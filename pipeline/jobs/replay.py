@@ -20,7 +20,7 @@ from pipeline.export_manifest import id_text
 from pipeline.jobs.errors import BadRequestError
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
-from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names
+from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names, partitions_of
 from pipeline.options import SourceOptions, parse_options
 from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
 from pipeline.request import batch_request
@@ -116,8 +116,19 @@ def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progres
     plans = [_plan(wanted, request, request.target.share(slots)) for wanted in ranges if wanted.start < wanted.end]
     if plans:
         check_broker(request.target)
+        _check_partitions(plans, request)
     tasks = [Task(f"{plan.topic}-{plan.partition}", plan.size, plan) for plan in plans]
     return run_tasks(spark, tasks, replay_partition, progress or Progress("replay", quiet=True))
+
+
+def _check_partitions(plans: list[ReplayPlan], request: ReplayRequest) -> None:
+    """Raises BadRequestError, before anything is written, where records keep partitions that the target has not."""
+    largest = max(plan.partition for plan in plans)
+    if not request.by_key and largest >= (there := partitions_of(request.target)):
+        raise BadRequestError(
+            f"--to {request.target.topic}: the topic has {there} partitions, records come from partition {largest}: "
+            "expected a topic with as many partitions, or --by-key"
+        )
 
 
 def _plan(wanted: OffsetRange, request: ReplayRequest, target: Target) -> ReplayPlan:
@@ -140,11 +151,6 @@ def replay_partition(plan: ReplayPlan) -> ReplayResult:
     """Replay one partition's range. Raises PipelineError."""
     rows = 0
     with TopicWriter(plan.target, plan.writer, first=plan.partition) as writer:
-        if not plan.by_key and plan.partition >= writer.partitions:
-            raise BadRequestError(
-                f"topic {plan.target.topic} has {writer.partitions} partitions: expected more than {plan.partition} "
-                "(or partitions by key)"
-            )
         begin = max(plan.start, writer.committed() + 1)
         chunks = Chunks(plan.target.chunk_rows)
         for piece in plan.slices:

@@ -99,6 +99,11 @@ def check_broker(target: Target) -> None:
         raise JobError(f"cannot write to topic {target.topic}: {error}") from error
 
 
+def partitions_of(target: Target) -> int:
+    """How many partitions the topic has; it is made where the broker allows that. Raises PipelineError."""
+    return PartitionCounts(SinkOptions(target.bootstrap, Path(), topic=target.topic)).of(target.topic)
+
+
 class Pace:
     """Holds writing down to a rate."""
 
@@ -143,11 +148,6 @@ class TopicWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions the topic has. Raises PipelineError."""
-        return self._counts.of(self._target.topic)
 
     def committed(self) -> int:
         """The number of the last row that was written under this name, -1 for none. Ends what a killed run left open.

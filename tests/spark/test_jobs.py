@@ -214,8 +214,10 @@ def test_a_topic_with_too_few_partitions_is_told(
 ) -> None:
     to = f"jobs-{uuid.uuid4().hex[:8]}"
     Admin(tidelog_broker.bootstrap).create(to, 1)
-    with pytest.raises(BadRequestError, match=f"{topic}-1: topic {to} has 1 partitions: expected more than 1"):
+    with pytest.raises(BadRequestError, match=f"--to {to}: the topic has 1 partitions, records come from partition 1:"):
         replay(spark, replay_request(tidelog_broker, topic, to))
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": tidelog_broker.bootstrap, "group.id": "x"})
+    assert consumer.get_watermark_offsets(confluent_kafka.TopicPartition(to, 0), timeout=10) == (0, 0)
 
 
 def test_an_exported_table_can_be_written_back_once(
