@@ -23,6 +23,7 @@ from typing import Any
 
 from log.file_system import OpenFile, OsFileSystem
 from pipeline.jobs.errors import BadRequestError, ConflictError, JobError
+from pipeline.storage import mounted
 from protocol.types import uuid_to_str
 
 FORMAT = "tidelog-export 1"
@@ -128,7 +129,7 @@ class ExportTable:
     """A directory that exports write into. One thread; other processes may do the same at the same time."""
 
     def __init__(self, path: str) -> None:
-        self.path = os.path.abspath(path.removeprefix("file://"))
+        self.path = os.path.abspath(mounted(path, "table"))
         self._file_system = OsFileSystem()
         self._own = os.path.join(self.path, DIRECTORY)
 

@@ -32,6 +32,7 @@ from log.topic_partition import TopicPartition
 from log.unified_log import UnifiedLog
 from pipeline.jobs.errors import JobError
 from pipeline.selection import PartitionDirectory
+from pipeline.storage import mounted
 
 LOCK_FILE = ".lock"
 
@@ -108,7 +109,7 @@ class OfflineLogs:
         self._file_system = OsFileSystem()
         self._locks: list[OpenFile] = []
         self._markers: dict[str, bytes] = {}
-        self.data_directories = sorted({os.path.dirname(directory.path) for directory in directories})
+        self.data_directories = sorted({mounted(os.path.dirname(directory.path), "path") for directory in directories})
 
     def __enter__(self) -> Self:
         """Raises JobError when a broker runs on one of them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from log.file_system import OsFileSystem, ReadableFiles
+from pipeline.errors import OptionError
 from pipeline.remote import RemoteFiles, is_remote, is_remote_directory, listing, remote_path
 
 _LOCAL_FILES = OsFileSystem()
@@ -18,6 +19,16 @@ def place_of(given: str) -> str:
     if given.startswith("file:"):
         return "/" + given.removeprefix("file:").lstrip("/")
     return remote_path(given) if is_remote(given) else given
+
+
+def mounted(given: str, what: str) -> str:
+    """The path of a directory that ``what`` writes to. Raises OptionError for an object store's address."""
+    path = place_of(given)
+    if is_remote(path):
+        raise OptionError(
+            f"{what} {given}: expected a directory that is mounted where the driver and the executors run"
+        )
+    return path
 
 
 def names_in(directory: str) -> list[str]:

@@ -41,19 +41,22 @@ class MissingToolError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One Maven coordinate. ``bare`` leaves its transitive dependencies out."""
+    """One Maven coordinate. ``bare`` leaves its transitive dependencies out; ``classifier`` names a jar beside the
+    usual one."""
 
     group: str
     name: str
     version: str
     bare: bool = False
+    classifier: str = ""
 
     def xml(self) -> str:
         """The ``<dependency>`` element of a POM."""
+        kind = f"<classifier>{self.classifier}</classifier>" if self.classifier else ""
         none = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
         return (
             f"<dependency><groupId>{self.group}</groupId><artifactId>{self.name}</artifactId>"
-            f"<version>{self.version}</version>{none if self.bare else ''}</dependency>"
+            f"<version>{self.version}</version>{kind}{none if self.bare else ''}</dependency>"
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
+from tests.support.object_store import ENVIRONMENT
 from tests.support.spark import spark_session
 from tests.support.spark_topics import BROKER_SETTINGS, SparkTopics
 
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def store_credentials() -> Iterator[None]:
+    """Those of the tests' object store, in the environment: Spark's workers have that of the JVM they come from."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, store_credentials: None) -> Iterator[SparkSession]:
     """Spark on two cores, with ``format("kafka")`` and ``format("tidelog")``, shared by all tests."""
     with spark_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
