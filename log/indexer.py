@@ -10,8 +10,9 @@ Invariants: everything below an index's ``next_offset`` is in it; ``next_offset`
 the high watermark, so nothing that could still be truncated is indexed. A batch that cannot be read is skipped with
 one line in the log: no reader gets its records either.
 
-An index that is damaged is reported and built anew. A disk that is full is not: the step raises, the caller tries
-again later.
+An index that reaches beyond the end a log had when it was opened speaks of records that a power loss took: others may
+have their offsets by now, so it is built anew. One that is damaged is reported and built anew. A disk that is full is
+not: the step raises, the caller tries again later.
 """
 
 from __future__ import annotations
@@ -93,7 +94,10 @@ class LogIndexer:
             logger.warning("%s: %s; building it anew", self.log.topic_partition, error)
             self.rebuilds += 1
             offset = -1
-        if offset < 0 or offset > self.log.log_end_offset:
+        if offset > self.log.index_bound:
+            logger.warning("%s: the log has lost records that are indexed; building anew", self.log.topic_partition)
+            self.rebuilds += 1
+        if offset < 0 or offset > self.log.index_bound:
             index.start_anew(self.log.log_start_offset)
 
     # ---- progress
@@ -182,6 +186,7 @@ class LogIndexer:
         return size, batch.last_offset + 1
 
     def _put(self, next_offset: int) -> None:
+        self.log.index_bound = max(self.log.index_bound, next_offset)
         for index in (self.keys, self.tags):
             if index is None or index.next_offset >= next_offset:
                 continue

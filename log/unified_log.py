@@ -110,6 +110,7 @@ class UnifiedLog:
         "environment",
         "flush_wanted",
         "high_watermark",
+        "index_bound",
         "is_closed",
         "last_flushed_ms",
         "last_stable_offset",
@@ -146,6 +147,10 @@ class UnifiedLog:
         self.flush_wanted = False
         self.is_closed = False
         self.last_flushed_ms = self._time.monotonic_ms()
+        # Below it an index of this log's records may be believed: at first where the log ended when it was opened, as a
+        # power loss may have taken records that an index, which is synced more often, has already. ``log.indexer``
+        # raises it.
+        self.index_bound = parts.log_end_offset
         self._publish_end(parts.log_end_offset)
         self.update_config(parts.config)
 
@@ -448,6 +453,7 @@ class UnifiedLog:
     def _fence_readers(self, offset: int) -> None:
         """Lower every published offset before the bytes go, so that no new reader is promised them."""
         self.recovery_point = min(self.recovery_point, offset)
+        self.index_bound = min(self.index_bound, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.last_stable_offset = min(self.last_stable_offset, offset)
         self.version += 1

@@ -16,7 +16,7 @@ FIND = KernelGroup(
     sources=(
         _HERE / "kernels.py",
         _HERE / "indexing_kernels.py",
-        _HERE / "writing_kernel.py",
+        _HERE / "writing_kernels.py",
         *(_HERE.parent / "records" / name for name in ("kernels.py", "intrinsics.py")),
         Path(__file__).resolve(),
     ),

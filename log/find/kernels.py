@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from log.find.indexing_kernels import put_entries, put_tags, walk_chunk
-from log.find.writing_kernel import write_pieces
+from log.find.writing_kernels import write_pieces
 from log.records.kernel_cache import njit
 from log.records.kernels import _read_deltas, _read_raw, _skip_field
 

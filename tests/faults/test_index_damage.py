@@ -103,6 +103,25 @@ def test_a_chain_that_does_not_go_back_stops_the_look_up(tmp_path: Path) -> None
     assert indexer.rebuilds == 1
 
 
+def test_an_index_of_records_that_a_power_loss_took_is_built_anew(tmp_path: Path) -> None:
+    """The index was synced, the log was not; then others got the offsets, before the indexer came to look."""
+    bench = indexed_bench(str(tmp_path), **{"segment.bytes": 1 << 20})
+    log = bench.open()
+    generator = random.Random(1)
+    records = fill(log, generator, 30)
+    size = Path(log.directory, f"{0:020d}.log").stat().st_size
+    fill(log, generator, 5)
+    indexer_of(log).checkpoint()
+    log.close()
+    os.truncate(Path(log.directory, f"{0:020d}.log"), size)
+    log = bench.open()
+    assert log.log_end_offset == records[-1].offset + 1
+    records += fill(log, generator, 20)
+    indexer = indexer_of(log)
+    assert indexer.rebuilds == 2, "keys and tags"
+    check_answers(log, indexer, records)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_killed_at_any_byte_of_a_put(tmp_path: Path, seed: int) -> None:
     """What a kill leaves: all files as of the last checkpoint, then any prefix of the writes since, torn anywhere; and
