@@ -21,7 +21,7 @@ from pipeline.audit_buckets import Buckets
 from pipeline.audit_engine import engine
 from pipeline.audit_reference import ByteArray, IntegerArray, WordArray
 from pipeline.columns import Columns
-from pipeline.decode import Isolation, read_slice
+from pipeline.decode import Isolation, ReadOptions, read_slice
 from pipeline.plan import SegmentSlice
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def compare(plan: ComparePlan) -> Comparison:
 def _log_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
     for piece in plan.slices:
-        yield from read_slice(piece, _COLUMNS, isolation=isolation)
+        yield from read_slice(piece, _COLUMNS, options=ReadOptions(isolation, looks_for_holes=False))
 
 
 def _table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:

@@ -7,11 +7,13 @@
 What comes out are :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
 (``log.records.columns_reference`` names the columns). Both are used again for the next block.
 
-Nothing is dropped silently: a batch that is cut, damaged, or goes back behind the one before is a CorruptBatchError.
+Nothing is dropped silently: a batch that is cut, damaged, or goes back behind the one before is a CorruptBatchError, and
+every offset of the slice must be in a batch, unless ``pipeline.holes`` says that a cleaner took it out.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
@@ -19,9 +21,11 @@ import numpy as np
 
 from log.records import columns_reference as layout
 from log.records.columns import decoder_for
+from log.topic_partition import TopicPartition
 from pipeline.errors import CorruptBatchError
-from pipeline.plan_rows import RowFilter, SegmentSlice
-from pipeline.segment_files import OpenSegment
+from pipeline.holes import Hole, Holes
+from pipeline.plan_rows import LostRange, RowFilter, SegmentSlice
+from pipeline.segment_files import OpenSegment, SegmentFile
 from protocol.compression import decompress
 from protocol.errors import CorruptMessageError, KafkaError
 from protocol.message_set import LegacyRecordBatch
@@ -101,10 +105,20 @@ class ColumnReader:
         row_filter: RowFilter | None = None,
         *,
         read_committed: bool = False,
+        fail_on_data_loss: bool = True,
+        looks_for_holes: bool = True,
     ) -> None:
+        """``lost`` gets what is missing when that is no error."""
         self._piece = piece
         self._file = file
         self._filter = row_filter or RowFilter()
+        self.lost: list[LostRange] = []
+        self._holes = Holes(
+            TopicPartition(piece.topic, piece.partition),
+            os.path.dirname(piece.path),
+            fail_on_data_loss=fail_on_data_loss,
+            lost=self.lost,
+        )
         self._decoder = decoder_for(piece.size_bytes)
         self._is_ended = False
         self._position = piece.start_position  # of the chunk's first byte
@@ -117,19 +131,20 @@ class ColumnReader:
         self._key = np.frombuffer(self._filter.key or b"", np.uint8).copy()
         self._limits = np.array(
             [piece.start_offset, piece.end_offset, self._filter.min_time, self._filter.max_time,
-             self._filter.key is not None], np.int64,
+             self._filter.key is not None, 0 if looks_for_holes else piece.end_offset], np.int64,
         )  # fmt: skip
         transactions = sorted((t.producer_id, t.first_offset, t.last_offset) for t in piece.aborted)
         self._aborted = np.array(transactions if read_committed else [], np.int64).reshape(-1, 3)
 
     def blocks(self) -> Iterator[Block]:
-        """The slice's records. Raises CorruptBatchError, PipelineError."""
+        """The slice's records. Raises CorruptBatchError, DataLossError, PipelineError."""
         at = 0
         while self._fill(at):
             at = yield from self._decode_filled()
             if self._is_ended:
                 self._check_end(at)
-                return
+                break
+        self._meet_hole(self._piece.end_offset)
 
     def _decode_filled(self) -> Generator[Block, None, int]:
         """Decode what the chunk holds; returns where the batch begins that is cut by its end."""
@@ -234,6 +249,10 @@ class ColumnReader:
             return self._decode_compressed(at)
         if status == layout.OLD_FORMAT:
             return self._decode_old(at)
+        if status == layout.HOLE:
+            self._check_jump(at)
+            self._meet_hole(self._offset_at(at))
+            return 0
         raise self._damaged(status, at)
 
     def _grow_table(self, rows: int) -> None:
@@ -284,6 +303,7 @@ class ColumnReader:
             records = list(entry.records())
         except (KafkaError, CorruptMessageError) as error:
             raise self._corrupt(at, str(error)) from error
+        self._meet_hole(min(records[0].offset if records else entry.offset, self._piece.end_offset))
         kind = -1 if entry.magic == MAGIC_V0 else entry.timestamp_type
         self._grow_table(len(records))
         for record in records:
@@ -303,6 +323,28 @@ class ColumnReader:
             record.offset, record.timestamp, timestamp_type, key_start, sizes[0], value_start, sizes[1], 0, 0,
         )  # fmt: skip
         self._progress[layout.ROWS] = row + 1
+
+    # ---- holes
+
+    def _meet_hole(self, end: int) -> None:
+        """Offsets below ``end`` that were not met are missing. Raises DataLossError when they are lost."""
+        start = max(int(self._progress[layout.NEXT_OFFSET]), self._piece.start_offset)
+        if start >= end or end <= self._limits[layout.CLEANED_BELOW]:
+            return
+        segment = SegmentFile(self._piece.base_offset, self._file.path)
+        self._holes.meet(Hole(start, end, segment, segment))
+        self._progress[layout.NEXT_OFFSET] = end
+        self._limits[layout.CLEANED_BELOW] = self._holes.cleaned_below
+
+    def _check_jump(self, at: int) -> None:
+        """No CRC covers offsets: a batch that reaches into the one behind it is damaged, and nothing is missing."""
+        position = self._position + at + self._batch_size(at)
+        rest = self._file.read_at(position, min(HEADER.size, max(0, self._file.size - position)))
+        if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2:
+            return
+        last = self._offset_at(at) + int.from_bytes(self._chunk.view(at + 23, at + 27), "big")
+        if int.from_bytes(rest[:8], "big") <= last:
+            raise self._corrupt(at, f"its offset jumps ahead, {int(self._progress[layout.NEXT_OFFSET])} should follow")
 
     # ---- damage
 

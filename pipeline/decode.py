@@ -17,13 +17,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from log.checkpoints import read_partition_metadata
-from log.file_system import OsFileSystem
+from log.records import columns_reference as layout
 from pipeline.column_reader import ColumnReader
 from pipeline.columns import Columns
-from pipeline.errors import DataLossError, PipelineError
+from pipeline.errors import CorruptBatchError, DataLossError, ObjectGoneError, PipelineError, RemoteError
 from pipeline.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan_range
+from pipeline.plan_rows import LostRange
 from pipeline.segment_files import OpenSegment, ReadCount, list_segments
 from pipeline.selection import PartitionDirectory, recreated
+from pipeline.storage import files_at
 from protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
@@ -42,12 +44,15 @@ class Isolation(Enum):
 
 @dataclass(slots=True)
 class ReadOptions:
-    """How slices are read: isolation, what to do about lost records, which rows, and where to count bytes."""
+    """How slices are read: isolation, what to do about lost records, which rows, where to count bytes, and where to put
+    the ranges that are lost when that is no error. ``looks_for_holes`` false: what is missing is known already."""
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     fail_on_data_loss: bool = True
     row_filter: RowFilter = field(default_factory=RowFilter)
     count: ReadCount = field(default_factory=ReadCount)
+    lost: list[LostRange] = field(default_factory=list)
+    looks_for_holes: bool = True
 
 
 def read_slice(
@@ -78,11 +83,39 @@ def read_blocks(piece: SegmentSlice, options: ReadOptions | None = None) -> Iter
     Raises as :func:`read_slice`.
     """
     options = options or ReadOptions()
-    for current, file in _open(piece, options):
-        with file:
-            is_committed = options.isolation is Isolation.READ_COMMITTED
-            reader = ColumnReader(current, file, options.row_filter, read_committed=is_committed)
-            yield from reader.blocks()
+    start = piece.start_offset
+    for _ in range(ATTEMPTS):
+        try:
+            for current, file in _open(replace(piece, start_offset=start), options):
+                with file:
+                    for block in _blocks_of(current, file, options):
+                        yield block
+                        start = int(block.table[layout.OFFSET, block.last - 1]) + 1
+        except ObjectGoneError:
+            continue  # what an open file on disk is spared: look for the rest in what is there now
+        return
+    raise PipelineError(f"{piece.path}: its segments went faster than they could be read")
+
+
+def _blocks_of(piece: SegmentSlice, file: OpenSegment, options: ReadOptions) -> Iterator[Block]:
+    is_committed = options.isolation is Isolation.READ_COMMITTED
+    file.expect(piece.start_position, piece.end_position)
+    reader = ColumnReader(
+        piece,
+        file,
+        options.row_filter,
+        read_committed=is_committed,
+        fail_on_data_loss=options.fail_on_data_loss,
+        looks_for_holes=options.looks_for_holes,
+    )
+    try:
+        yield from reader.blocks()
+        options.lost += reader.lost
+    except (CorruptBatchError, DataLossError):
+        if not file.was_replaced():
+            raise
+    if file.was_replaced():
+        raise RemoteError(f"{file.path} was replaced while it was read: read it again")
 
 
 def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSlice, OpenSegment]]:
@@ -120,7 +153,7 @@ def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSli
     directory = os.path.dirname(piece.path)
     name = f"{piece.topic}-{piece.partition}"
     try:
-        topic_id = read_partition_metadata(OsFileSystem(), directory)
+        topic_id = read_partition_metadata(files_at(directory), directory)
         segments = list_segments(directory)
     except (FileNotFoundError, KafkaStorageError):
         topic_id, segments = None, []
@@ -135,7 +168,14 @@ def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSli
         )
     there = PartitionDirectory(piece.topic, piece.topic_id, piece.partition, directory)
     wanted = OffsetRange(there, max(first, piece.start_offset), piece.end_offset)
-    request = ReadRequest(ranges=(wanted,), bytes_per_task=1 << 62, fail_on_data_loss=False, count=options.count)
+    request = ReadRequest(
+        ranges=(wanted,),
+        bytes_per_task=1 << 62,
+        fail_on_data_loss=options.fail_on_data_loss,
+        count=options.count,
+        looks_for_holes=options.looks_for_holes,
+        lost=options.lost,
+    )
     try:
         return [replace(current, aborted=piece.aborted) for current in plan_range(wanted, request)]
     except FileNotFoundError:

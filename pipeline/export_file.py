@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Any
 from log.batch_scan import iter_batches
 from pipeline.batch_walk import header_at
 from pipeline.columns import Columns
-from pipeline.decode import Isolation, read_slice
+from pipeline.decode import Isolation, ReadOptions, read_slice
 from pipeline.errors import CorruptBatchError, MalformedTimestampError
 from pipeline.export_manifest import DATA, DEAD_LETTER, TableFile, id_text
 from pipeline.jobs.errors import JobError
 from pipeline.plan import SegmentSlice
+from pipeline.plan_rows import LostRange
 from pipeline.segment_files import OpenSegment, SegmentFile
 from pipeline.sparse_index import offset_index
+from protocol.errors import KafkaError
+from protocol.record_batch import MAGIC_V2
 from protocol.record_batch import iter_batches as iter_entries
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ class FilePlan:
     headers: bool = True
     read_committed: bool = True
     keep_damaged: bool = True
+    fail_on_data_loss: bool = True
 
     @property
     def name(self) -> str:
@@ -72,11 +76,13 @@ class FilePlan:
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What came of a plan: the file and the dead letters, None without rows; the largest record time in ms or -1."""
+    """What came of a plan: the file and the dead letters, None without rows; the largest record time in ms or -1; the
+    ranges of offsets that were found missing."""
 
     file: TableFile | None
     dead_letters: TableFile | None
     largest_timestamp: int
+    lost: tuple[LostRange, ...] = ()
 
 
 @dataclass(slots=True)
@@ -111,14 +117,15 @@ def write_file(plan: FilePlan) -> FileResult:
     """Write the plan's file into its staging directory. Raises PipelineError, OSError."""
     letters = DeadLetters()
     path = os.path.join(plan.staging, DATA, plan.name)
-    rows, largest = _write_rows(path, _batches(plan, letters), plan)
+    lost: list[LostRange] = []
+    rows, largest = _write_rows(path, _batches(plan, letters, lost), plan)
     file = table_file(plan, path, rows) if rows else None
     dead = None
     if letters.rows:
         path = os.path.join(plan.staging, DEAD_LETTER, plan.name)
         _write_dead_letters(path, letters)
         dead = table_file(plan, path, len(letters.rows))
-    return FileResult(file, dead, largest)
+    return FileResult(file, dead, largest, tuple(lost))
 
 
 def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
@@ -230,14 +237,15 @@ def _sync(path: str) -> None:
 # ---- reading on behind damage
 
 
-def _batches(plan: FilePlan, letters: DeadLetters) -> Iterator[pa.RecordBatch]:
+def _batches(plan: FilePlan, letters: DeadLetters, lost: list[LostRange]) -> Iterator[pa.RecordBatch]:
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
+    options = ReadOptions(isolation, plan.fail_on_data_loss, lost=lost)
     wanted = Columns.all(headers=plan.headers)
     if plan.begins_with is not None:
         yield from _earlier(plan.begins_with[0], wanted)
     waiting = list(plan.slices)
     while waiting:
-        reading = _Reading(waiting.pop(0), wanted, isolation)
+        reading = _Reading(waiting.pop(0), wanted, options)
         yield from reading.batches()
         if reading.problem is not None:
             if not plan.keep_damaged:
@@ -269,27 +277,27 @@ def _earlier(path: str, wanted: Columns) -> Iterator[pa.RecordBatch]:
 class _Reading:
     """The rows of a slice up to the first that cannot be read; why it cannot is then in ``problem``."""
 
-    def __init__(self, piece: SegmentSlice, wanted: Columns, isolation: Isolation) -> None:
+    def __init__(self, piece: SegmentSlice, wanted: Columns, options: ReadOptions) -> None:
         self.piece = piece
         self.next_offset = piece.start_offset
         self.problem: CorruptBatchError | MalformedTimestampError | None = None
         self._wanted = wanted
-        self._isolation = isolation
+        self._options = options
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Raises PipelineError for everything but damage."""
         try:
-            yield from self._read(self.piece)
+            yield from self._read(self.piece, self._options)
         except MalformedTimestampError as error:
             self.problem = error
         except CorruptBatchError as error:
             self.problem = error
             before = replace(_relocated(self.piece, error), start_offset=self.next_offset, end_position=error.position)
             if before.size_bytes > 0:  # rows in front of the damage that were not given out yet
-                yield from self._read(before)
+                yield from self._read(before, replace(self._options, looks_for_holes=False))
 
-    def _read(self, piece: SegmentSlice) -> Iterator[pa.RecordBatch]:
-        for batch in read_slice(piece, self._wanted, isolation=self._isolation):
+    def _read(self, piece: SegmentSlice, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+        for batch in read_slice(piece, self._wanted, options=options):
             if batch.num_rows:
                 self.next_offset = batch.column("offset")[-1].as_py() + 1
             yield batch
@@ -315,12 +323,25 @@ def _behind(reading: _Reading, damage: CorruptBatchError, letters: DeadLetters) 
     with OpenSegment(piece.path) as file:
         end = min(piece.end_position, file.size)
         target = _next_batch(file, piece, damage.position, end)
+        start = _first_offset(file, target, end)
         data = file.read_at(damage.position, min(target - damage.position, DEAD_LETTER_BYTES))
     size = target - damage.position
     letters.add(piece, (damage.offset, damage.position, size), damage.why, data)
     if target >= end:
         return None
-    return replace(piece, start_position=target, start_offset=max(reading.next_offset, piece.start_offset))
+    start = max(reading.next_offset, piece.start_offset, start)
+    return replace(piece, start_position=target, start_offset=start) if start < piece.end_offset else None
+
+
+def _first_offset(file: OpenSegment, position: int, end: int) -> int:
+    """The offset of the first record of the batch at ``position``; -1 where there is none, or none that can be read."""
+    try:
+        header = header_at(file, position) if position < end else None
+        if header is None or header.magic == MAGIC_V2:
+            return -1 if header is None else header.base_offset
+        return next(record.offset for record in next(iter_entries(file.read_at(position, header.size))).records())
+    except (CorruptBatchError, KafkaError, StopIteration):
+        return -1  # damaged as well, as its reader will find
 
 
 def _around(reading: _Reading, letters: DeadLetters) -> list[SegmentSlice]:

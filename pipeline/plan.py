@@ -2,7 +2,7 @@
 
     range of offsets -> narrowed by the key index, when one key is asked for
                      -> cut to maxRecordsPerPartition
-                     -> the segments that hold it (those too early for a time filter left out)
+                     -> the segments that hold it (those too early for a time filter left out), with no hole between
                      -> start and end byte by the offset index, cut every ``bytes_per_task`` bytes
                      -> cut further by offsets when there are fewer than minPartitions
 
@@ -12,20 +12,21 @@ runs (the cleaner swapped it), the bytes mean nothing any more and the task plan
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from log.checkpoints import read_partition_metadata
-from log.file_system import OsFileSystem
+from log.topic_partition import TopicPartition
 from pipeline.aborted import aborted_transactions
 from pipeline.errors import DataLossError, PipelineError
+from pipeline.holes import Hole, Holes
 from pipeline.key_lookup import find_key
 from pipeline.plan_rows import AbortedTransaction, OffsetRange, ReadRequest, RowFilter, SegmentSlice
 from pipeline.segment_files import SegmentFile, list_segments
 from pipeline.segment_plan import SegmentPlan
 from pipeline.selection import recreated
+from pipeline.storage import files_at, is_directory
 from protocol.errors import KafkaStorageError
 
 __all__ = [
@@ -72,7 +73,7 @@ def plan_range(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
             _ensure_same_topic(wanted)
             return _plan_files(_with_aborted(wanted, request), request)
         except FileNotFoundError:
-            if not os.path.isdir(wanted.directory.path):
+            if not is_directory(wanted.directory.path):
                 break
     raise PipelineError(f"{wanted.directory.path} was deleted, or its segments went faster than they could be listed")
 
@@ -80,7 +81,7 @@ def plan_range(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
 def _ensure_same_topic(wanted: OffsetRange) -> None:
     directory = wanted.directory
     try:
-        topic_id = read_partition_metadata(OsFileSystem(), directory.path)
+        topic_id = read_partition_metadata(files_at(directory.path), directory.path)
     except KafkaStorageError as error:
         raise PipelineError(f"{directory.path}: {error}") from error
     if directory.topic_id is not None and topic_id is not None and topic_id != directory.topic_id:
@@ -98,14 +99,44 @@ def _plan_files(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]
     segments = list_segments(wanted.directory.path)
     _ensure_there(wanted, segments, request)
     slices: list[SegmentSlice] = []
+    holes = _holes(wanted, request)
     for number, segment in enumerate(segments):
-        following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-        if segment.base_offset >= wanted.end or (following is not None and following <= wanted.start):
+        following = segments[number + 1] if number + 1 < len(segments) else None
+        if segment.base_offset >= wanted.end or (following is not None and following.base_offset <= wanted.start):
             continue
-        upper = wanted.end if following is None else min(wanted.end, following)
-        with SegmentPlan(segment, wanted, request, following=following) as segment_plan:
-            slices += segment_plan.slices(max(wanted.start, segment.base_offset), upper)
+        upper = None if following is None else following.base_offset
+        with SegmentPlan(segment, wanted, request, following=upper) as segment_plan:
+            if following is not None and request.looks_for_holes:
+                segment_plan.following = upper = _met_hole(segment_plan, (segment, following), wanted, holes)
+            lower = max(wanted.start, segment.base_offset)
+            slices += segment_plan.slices(lower, wanted.end if upper is None else min(wanted.end, upper))
     return slices
+
+
+def _holes(wanted: OffsetRange, request: ReadRequest) -> Holes:
+    directory = wanted.directory
+    return Holes(
+        TopicPartition(directory.topic, directory.partition),
+        directory.path,
+        fail_on_data_loss=request.fail_on_data_loss,
+        lost=request.lost,
+        count=request.count,
+    )
+
+
+def _met_hole(
+    segment_plan: SegmentPlan, files: tuple[SegmentFile, SegmentFile], wanted: OffsetRange, holes: Holes
+) -> int:
+    """Where the batches of the first of two neighbours end, the hole behind them judged. Raises DataLossError."""
+    following = files[1].base_offset
+    end = segment_plan.end_of_batches(min(following, wanted.end))
+    if end is None or end >= following:
+        return following
+    start, behind = max(end, wanted.start), min(following, wanted.end)
+    if start >= behind:
+        return following
+    holes.meet(Hole(start, behind, *files))
+    return end
 
 
 def _ensure_there(wanted: OffsetRange, segments: Sequence[SegmentFile], request: ReadRequest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pipeline.options import DEFAULT_BYTES_PER_TASK
 from pipeline.segment_files import ReadCount
@@ -18,6 +19,15 @@ class AbortedTransaction:
     producer_id: int
     first_offset: int
     last_offset: int
+
+
+class LostRange(NamedTuple):
+    """Offsets of a partition from ``start`` to below ``end`` that are in no file, and that no cleaner took out."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +84,8 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What a query reads, resolved to offsets. ``count`` takes the bytes that planning reads."""
+    """What a query reads, resolved to offsets. ``count`` takes the bytes that planning reads, ``lost`` the ranges that
+    planning finds missing when that is no error; without ``looks_for_holes`` it looks for none between segments."""
 
     ranges: tuple[OffsetRange, ...]
     bytes_per_task: int = DEFAULT_BYTES_PER_TASK
@@ -84,3 +95,5 @@ class ReadRequest:
     fail_on_data_loss: bool = True
     row_filter: RowFilter = field(default_factory=RowFilter)
     count: ReadCount = field(default_factory=ReadCount)
+    looks_for_holes: bool = True
+    lost: list[LostRange] = field(default_factory=list)

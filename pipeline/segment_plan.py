@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from log.batch_scan import BatchHeader
-from pipeline.batch_walk import header_at
+from pipeline.batch_walk import header_at, headers
 from pipeline.errors import CorruptBatchError
 from pipeline.plan_rows import AbortedTransaction, OffsetRange, ReadRequest, SegmentSlice
 from pipeline.segment_files import OpenSegment, SegmentFile
@@ -30,7 +30,8 @@ class SegmentPlan:
         self._segment = segment
         self._wanted = wanted
         self._request = request
-        self._following = following
+        #: Behind the segment's last offset; None for the active segment.
+        self.following = following
         self._file = OpenSegment(segment.path, request.count)
         self._index: SparseIndex = offset_index(segment, request.count)
 
@@ -55,9 +56,26 @@ class SegmentPlan:
             following = end if cut is None else cut.base_offset
             upper = last if cut is None else cut.position
             if following > start:  # else the cut lies in front of the first record that is wanted
-                is_exact = following < end if cut is not None else end == self._following
+                is_exact = following < end if cut is not None else end == self.following
                 yield self._slice((position, upper), (start, min(following, end)), is_exact)
             position, start = upper, max(start, following)
+
+    def end_of_batches(self, wanted: int) -> int | None:
+        """The offset behind the last batch, or one from ``wanted`` on that is not behind it, by headers; None when the
+        file does not end where a batch does."""
+        position, end = 0, self._segment.base_offset
+        for slot in range(self._index.entries - 1, max(-1, self._index.entries - 1 - _END_CANDIDATES), -1):
+            if self._batch_at(slot) is not None:
+                position = self._index.entry(slot).value
+                break
+        try:
+            for header in headers(self._file, position, self._file.size):
+                position, end = header.position + header.size, header.last_offset + 1
+                if end >= wanted:
+                    return end
+        except CorruptBatchError:
+            return None  # whoever reads it says where
+        return end if position == self._file.size else None
 
     def _slice(self, positions: tuple[int, int], offsets: tuple[int, int], is_exact: bool) -> SegmentSlice:
         directory = self._wanted.directory
@@ -72,7 +90,7 @@ class SegmentPlan:
             start_offset=offsets[0],
             end_offset=offsets[1],
             inode=self._file.inode,
-            changed_ns=0 if self._following is None else self._file.changed_ns,
+            changed_ns=0 if self.following is None else self._file.changed_ns,
             aborted=self._aborted(*offsets),
             is_exact=is_exact,
         )
@@ -90,7 +108,7 @@ class SegmentPlan:
             slot = times.floor(least - 1)
             if slot < 0:
                 return self._segment.base_offset
-            if self._following is not None and slot == times.entries - 1:
+            if self.following is not None and slot == times.entries - 1:
                 return end
             return self._segment.base_offset + times.entry(slot).value + 1
         finally:

@@ -142,7 +142,7 @@ def _steps(directory: PartitionDirectory, span: tuple[int, int], bytes_per_step:
         if start >= end:
             continue
         wanted = OffsetRange(directory, start, end)
-        pieces = plan_range(wanted, ReadRequest((wanted,), bytes_per_task=bytes_per_step))
+        pieces = plan_range(wanted, ReadRequest((wanted,), bytes_per_task=bytes_per_step, looks_for_holes=False))
         steps += [(piece.size_bytes, piece.end_offset) for piece in pieces]
         if steps and bytes_per_step != _WHOLE_SEGMENT:
             break

@@ -13,6 +13,7 @@ from log.records.columns_reference import (
     BAD_CRC,
     BASE_OFFSET,
     BASE_TIMESTAMP,
+    CLEANED_BELOW,
     COLUMNS,
     COMPRESSED,
     CONSUMED,
@@ -23,6 +24,7 @@ from log.records.columns_reference import (
     HAS_KEY,
     HEADERS,
     HEADERS_START,
+    HOLE,
     IS_APPEND_TIME,
     KEY_SIZE,
     KEY_START,
@@ -239,6 +241,8 @@ def _look(
         return NEED_BYTES, np.int64(0), False
     if np.int64(load_be_u32(chunk, at + 17)) != crc32c(chunk, at + 21, length + _LOG_OVERHEAD - 21):
         return BAD_CRC, np.int64(0), False
+    if base > least and base > limits[START_OFFSET] and base > limits[CLEANED_BELOW]:
+        return HOLE, np.int64(0), False
     batch_size = length + _LOG_OVERHEAD
     attributes = signed16(load_be_u16(chunk, at + 21))
     max_timestamp = np.int64(load_be_u64(chunk, at + 35))

@@ -11,6 +11,7 @@ A size of -1 is null; HEADERS is how many headers there are, HEADERS_START the b
     NEED_BYTES   the chunk ends within a batch          COMPRESSED   its CRC holds; decompress, then decode_section
     TABLE_FULL   the batch has more rows than room      OLD_FORMAT   magic 0 or 1 (or unknown)
     END          END_OFFSET is reached                  BAD_CRC, MALFORMED   damage: nothing of the batch was taken
+    HOLE         offsets that are meant are missing in front of the batch: go on with NEXT_OFFSET set to its own
 
 A batch whose offset goes back behind the one before is damage too: the CRC does not cover offsets.
 
@@ -48,12 +49,13 @@ ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
 OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY_START, KEY_SIZE, VALUE_START, VALUE_SIZE, HEADERS_START, HEADERS = range(9)
 COLUMNS = 9
-#: Slots of ``limits``: offsets [START_OFFSET, END_OFFSET), times [MIN_TIME, MAX_TIME] in ms, 1 when one key counts.
-START_OFFSET, END_OFFSET, MIN_TIME, MAX_TIME, HAS_KEY = range(5)
-LIMIT_SLOTS = 5
+#: Slots of ``limits``: offsets [START_OFFSET, END_OFFSET), times [MIN_TIME, MAX_TIME] in ms, 1 when one key counts,
+#: and the offset below which a cleaner may have taken any out.
+START_OFFSET, END_OFFSET, MIN_TIME, MAX_TIME, HAS_KEY, CLEANED_BELOW = range(6)
+LIMIT_SLOTS = 6
 ROWS, CONSUMED, NEXT_OFFSET = range(3)
 PROGRESS_SLOTS = 3
-NEED_BYTES, TABLE_FULL, END, COMPRESSED, OLD_FORMAT, BAD_CRC, MALFORMED = range(7)
+NEED_BYTES, TABLE_FULL, END, COMPRESSED, OLD_FORMAT, BAD_CRC, MALFORMED, HOLE = range(8)
 #: Columns of ``aborted``, whose rows are sorted: a producer's records from its first to its last offset are aborted.
 PRODUCER, FIRST, LAST = range(3)
 #: Slots of a section's ``context``: what its records' deltas are relative to, and where the section lies.
@@ -132,6 +134,8 @@ def _look(
     batch_size = length + LOG_OVERHEAD
     if crc32c(data[at + ATTRIBUTES_OFFSET : at + batch_size]) != crc:
         return BAD_CRC, 0, False
+    if base_offset > max(least, limits[START_OFFSET], limits[CLEANED_BELOW]):
+        return HOLE, 0, False
     if base_offset + delta < limits[START_OFFSET] or max_timestamp < limits[MIN_TIME] or attributes & CONTROL_MASK:
         return NEED_BYTES, batch_size, False
     if attributes & TRANSACTIONAL_MASK and _is_aborted(aborted, producer, base_offset):

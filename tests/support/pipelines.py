@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from log.checkpoints import MetaProperties, write_meta_properties
+from log.checkpoints import CLEANER_OFFSET_FILE, MetaProperties, write_meta_properties, write_offset_checkpoint
 from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
 from log.file_system import OsFileSystem
@@ -58,6 +58,11 @@ class DataDirectory:
             log.flush()
             log.close()
         self.logs.clear()
+
+
+def say_cleaned(path: Path, offset: int, topic: str = "t", partition: int = 0) -> None:
+    """Note in a data directory that the cleaner has worked up to ``offset``."""
+    write_offset_checkpoint(OsFileSystem(), str(path / CLEANER_OFFSET_FILE), {TopicPartition(topic, partition): offset})
 
 
 def write(log: UnifiedLog, records: Iterable[Record], **options: Any) -> int:

@@ -17,8 +17,11 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from cleaner.cleaner import Cleaner, CleanerOptions
+from cleaner.checkpoint import CleanerCheckpoint
+from cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
 from cleaner.engine import ReferenceEngine
+from cleaner.log_to_clean import LogToClean
+from log.file_system import OsFileSystem
 from log.unified_log import UnifiedLog
 from pipeline.columns import Columns
 from pipeline.decode import Isolation, ReadOptions, read_slice
@@ -99,6 +102,15 @@ def write_round(log: UnifiedLog, writer: LogWriter, number: int, written: dict[i
         writer.append([(b"key %d" % (index % KEYS), value)])
 
 
+def clean(cleaner: Cleaner, cleanable: LogToClean) -> int:
+    """A round that saves how far it is as the broker's threads do; returns where the next one begins."""
+    checkpoint = CleanerCheckpoint(OsFileSystem())
+    hooks = RoundHooks(progress=lambda offset: checkpoint.save(cleanable.log, offset))
+    stats = cleaner.clean(cleanable, NOW_MS, hooks)
+    checkpoint.save(cleanable.log, stats.end_offset)
+    return cleanable.first_uncleanable_offset
+
+
 def test_appends_and_rolls(tmp_path: Path) -> None:
     log = open_log(tmp_path, compacted(segment_bytes=SEGMENT_BYTES))
     writer, written = LogWriter(log), dict[int, bytes]()
@@ -155,8 +167,7 @@ def test_cleaning(tmp_path: Path) -> None:
         cleanable = whole(log, first_dirty)
         for query in queries:
             query.rounds += 1
-        cleaner.clean(cleanable, NOW_MS)
-        first_dirty = cleanable.first_uncleanable_offset
+        first_dirty = clean(cleaner, cleanable)
         log.environment.deletions.run()
     for query in queries:
         query.finish()
@@ -187,8 +198,7 @@ def test_cleaning_of_aborted_transactions(tmp_path: Path) -> None:
         writer.roll()
         cleanable = whole(log, first_dirty)
         query.rounds += 1
-        cleaner.clean(cleanable, NOW_MS)
-        first_dirty = cleanable.first_uncleanable_offset
+        first_dirty = clean(cleaner, cleanable)
         log.environment.deletions.run()
     query.finish()
     assert not query.errors

@@ -28,7 +28,7 @@ from pipeline.segment_files import OpenSegment
 from pipeline.selection import PartitionDirectory
 from protocol.message_set import MessageSetOptions, build_message_set
 from protocol.record_batch import BatchOptions, Record, build_batch
-from tests.support.pipelines import TOPIC_ID, DataDirectory, end_transaction, fill, write
+from tests.support.pipelines import TOPIC_ID, DataDirectory, end_transaction, fill, say_cleaned, write
 from tests.support.requirements import missing
 
 pytest.importorskip("pyarrow")
@@ -292,6 +292,7 @@ class TestBesideALiveBroker:
         inode = os.stat(pieces[0].path).st_ino
         Path(pieces[0].path).write_bytes(left)
         assert os.stat(pieces[0].path).st_ino == inode
+        say_cleaned(data.path, first)
         assert rows_of(pieces) == [row(record) for record in written if record.offset >= first]
 
     def test_a_topic_made_anew_is_told(self, data: DataDirectory) -> None:

@@ -22,7 +22,7 @@ if KERNELS is None:
     missing("numba", "pip install 'tidelog[kernels]'")
 BOTH = [columns_reference, KERNELS]
 ROOM = 64
-EVERYTHING = (0, 1 << 62, -(1 << 63), (1 << 63) - 1, 0)
+EVERYTHING = (0, 1 << 62, -(1 << 63), (1 << 63) - 1, 0, 1 << 62)
 
 
 def padded(data: bytes) -> Any:
@@ -112,6 +112,7 @@ def test_kernels_equal_the_plain_version(data: bytes, draw: st.DataObject) -> No
     limits = (
         draw.draw(offsets), draw.draw(offsets | st.just(1 << 62)), draw.draw(st.sampled_from([-(1 << 63), 0, 1 << 40])),
         draw.draw(st.sampled_from([(1 << 63) - 1, 1 << 47])), int(draw.draw(st.booleans())),
+        draw.draw(offsets | st.just(0) | st.just(1 << 62)),
     )  # fmt: skip
     key = draw.draw(st.binary(max_size=2))
     aborted = ((5, first, first + 9), (5, first + 20, first + 2000))
@@ -148,10 +149,10 @@ class TestStops:
         assert [row[0] for row in Run(decoder, BATCH, (11, 13, *EVERYTHING[2:])).records()] == [12]
 
     def test_rows_outside_of_the_times_are_left_out(self, decoder: ModuleType) -> None:
-        assert [row[0] for row in Run(decoder, BATCH, (0, 99, 6, 6, 0)).records()] == [13]
+        assert [row[0] for row in Run(decoder, BATCH, (0, 99, 6, 6, 0, 99)).records()] == [13]
 
     def test_one_key(self, decoder: ModuleType) -> None:
-        limits = (*EVERYTHING[:4], 1)
+        limits = (*EVERYTHING[:4], 1, 1 << 62)
         assert [row[0] for row in Run(decoder, BATCH, limits, key=b"a").records()] == [10, 13]
 
     def test_a_batch_above_the_end_ends_it(self, decoder: ModuleType) -> None:
