@@ -3,6 +3,7 @@
     source        one partition into Spark's noop sink: format("kafka") on Apache Kafka and on Tidelog, with default
                   options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB
     sink          two tasks into two partitions: format("kafka"), at least once, and format("tidelog"), exactly once
+    sink-parts    the same without Spark: staging, publishing, and what adopting the staged batches would cost at least
     export        Spark's Kafka source to Parquet, and the export job, both with zstd
     audit         GB/s of the audit job, per second and per processor second; ten times the records, so that a job's
                   start (0.3 s of processor time in JVM and driver) does not hide the work
@@ -30,6 +31,7 @@ from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import BUILD, KAFKA_4
 from benchmarks.rivals.spark import SessionPlan, connector_jars, start_session
 from benchmarks.rivals.tidelog_broker import TidelogProcess
+from benchmarks.spark_sink import parts
 from benchmarks.spark_work import (
     GB,
     ROADS,
@@ -53,7 +55,7 @@ ROWS_OF_1_KB = 6
 LIST_OFFSETS = 20_000
 AUDITED = 10
 """So many times the records are audited."""
-SECTIONS = ("source", "sink", "export", "audit", "point", "list-offsets")
+SECTIONS = ("source", "sink", "sink-parts", "export", "audit", "point", "list-offsets")
 SIDE_BY_SIDE = frozenset({"source", "export", "list-offsets"})
 """What is measured on both brokers, over topics that both hold."""
 
@@ -121,6 +123,20 @@ def sink_table(bench: Bench, rows: int, rounds: int) -> str:
             cells = [f"{speed:.2f}", f"{speed * value_bytes:,.0f}", f"{figures.spark_cpu_s:.2f}"]
             cells += [f"{figures.broker_cpu_s:.2f}", f"{found[0].seconds / figures.seconds:.1f}x"]
             lines.append(f"| {size} | {sink.title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def sink_parts_table(bench: Bench, rows: int, rounds: int) -> str:
+    """Where the time of a write goes, each part's best round."""
+    lines = ["| values | part | s | CPU s/GB | broker CPU s/GB |", "|---|---|---:|---:|---:|"]
+    for size, value_bytes in SIZES.items():
+        count = rows_of(size, rows)
+        gigabytes = count * value_bytes / GB
+        found = [parts(bench.tidelog, bench.work, count, value_bytes) for _ in range(rounds + 1)]
+        for tries in zip(*found, strict=True):
+            best = min(tries, key=lambda part: part.seconds)
+            cells = [f"{best.seconds:.2f}", f"{best.cpu_s / gigabytes:.2f}", f"{best.broker_cpu_s / gigabytes:.2f}"]
+            lines.append(f"| {size} | {best.name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -202,6 +218,7 @@ def measure(bench: Bench, arguments: argparse.Namespace) -> str:
     works: dict[str, Callable[[], str]] = {
         "source": lambda: source_table(bench, rows, rounds),
         "sink": lambda: sink_table(bench, rows, rounds),
+        "sink-parts": lambda: sink_parts_table(bench, rows, rounds),
         "export": lambda: export_table(bench, rows, rounds),
         "audit": lambda: audit_table(bench, rows, rounds),
         "point": lambda: point_table(bench, arguments.point_gb),
