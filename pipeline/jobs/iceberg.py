@@ -13,11 +13,13 @@ Only tables on a local or mounted file system (``file:``): staging needs names a
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,10 +67,34 @@ class IcebergTarget:
 def export_to_iceberg(
     spark: SparkSession | None, request: ExportRequest, target: IcebergTarget, progress: Progress | None = None
 ) -> ExportResult:
-    """Export what is new into an Iceberg table (``request.table`` is not used). Raises what ``export`` raises."""
+    """Export what is new into an Iceberg table (``request.table`` is not used). Raises what ``export`` raises, and
+    JobError for what the catalog says."""
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing("pyiceberg", ICEBERG_INSTALL)
-    catalog = _catalog(target)
+    with contextlib.closing(_catalog(target)) as catalog, _catalog_trouble(target):
+        return _export(spark, request, target, catalog, progress or Progress("export", quiet=True))
+
+
+@contextlib.contextmanager
+def _catalog_trouble(target: IcebergTarget) -> Iterator[None]:
+    """A catalog's errors as JobErrors of one line."""
+    from pyiceberg import exceptions
+
+    kinds = [kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    if importlib.util.find_spec("sqlalchemy") is not None:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        kinds.append(SQLAlchemyError)
+    try:
+        yield
+    except tuple(kinds) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise JobError(f"Iceberg table {target.name} in {target.catalog_uri}: {reason}") from error
+
+
+def _export(
+    spark: SparkSession | None, request: ExportRequest, target: IcebergTarget, catalog: Catalog, progress: Progress
+) -> ExportResult:
     columns = Columns.all(headers=request.headers)
     table = _table(catalog, target.name, columns.arrow_schema())
     before, area = state_of(table), _staging_area(table)
@@ -79,7 +105,7 @@ def export_to_iceberg(
         return looked.unchanged(before)
     staged = area.begin_run(uuid.uuid4().hex)
     try:
-        _write(spark, request, plans, staged, progress or Progress("export", quiet=True))
+        _write(spark, request, plans, staged, progress)
         after = next_version(before, plans, staged.run)
         _add_dead_letters(catalog, target.name, area, staged, plans)
         _commit(table, before, after, area, staged)
@@ -152,8 +178,8 @@ def _table(catalog: Catalog, name: str, schema: Any) -> Table:
         table = catalog.load_table(name)
     except NoSuchTableError:
         catalog.create_namespace_if_not_exists(namespace)
-        try:
-            table = catalog.create_table(name, schema, properties={**NO_RETRIES, **BOUNDS})
+        try:  # another export may make it at the same time
+            table = catalog.create_table_if_not_exists(name, schema, properties={**NO_RETRIES, **BOUNDS})
         except (ValueError, NoSuchNamespaceError) as error:
             raise BadRequestError(f"Iceberg table {name} cannot be made: {error} (give a warehouse)") from error
     if not table.location().startswith(("file:", "/")):

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError, ServerError
+from sqlalchemy.exc import OperationalError
 
 from pipeline.errors import TopicRecreatedError
 from pipeline.jobs import iceberg as iceberg_job
-from pipeline.jobs.errors import BadRequestError, ConflictError, MissingPackageError
+from pipeline.jobs.errors import BadRequestError, ConflictError, JobError, MissingPackageError
 from pipeline.jobs.export import ExportRequest, ExportResult
 from pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg, state_of
 from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
@@ -110,6 +113,37 @@ def test_a_commit_that_comes_between_look_and_commit_is_a_conflict_too(
         run(data, target)
     run(data, target)
     assert offsets(target) == list(range(1, 25))
+
+
+def test_a_table_that_another_run_makes_meanwhile_is_taken(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 4)
+    real = SqlCatalog.load_table
+
+    def too_early(*arguments: Any) -> Any:
+        monkeypatch.setattr(SqlCatalog, "load_table", real)
+        run(data, target)
+        raise NoSuchTableError
+
+    monkeypatch.setattr(SqlCatalog, "load_table", too_early)
+    assert run(data, target).committed is False
+    assert offsets(target) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    "error", [ServerError("busy\nwith details"), OperationalError("busy", None, Exception("busy"))]
+)
+def test_what_a_catalog_says_is_one_line(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise error
+
+    fill(data.log("orders"), 1)
+    monkeypatch.setattr(iceberg_job, "_commit", refuse)
+    with pytest.raises(JobError, match=r"^Iceberg table lake\.events in sqlite:.*: .*busy[^\n]*$"):
+        run(data, target)
 
 
 @pytest.mark.parametrize("step", ["_add_dead_letters", "_commit"])
