@@ -5,10 +5,12 @@
                                       -> indices            entries against batches
                                       -> records hashed     per ten minutes; committed data only
 
-What is missing between two batches is *compacted* when it lies below the offset the cleaner has worked up to, else
-*lost*: nothing else takes records out of the middle of a log. What is missing inside a batch is compacted, because
-nothing but a cleaner writes such batches. Aborted records and control batches are there, but no reader that asks for
-committed records gets them: they are counted, not hashed, and neither are records of transactions still open.
+What is missing between two batches is *compacted* or *lost* by the rules of ``pipeline.holes``: in a file that the
+cleaner has been in, and in front of a batch that only a cleaner can have written, it is compacted; nothing else takes
+records out of the middle of a log. What is missing inside a batch is compacted for the same reason.
+
+Aborted records and control batches are there, but no reader that asks for committed records gets them: they are
+counted, not hashed, and neither are records of transactions still open.
 
 Damage is a finding, and the walk goes on: behind a batch with a wrong checksum with the next one, behind bytes that
 are no batch at the next place the offset index names; what lies between is counted as unreadable.
@@ -34,7 +36,7 @@ from pipeline.audit_reference import IntegerArray
 from pipeline.segment_files import OpenSegment, SegmentFile
 from protocol.compression import decompress
 from protocol.errors import KafkaError
-from protocol.record_batch import DEFAULT_MAX_DECOMPRESSED_BYTES, MAGIC_V2, iter_batches
+from protocol.record_batch import DEFAULT_MAX_DECOMPRESSED_BYTES, DELETE_HORIZON_MASK, MAGIC_V2, iter_batches
 
 #: 2 MB stay in a core's cache from the read to the checksums.
 CHUNK_BYTES = 2 * 1024 * 1024
@@ -48,8 +50,9 @@ _COMPRESSED, _LOG_APPEND = 0x07, 0x08
 class SegmentPlan:
     """One segment to audit; ``inode`` is its file's, 0 when unknown; ``changed_ns`` as in ``plan_rows.SegmentSlice``.
 
-    ``clean_below``: the cleaner has worked up to here. ``stable_below``: the last stable offset; records from here on
-    are of open transactions or behind them. ``aborted``: (producer id, first, last offset) of aborted transactions.
+    ``clean_below``: the cleaner has worked up to here, and takes files as a whole. ``stable_below``: the last stable
+    offset; records from here on are of open transactions or behind them.
+    ``aborted``: (producer id, first, last offset) of aborted transactions.
     With ``records`` false nothing is hashed.
     """
 
@@ -97,7 +100,10 @@ class Gap:
 
 @dataclass(slots=True)
 class SegmentAudit:
-    """What an audit found in one segment. Counts; the lists are cut at MOST_FINDINGS and MOST_GAPS, counts are not."""
+    """What an audit found in one segment. Counts; the lists are cut at MOST_FINDINGS and MOST_GAPS, counts are not.
+
+    ``marked_below``: behind the last batch that only a cleaner can have written; 0 without one.
+    """
 
     topic: str
     partition: int
@@ -119,6 +125,7 @@ class SegmentAudit:
     first_offset: int = -1
     next_offset: int = -1
     largest_timestamp: int = -1
+    marked_below: int = 0
     gap_count: int = 0
     finding_count: int = 0
     gaps: list[Gap] = field(default_factory=list)
@@ -146,6 +153,12 @@ class SegmentAudit:
         if len(self.gaps) < MOST_GAPS:
             self.gaps.append(gap)
 
+    def explain_gaps(self) -> None:
+        """All gaps so far are the cleaner's: it was seen to have come further."""
+        self.compacted_offsets += self.lost_offsets
+        self.lost_offsets = 0
+        self.gaps = [Gap(gap.start, gap.end, "compacted") for gap in self.gaps]
+
 
 def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> SegmentAudit | None:
     """Audit one segment; None when its file is gone or another one now. Raises PipelineError when it cannot be read."""
@@ -172,6 +185,8 @@ class _SegmentWalk:
         self._table = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
         self._room = HashRoom()
         self._aborted = np.array(plan.aborted, np.int64).reshape(-1, 3)
+        # A cleaner takes files as a whole: one that it has begun with has no lost gaps.
+        self._clean_below = 2**63 - 1 if plan.segment.base_offset < plan.clean_below else 0
         self._expected = base = plan.segment.base_offset  # what a segment is named by is its first offset
         self.audit = SegmentAudit(plan.topic, plan.partition, base, plan.segment.path, next_offset=base)
 
@@ -233,16 +248,26 @@ class _SegmentWalk:
         audit, base, last = self.audit, rows[:, at.BASE_OFFSET], rows[:, at.LAST_OFFSET]
         if audit.first_offset < 0:
             audit.first_offset = int(base[0])
+        self._follow_marks(rows)
         expected = np.concatenate(([self._expected], last[:-1] + 1))
         for row in np.flatnonzero(base != expected).tolist():
             wanted, found = int(expected[row]), int(base[row])
             if found > wanted:
-                audit.add_gap(Gap(wanted, found, "compacted" if found <= self._plan.clean_below else "lost"))
+                audit.add_gap(Gap(wanted, found, "compacted" if found <= self._clean_below else "lost"))
             else:
                 audit.find("order", int(positions[row]), found, f"offset {found} after {wanted - 1}")
         self._expected = audit.next_offset = int(last[-1]) + 1
         inside = (last - base + 1 - rows[:, at.RECORD_COUNT])[rows[:, at.IS_VALID] == 1]
         audit.compacted_offsets += int(inside.sum())
+
+    def _follow_marks(self, rows: IntegerArray) -> None:
+        """Batches that lack records or have a delete horizon show that a cleaner came so far."""
+        lacks = rows[:, at.RECORD_COUNT] <= rows[:, at.LAST_OFFSET] - rows[:, at.BASE_OFFSET]
+        marked = (lacks | (rows[:, at.ATTRIBUTES] & DELETE_HORIZON_MASK != 0)) & (rows[:, at.IS_VALID] == 1)
+        if marked.any():
+            self.audit.marked_below = int(rows[marked, at.LAST_OFFSET].max()) + 1
+            self._clean_below = 2**63 - 1
+            self.audit.explain_gaps()
 
     # ---- producers
 

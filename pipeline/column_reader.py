@@ -7,8 +7,8 @@
 What comes out are :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
 (``log.records.columns_reference`` names the columns). Both are used again for the next block.
 
-Nothing is dropped silently: a batch that is cut, damaged, or goes back behind the one before is a CorruptBatchError, and
-every offset of the slice must be in a batch, unless ``pipeline.holes`` says that a cleaner took it out.
+Nothing is dropped silently: a batch that is cut, damaged, or goes back behind the one before is a CorruptBatchError,
+and every offset of the slice must be in a batch, unless ``pipeline.holes`` says that a cleaner took it out.
 """
 
 from __future__ import annotations

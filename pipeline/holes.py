@@ -4,8 +4,9 @@ Every offset of a log that was never compacted is in a batch: of data, aborted o
 two batches do not follow each other, a cleaner has been there, or something is missing. Told apart, in this order::
 
     hole ends at or below the log's entry in cleaner-offset-checkpoint    compacted
-    hole within a file in whose middle that entry lies                    compacted (a cleaner takes files as a whole)
-    a batch behind the hole lacks records, or has a delete horizon        compacted: only a cleaner leaves such, and it
+    hole within a file that begins below that entry                       compacted: a cleaner takes files as a whole
+    a batch behind the hole or in its file lacks records,
+    or has a delete horizon                                               compacted: only a cleaner leaves such, and it
                                                                           works from the log's beginning
     anything else                                                         lost
 
@@ -58,8 +59,12 @@ class Hole(NamedTuple):
     before: SegmentFile
     behind: SegmentFile
 
+    @property
+    def is_in_file(self) -> bool:
+        return self.before == self.behind
+
     def __str__(self) -> str:
-        if self.before == self.behind:
+        if self.is_in_file:
             return f"in {self.before.path}"
         return f"between {self.before.path} and {self.behind.path}"
 
@@ -98,9 +103,11 @@ class Holes:
     def _is_compacted(self, hole: Hole) -> bool:
         if hole.end <= self.cleaned_below or self._checkpoint_explains(hole):
             return True
-        marked = marked_below(self._directory, hole.end, self._count)
-        self.cleaned_below = max(self.cleaned_below, marked)
-        return marked >= hole.end or self._checkpoint_comes(hole)
+        marked = marked_below(self._directory, hole.before.base_offset if hole.is_in_file else hole.end, self._count)
+        if marked:
+            self.cleaned_below = max(self.cleaned_below, marked, hole.end)
+            return True
+        return self._checkpoint_comes(hole)
 
     def _checkpoint_explains(self, hole: Hole) -> bool:
         try:
@@ -108,7 +115,7 @@ class Holes:
         except CheckpointCorruptError:
             return False
         self.cleaned_below = max(self.cleaned_below, below)
-        return hole.end <= below or (hole.before == hole.behind and hole.before.base_offset < below)
+        return hole.end <= below or (hole.is_in_file and hole.before.base_offset < below)
 
     def _checkpoint_comes(self, hole: Hole) -> bool:
         """Whether the checkpoint explains the hole in a moment, where a file was swapped just now."""

@@ -12,13 +12,12 @@ way, which is no finding. Read twice, equal logs give equal reports.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
+from log.checkpoints import CheckpointCorruptError
 from log.topic_partition import TopicPartition
 from pipeline import audit_buckets
 from pipeline.aborted import aborted_transactions
@@ -28,6 +27,7 @@ from pipeline.audit_segment import Finding, Gap, SegmentAudit, SegmentPlan, audi
 from pipeline.audit_table import Comparison, compare
 from pipeline.errors import CorruptBatchError, PipelineError
 from pipeline.export_manifest import Manifest, id_text
+from pipeline.holes import checkpointed_below
 from pipeline.jobs.audit_compare import AuditedTable, compare_plans, open_table
 from pipeline.jobs.errors import JobError
 from pipeline.jobs.progress import Progress
@@ -35,7 +35,7 @@ from pipeline.jobs.runner import Task, run_tasks
 from pipeline.jobs.source import LogSource
 from pipeline.log_watch import Partition
 from pipeline.segment_files import OpenSegment, list_segments
-from pipeline.storage import files_at
+from pipeline.selection import PartitionDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -213,9 +213,8 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
 
 def _clean_below(directory: str, partition: TopicPartition) -> int:
     """The offset the cleaner has worked up to; 0 when it has not been there."""
-    path = os.path.join(os.path.dirname(directory), CLEANER_OFFSET_FILE)
     try:
-        return read_offset_checkpoint(files_at(path), path).get(partition, 0)
+        return checkpointed_below(partition, directory)
     except CheckpointCorruptError:
         return 0
 
@@ -240,7 +239,7 @@ def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> Partition
     _, damage = _aborted(directory.path)
     if damage is not None:
         found.findings.append(Finding("index", directory.path, -1, -1, damage))
-    clean_below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
+    clean_below = _explain_gaps(mine, directory)
     expected = -1
     producers: dict[int, ProducerSpan] = {}
     for segment in mine:
@@ -254,6 +253,17 @@ def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> Partition
         found.duplicates_between += _join_producers(producers, segment, found)
         audit_buckets.merge(found.buckets, segment.buckets)
     return found
+
+
+def _explain_gaps(segments: list[SegmentAudit], directory: PartitionDirectory) -> int:
+    """How far a cleaner has been, by its checkpoint, which may be newer than the plan's, and by the marks it left. In
+    the segments that it has been in nothing is lost."""
+    below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
+    below = max([below, *(segment.marked_below for segment in segments)])
+    for segment in segments:
+        if segment.base_offset < below:
+            segment.explain_gaps()
+    return below
 
 
 def _join_producers(producers: dict[int, ProducerSpan], segment: SegmentAudit, found: PartitionAudit) -> int:
