@@ -26,6 +26,7 @@ from log.records.scan_group import RECOVERY
 
 @pytest.fixture(autouse=True)
 def no_cache_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    importlib.import_module("log.records.kernel_cache")  # has found its directory now, and stays with it
     monkeypatch.setenv("NUMBA_CACHE_DIR", "kept")
 
 
