@@ -42,6 +42,9 @@ DRAIN_MS = 3_000
 """How long clients may take to receive the answers in flight when the broker stops."""
 FLUSH_MS = 1_000
 """Rolled segments are synced this soon, whatever the scheduler's interval: recovery begins behind them."""
+DELETIONS_MS = 1_000
+"""Files go at most this much later than ``file.delete.delay.ms`` says. With the rounds of retention, five minutes
+apart, they kept their room on the disk and a descriptor each."""
 _NEVER_MS = 2**31
 START_DELAY_S = 1.0
 """Between the opening of the listeners and the cleaner's first look."""
@@ -216,6 +219,7 @@ class Server:
                 config.get_int("log.retention.check.interval.ms"),
                 lambda: logs.run_retention(self.time.milliseconds()),
             ),
+            Job("deletions", DELETIONS_MS, logs.environment.deletions.run),
             Job("flush", min(config.get_int("log.flush.scheduler.interval.ms"), FLUSH_MS), logs.flush_dirty_logs),
             Job(
                 "recovery-point-checkpoint",

@@ -1,4 +1,5 @@
-"""F12: when descriptors run out, accepting pauses and resumes, without a spin, and segments can still be opened."""
+"""F12: when descriptors run out, accepting pauses and resumes, without a spin, and segments can still be opened; those
+of deleted topics come back."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ import os
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support import raw_client
+from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
 
 DESCRIPTORS = 256
@@ -56,6 +59,30 @@ def test_accepting_pauses_and_resumes_and_segments_still_open(broker: TidelogPro
     finally:
         for connection in connections:
             connection.close()
+
+
+def files_of_deleted(broker: TidelogProcess) -> int:
+    """Descriptors and directories of deleted partitions."""
+    held = 0
+    for link in Path(f"/proc/{broker.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed just now
+            held += "-delete" in os.readlink(link)
+    return held + len(list(broker.data_directory.glob("*-delete")))
+
+
+def test_deleted_topics_give_descriptors_and_room_back(tmp_path: Path) -> None:
+    overrides = {"log.segment.delete.delay.ms": "0"}
+    with TidelogProcess(tmp_path, overrides) as broker, raw_client.connect(broker.port) as connection:
+        admin = Admin(broker.bootstrap)
+        for number in range(5):
+            admin.create(f"t{number}")
+            connection.sendall(raw_client.produce(f"t{number}", b"value"))
+            assert raw_client.receive_produced(connection)[1] == 0
+            admin.delete(f"t{number}")
+        deadline = time.monotonic() + 60
+        while files_of_deleted(broker):
+            assert time.monotonic() < deadline, "they wait for the next round of retention"
+            time.sleep(0.1)
 
 
 def is_served(broker: TidelogProcess) -> bool:
