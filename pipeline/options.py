@@ -230,7 +230,7 @@ def _given_place(path: str) -> str:
     """A path, or that of an address such as ``file:/data``, as which Spark keeps the place of a table. The address of
     an object store is looked at here and stays as it is."""
     found = place_of(path)
-    return path if is_remote(found) else found
+    return path if is_remote(found) or not path.startswith("file:") else found
 
 
 def _choice(given: Mapping[str, str]) -> TopicChoice:

@@ -35,7 +35,7 @@ LISTING_S = 1.0
 MAX_LISTINGS = 10_000
 _SEPARATOR = "://"
 _SECRET = re.compile(r"(?i)(key|secret|token|password)[^=&]*=")
-_AWS_ERROR = re.compile(r"AWS Error (\w+) during (\w+) operation(?: \([^)]*\))?: (.*)", re.DOTALL)
+_AWS_ERROR = re.compile(r"AWS Error (\w+)(?: \([^)]*\))? during (\w+) operation: (.*)", re.DOTALL)
 
 
 class RemoteInfo(NamedTuple):
@@ -116,7 +116,7 @@ def reason(error: BaseException) -> str:
     hint = ""
     if name in ("ACCESS_DENIED", "SIGNATURE_DOES_NOT_MATCH", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID"):
         hint = "; expected credentials that may list and read it (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, a role)"
-    told = text.partition(" (Request ID")[0].splitlines()[0].rstrip(". ")
+    told = text.partition(" (Request ID")[0].partition("\n")[0].rstrip(". ") or "it does not say why"
     return f"{name.lower().replace('_', ' ')} ({operation}): {told}{hint}"
 
 

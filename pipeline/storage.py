@@ -15,10 +15,13 @@ _LOCAL_FILES = OsFileSystem()
 
 
 def place_of(given: str) -> str:
-    """The path of a directory, a ``file:`` address or an object store's. Raises OptionError."""
+    """The path of a directory, a ``file:`` address or an object store's; absolute, because executors work elsewhere.
+
+    Raises OptionError.
+    """
     if given.startswith("file:"):
         return "/" + given.removeprefix("file:").lstrip("/")
-    return remote_path(given) if is_remote(given) else given
+    return remote_path(given) if is_remote(given) else os.path.abspath(given)
 
 
 def mounted(given: str, what: str) -> str:
