@@ -128,7 +128,12 @@ class AuditResult:
 
 
 def audit(spark: SparkSession | None, request: AuditRequest, progress: Progress | None = None) -> AuditResult:
-    """Audit. Raises PipelineError when something cannot be looked at; what is found is in the result."""
+    """Look at every batch of the logs, and with ``request.table`` at every row of an exported table.
+
+    ``spark`` None does the work in this process, a segment after the other. Nothing is written or locked, and a broker
+    may serve meanwhile. What is wrong is in the result, never an exception: see ``AuditResult.is_wrong``, and
+    ``audit_report.write_report`` for pages and pictures. Raises PipelineError when something cannot be looked at.
+    """
     began, created = time.monotonic(), time.time_ns() // 1_000_000
     table = None if request.table is None else open_table(request.table, request.iceberg)
     progress = progress or Progress("audit", quiet=True)

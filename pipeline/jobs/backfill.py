@@ -77,7 +77,12 @@ def find_files(paths: Iterable[str]) -> list[str]:
 def backfill(
     spark: SparkSession | None, request: BackfillRequest, progress: Progress | None = None
 ) -> list[BackfillResult]:
-    """Write the files' rows. Raises BadRequestError before anything is written, PipelineError."""
+    """Write the files' rows into the target topic, each row once per ``request.name`` however often it is run.
+
+    ``spark`` None does the work in this process, a file after the other. A run that was killed goes on behind the last
+    row that it had committed. Readers must ask for ``read_committed``. The results are in the order of the files.
+    Raises BadRequestError before anything is written, PipelineError.
+    """
     check_names(request.target, request.name)
     paths = find_files(request.files)
     for path in paths:

@@ -76,7 +76,12 @@ class CompactResult:
 def compact(
     spark: SparkSession | None, request: CompactRequest, progress: Progress | None = None
 ) -> list[CompactResult]:
-    """Compact the logs. Raises BadRequestError, JobError when a broker runs on them, KafkaError, ConfigError."""
+    """Do one round of the broker's cleaner over the closed segments of each compacted log, many logs side by side.
+
+    ``spark`` None does the work in this process. The broker must be stopped, and cannot start meanwhile. A run that was
+    killed is begun again; one that has nothing to do changes nothing. The results are in the order of the logs. Raises
+    BadRequestError, JobError when a broker runs on the logs, KafkaError, ConfigError.
+    """
     now_ms = request.now_ms if request.now_ms is not None else time.time_ns() // 1_000_000
     file_system = OsFileSystem()
     with OfflineLogs(request.source.directories(), request.configuration) as logs:

@@ -135,7 +135,12 @@ class PartitionPlan:
 
 
 def export(spark: SparkSession | None, request: ExportRequest, progress: Progress | None = None) -> ExportResult:
-    """Export what is new. Raises ConflictError, TopicRecreatedError, DataLossError, other PipelineErrors."""
+    """Bring a table of Parquet files up to date: every committed record that it does not have yet, each once.
+
+    ``spark`` None does the work in this process, a file after the other. A run that is killed at any point, or loses
+    against another one (ConflictError), leaves the table as it was. ``ExportResult.incomplete`` says whether a day is
+    complete. Raises ConflictError, TopicRecreatedError, DataLossError, other PipelineErrors.
+    """
     table = ExportTable(request.table)
     before = table.open()
     looked = Look.at(request.source)

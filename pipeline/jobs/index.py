@@ -66,7 +66,12 @@ class IndexResult:
 
 
 def index(spark: SparkSession | None, request: IndexRequest, progress: Progress | None = None) -> list[IndexResult]:
-    """Index the logs. Raises JobError when a broker runs on them, KafkaError, ConfigError, PipelineError."""
+    """Bring key, tag, offset and time indices of the logs up to date, byte for byte as the broker would.
+
+    ``spark`` None does the work in this process, a log after the other. The broker must be stopped, and cannot start
+    meanwhile. The results are in the order of the logs. Raises JobError when a broker runs on them, KafkaError,
+    ConfigError, PipelineError.
+    """
     with OfflineLogs(request.source.directories(), request.configuration) as logs:
         tasks = [Task(plan.name, plan.size, IndexWork(plan, request.rebuild)) for plan in logs.plans()]
         return run_tasks(spark, tasks, index_log, progress or Progress("index", quiet=True))

@@ -109,7 +109,13 @@ def moment(text: str, option: str) -> int:
 
 
 def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progress | None = None) -> list[ReplayResult]:
-    """Replay the range. Raises BadRequestError, PipelineError."""
+    """Write the committed records of a range into the target topic again, each once per ``request.name``.
+
+    ``spark`` None does the work in this process, a partition after the other. Records keep order, key, value, headers
+    and time, and get the header ``replayed-from``. A run that was killed goes on behind the last record that it had
+    committed. Readers must ask for ``read_committed``. The results are in the order of the partitions. Raises
+    BadRequestError before anything is written, PipelineError.
+    """
     check_names(request.target, request.name)
     ranges = batch_request(request.source).ranges
     slots = 1 if spark is None else min(len(ranges), spark.sparkContext.defaultParallelism)
