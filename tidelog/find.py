@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+from log.find.times import parse_time
 from tidelog.client import DEFAULT_BOOTSTRAP, ClientError
 
 PAGE_RECORDS = 1000
@@ -50,7 +52,8 @@ class Tidelog:
     ) -> Iterator[FoundRecord]:  # fmt: skip
         """The records that match, newest first, lazily.
 
-        ``begin`` and ``end`` are included: ms, ISO 8601, ``09:00`` of today, ``15m`` ago. ``max_records`` None is all.
+        ``begin`` and ``end`` are included: ms, ISO 8601, ``09:00`` of today, ``15m`` ago, by the clock and in the zone
+        of the caller's machine. ``max_records`` None is all.
         With ``wait`` nothing is missed that was acknowledged before the call. ``isolation`` is as a consumer's
         ``isolation.level``. Raises ClientError (no broker, no such topic, no such index), OSError.
         """
@@ -61,7 +64,7 @@ class Tidelog:
                 parameters[f"{name}64"] = base64.b64encode(raw).decode()
         for name, moment in (("from", begin), ("to", end)):
             if moment is not None:
-                parameters[name] = str(moment)
+                parameters[name] = str(in_ms(moment))
         return self._pages(topic, parameters, max_records)
 
     def _pages(self, topic: str, parameters: dict[str, str], max_records: int | None) -> Iterator[FoundRecord]:
@@ -97,6 +100,16 @@ class Tidelog:
         if response.status != 200:
             raise ClientError(answer.get("error", f"the admin interface answered {response.status}"))
         return answer
+
+
+def in_ms(moment: str | int) -> int:
+    """A time as people write it, here and now, in ms: the broker may be in another zone. Raises ClientError."""
+    if isinstance(moment, int):
+        return moment
+    try:
+        return parse_time(moment, round(time.time() * 1000))
+    except ValueError as error:
+        raise ClientError(str(error)) from None
 
 
 def decode_record(topic: str, entry: dict[str, Any]) -> FoundRecord:

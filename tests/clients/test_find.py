@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,22 @@ def test_the_command_prints_what_it_finds(broker: Broker) -> None:
         [*words, "--bootstrap", broker.bootstrap], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert len([json.loads(line) for line in done.stdout.splitlines()]) == len(of_key(7))
+
+
+@pytest.mark.parametrize(("zone", "hours"), [("EAST-14", 14), ("WEST11", -11)])
+def test_times_without_a_zone_are_those_of_who_asks(broker: Broker, zone: str, hours: int) -> None:
+    """One of the two at least is another zone than the broker's, on every machine that runs this."""
+    now = datetime.now(timezone(timedelta(hours=hours)))
+    for shift, count in ((timedelta(hours=-1), len(of_key(7))), (timedelta(hours=1), 0)):
+        moment = (now + shift).replace(tzinfo=None).isoformat(timespec="seconds")
+        words = ["find", "orders", "--key", "7", "--all", "--from", moment, "--bootstrap", broker.bootstrap]
+        printed = subprocess.run(
+            [sys.executable, "-m", "tidelog.cli", *words],
+            capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "TZ": zone},
+        ).stdout  # fmt: skip
+        assert len(printed.splitlines()) == count
+    with pytest.raises(ClientError, match="'yesterday' is no time"):
+        Tidelog(broker.bootstrap).find("orders", key="7", begin="yesterday")
 
 
 def get(broker: Broker, topic: str, **parameters: Any) -> tuple[int, dict[str, Any]]:

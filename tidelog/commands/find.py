@@ -6,6 +6,7 @@ import argparse
 import base64
 import json
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from tidelog.client import DEFAULT_BOOTSTRAP, ClientError
@@ -45,7 +46,22 @@ def positive(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = Tidelog(arguments.bootstrap).find(
+    count = 0
+    try:
+        for record in ask(arguments):
+            print(json_line(record) if arguments.json else text_line(record))
+            count += 1
+    except (ClientError, OSError) as error:
+        print(f"tidelog find: {error}", file=sys.stderr)
+        return 1
+    if not arguments.json and not count:
+        print("nothing found", file=sys.stderr)
+    return 0
+
+
+def ask(arguments: argparse.Namespace) -> Iterator[FoundRecord]:
+    """The records that the words ask for. Raises ClientError."""
+    return Tidelog(arguments.bootstrap).find(
         arguments.topic,
         key=arguments.key,
         tag=arguments.tag,
@@ -55,17 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
         wait=not arguments.no_wait,
         isolation=arguments.isolation,
     )
-    count = 0
-    try:
-        for record in found:
-            print(json_line(record) if arguments.json else text_line(record))
-            count += 1
-    except (ClientError, OSError) as error:
-        print(f"tidelog find: {error}", file=sys.stderr)
-        return 1
-    if not arguments.json and not count:
-        print("nothing found", file=sys.stderr)
-    return 0
 
 
 def text_line(record: FoundRecord) -> str:
