@@ -31,6 +31,8 @@ from protocol.config_def import ConfigDef, ConfigError
 logger = logging.getLogger(__name__)
 
 BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS))
+UNROUTABLE = ("0.0.0.0", "::")
+"""Hosts that mean every interface: to listen on, not to be told."""
 MAX_PORT = 65535
 CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
 FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
@@ -98,11 +100,7 @@ class BrokerConfig:
         self.log_dirs: list[str] = self._log_dirs()
         protocols = self._security_protocols()
         self.listeners: list[Endpoint] = self._served_listeners(protocols)
-        advertised = self._values["advertised.listeners"]
-        self.advertised_listeners: dict[str, Endpoint] = {
-            endpoint.listener_name: endpoint
-            for endpoint in parse_endpoints("advertised.listeners", advertised or "", protocols)
-        }
+        self.advertised_listeners: dict[str, Endpoint] = self._advertised_listeners(protocols)
 
     @classmethod
     def load(
@@ -196,19 +194,32 @@ class BrokerConfig:
         return protocols
 
     def _served_listeners(self, protocols: Mapping[str, str]) -> list[Endpoint]:
-        """The listeners to open: all but a controller's, which a node without a quorum does not need."""
-        controllers = {name.upper() for name in self.get_list("controller.listener.names")}
+        """The listeners to open."""
         text = self.get_str("listeners")
-        protocols = {**protocols, **dict.fromkeys(controllers, SERVED_PROTOCOLS[0])}
-        endpoints = [
-            endpoint
-            for endpoint in parse_endpoints("listeners", text, protocols)
-            if endpoint.listener_name not in controllers
-        ]
+        endpoints = self._without_controllers("listeners", text, protocols)
         if not endpoints:
             raise invalid("listeners", text, "at least one NAME://HOST:PORT that is not the controller's")
         check_listeners(text, endpoints)
         return endpoints
+
+    def _advertised_listeners(self, protocols: Mapping[str, str]) -> dict[str, Endpoint]:
+        """By name; Kafka, too, refuses those that nobody could reach."""
+        names = [endpoint.listener_name for endpoint in self.listeners]
+        text = self._values["advertised.listeners"] or ""
+        endpoints = self._without_controllers("advertised.listeners", text, protocols)
+        for endpoint in endpoints:
+            if endpoint.listener_name not in names:
+                raise invalid("advertised.listeners", str(endpoint), f"names that listeners has: {', '.join(names)}")
+            if endpoint.host in UNROUTABLE:
+                raise invalid("advertised.listeners", str(endpoint), "an address that clients can reach")
+        return {endpoint.listener_name: endpoint for endpoint in endpoints}
+
+    def _without_controllers(self, key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
+        """All endpoints but a controller's, which a node without a quorum does not need."""
+        controllers = {name.upper() for name in self.get_list("controller.listener.names")}
+        protocols = {**protocols, **dict.fromkeys(controllers, SERVED_PROTOCOLS[0])}
+        endpoints = parse_endpoints(key, text, protocols)
+        return [endpoint for endpoint in endpoints if endpoint.listener_name not in controllers]
 
 
 def merged_texts(path: str | None, environment: Mapping[str, str] | None, overrides: Iterable[str]) -> dict[str, str]:

@@ -67,6 +67,25 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
+def test_it_runs_and_stops_where_standard_descriptors_are_closed(tmp_path: Path, closed: str) -> None:
+    """What it opens gets none of their numbers: no log line goes into a segment, and libuv closes what it has."""
+    process = subprocess.Popen(
+        ["bash", "-c", f'exec "$@" {closed}', "-", *TIDELOG, "serve", "--port", "0", "--data-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=clean_environment(),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("tidelog ready on ")
+    opened = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 1, 2)]
+    process.terminate()
+    assert process.wait(TIMEOUT_S) == 0
+    process.stdout.close()
+    assert all(path.startswith(("/dev/", "pipe:")) for path in opened), opened
+
+
 def test_ping_tells_whether_a_broker_answers(broker: tidelog.Broker) -> None:
     answered = run("ping", "--bootstrap", broker.bootstrap)
     assert (answered.returncode, answered.stderr) == (0, "")

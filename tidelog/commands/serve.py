@@ -6,6 +6,9 @@ SIGTERM: one that comes before the broker runs ends the process, a later one sto
 
 Exit codes: 0 stopped as asked; 1 the broker could not start (port taken, directory in use); 2 wrong configuration.
 
+Where standard input, output or errors come closed, /dev/null takes their numbers: else a segment or a socket would, and
+log lines would go into it.
+
 Imports here are few on purpose: the time from exec to the first answer is counted (see docs/configuration.md).
 """
 
@@ -26,6 +29,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG4J_LEVELS = {"all": "debug", "trace": "debug", "warn": "warning", "fatal": "error", "off": "error"}
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+STANDARD_ERROR = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop_before_start)
+    fill_standard_descriptors()
     configure_logging(arguments.log_level)
     from broker.config import BrokerConfig, ServeOptions
     from protocol.config_def import ConfigError
@@ -87,6 +92,14 @@ def environment_level() -> str:
 def stop_before_start(number: int, frame: object) -> None:
     """What a signal does until the event loop listens for it."""
     raise SystemExit(0)
+
+
+def fill_standard_descriptors() -> None:
+    """Open /dev/null until every new descriptor has a number above those of standard input, output and errors."""
+    number = 0
+    while number <= STANDARD_ERROR:
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
 
 
 def configure_logging(level: str) -> None:

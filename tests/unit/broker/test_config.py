@@ -70,12 +70,14 @@ def test_the_controllers_listener_of_a_kafka_configuration_is_not_opened() -> No
         {
             "process.roles": "broker,controller",
             "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": "1@localhost:9093",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         }
     )
     assert [str(endpoint) for endpoint in config.listeners] == ["PLAINTEXT://:9092"]
+    assert list(config.advertised_listeners) == ["PLAINTEXT"]
     assert config.unknown_keys == []
 
 
@@ -90,6 +92,9 @@ def test_the_controllers_listener_of_a_kafka_configuration_is_not_opened() -> No
         ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "once"),
         ("listeners", "", "at least one"),
         ("advertised.listeners", "PLAINTEXT://h", "HOST:PORT"),
+        ("advertised.listeners", "SSL://h:1", "names that listeners has: PLAINTEXT"),
+        ("advertised.listeners", "PLAINTEXT://0.0.0.0:1", "that clients can reach"),
+        ("advertised.listeners", "PLAINTEXT://[::]:1", "that clients can reach"),
         ("listener.security.protocol.map", "PLAINTEXT", "NAME:PROTOCOL"),
         ("num.partitions", "0", "1 or more"),
         ("num.partitions", "many", "1 or more"),

@@ -150,6 +150,12 @@ def test_the_advertised_address_of_the_clients_listener_is_told(tmp_path: Path) 
         assert (node.host, node.port, node.rack) == (host, port, "r1")
 
 
+def test_without_an_advertised_host_the_address_that_was_reached_is_told(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"advertised.listeners": "PLAINTEXT://:443"})
+    (node,) = drive(admin.broker, MetadataRequest(topics=[]), MetadataResponse, 1, context_of(1)).brokers
+    assert (node.host, node.port) == ("10.0.0.5", 443)
+
+
 def test_an_ipv4_address_seen_through_an_ipv6_socket_is_told_plainly(admin: AdminBroker) -> None:
     context = context_of(1)
     context.local_host = "::ffff:10.1.2.3"
