@@ -163,7 +163,7 @@ class LogSegment:
             self._largest = largest = TimestampOffset(max_timestamp, offset_of_max)
         if since > self._index_interval_bytes:
             self._is_index_full = None
-            if _append_entries(self, last_offset, position):
+            if _append_entries(self, last_offset, position, largest):
                 since = 0
         self._bytes_since_entry = since + len(records)
         return position
@@ -179,7 +179,11 @@ class LogSegment:
             is_full = self._is_index_full = self.offset_index.is_full or self.time_index.is_full
         if is_full:
             return True
-        return own_size > 0 and self.time_waited_for_roll(max_timestamp) > config.segment_ms - self.roll_jitter_ms
+        if own_size == 0:
+            return False
+        first = self._rolling_timestamp
+        waited = self.time_waited_for_roll(max_timestamp) if first is None or first < 0 else max_timestamp - first
+        return waited > config.segment_ms - self.roll_jitter_ms
 
     def time_waited_for_roll(self, max_timestamp: int) -> int:
         """Milliseconds from the first batch's timestamp to ``max_timestamp``; from creation when batches carry none."""
@@ -346,7 +350,7 @@ class LogSegment:
             self._file_system.unlink(path, missing_ok=True)
 
 
-def _append_entries(segment: LogSegment, last_offset: int, position: int) -> bool:
+def _append_entries(segment: LogSegment, last_offset: int, position: int, largest: TimestampOffset) -> bool:
     """Make index entries for the batch at ``position``.
 
     A full disk here does not undo the append: the records are in place, and an index with an entry less only makes
@@ -354,7 +358,7 @@ def _append_entries(segment: LogSegment, last_offset: int, position: int) -> boo
     """
     try:
         segment.offset_index.append(last_offset, position)
-        segment.time_index.maybe_append(*segment.largest)
+        segment.time_index.maybe_append(largest.timestamp, largest.offset)
     except LogStorageError as error:
         logger.warning("no index entry for offset %d: %s", last_offset, error)
         return False

@@ -33,8 +33,8 @@ KERNEL_MIN_RECORDS = 2
 LOAD_AFTER_BYTES = 1024 * 1024
 
 
-def _as_it_is(section: Buffer) -> Buffer:
-    return section
+# Makes a named tuple without the Python function in front of it: 0.25 µs of the 2 that a check of 16 records takes.
+_new_tuple = tuple.__new__
 
 
 class RecordEngine:
@@ -46,7 +46,7 @@ class RecordEngine:
         self.load_after_bytes = load_after_bytes
         self._work_bytes = 0
         self._kernels: ModuleType | NativeKernels | None = None
-        self._view: Callable[[Buffer], Any] = _as_it_is
+        self._view: Callable[[Buffer], Any] | None = None
 
     @property
     def has_kernels(self) -> bool:
@@ -79,10 +79,11 @@ class RecordEngine:
         if kernels is None:
             self._count_work(len(section))
             return reference.check_section(section, count)
-        status, low, high, keyless, consecutive = kernels.check_section(self._view(section), count)
+        view = self._view
+        status, low, high, keyless, consecutive = kernels.check_section(view(section) if view else section, count)
         if status:
             return reference.check_section(section, count)
-        return SectionCheck(low, high, keyless, consecutive == 1)
+        return _new_tuple(SectionCheck, (low, high, keyless, consecutive == 1))
 
     def first_at_or_after(
         self, section: Buffer, count: int, timestamp_delta: int, min_offset_delta: int
@@ -91,8 +92,8 @@ class RecordEngine:
         kernels = self._kernels
         if count < KERNEL_MIN_RECORDS or kernels is None:
             return reference.first_at_or_after(section, count, timestamp_delta, min_offset_delta)
-        view = self._view(section)
-        status, offset_delta, found = kernels.first_at_or_after(view, count, timestamp_delta, min_offset_delta)
+        viewed = self._view(section) if self._view else section
+        status, offset_delta, found = kernels.first_at_or_after(viewed, count, timestamp_delta, min_offset_delta)
         if status:
             return reference.first_at_or_after(section, count, timestamp_delta, min_offset_delta)
         return None if offset_delta < 0 else TimestampPosition(offset_delta, found)

@@ -25,6 +25,7 @@ _FORMAT_SOURCES = tuple(_HERE / name for name in ("machine_code.py", "native_ker
 _ARRAY = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t,
           ctypes.c_ssize_t)  # fmt: skip
 """An array as numba passes it: owner, parent, items, item size, data, shape, strides."""
+_byref, _first_byte = ctypes.byref, ctypes.c_char.from_buffer
 
 
 class NativeKernels:
@@ -46,14 +47,14 @@ class NativeKernels:
         """See :func:`log.records.kernels.check_section`."""
         result, size = self._five(), len(section)
         self._check(result, self._no_error, None, None, size, 1, _address(section), size, 1, count)
-        return result
+        return result[:]  # a list is unpacked in a fifth of the time
 
     def first_at_or_after(self, section: Any, count: int, timestamp_delta: int, min_offset_delta: int) -> Any:
         """See :func:`log.records.kernels.first_at_or_after`."""
         result, size = self._three(), len(section)
         self._at_or_after(result, self._no_error, None, None, size, 1, _address(section), size, 1, count,
                           timestamp_delta, min_offset_delta)  # fmt: skip
-        return result
+        return result[:]
 
 
 def _address(section: Any) -> Any:
@@ -61,7 +62,7 @@ def _address(section: Any) -> Any:
     if section.__class__ is bytes:
         return section
     try:
-        return ctypes.byref(ctypes.c_char.from_buffer(section))
+        return _byref(_first_byte(section))
     except (TypeError, ValueError):  # a read-only view, an empty one
         return bytes(section)
 
