@@ -133,6 +133,39 @@ def test_http_pages_go_on_where_the_last_one_stopped(broker: Broker) -> None:
     assert {text.encode() for text in values} == of_key(7)
 
 
+def test_http_bounds_formats_and_lag(broker: Broker) -> None:
+    create(broker.bootstrap, "edges", 1, INDEXED)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **QUIET})
+    base = 1_700_000_000_000
+    for shift, key, text in (
+        (0, b"k", b"first"),
+        (999, b"k", b"\xff\xfe"),
+        (1000, None, b"no key"),
+        (1001, b"k", None),
+    ):
+        producer.produce("edges", key=key, value=text, timestamp=base + shift)
+    assert producer.flush(30) == 0
+
+    def found(**asked: Any) -> list[Any]:
+        status, answer = get(broker, "edges", wait="true", **asked)
+        assert (status, answer["lag"]) == (200, 0)
+        return [record["value"] for record in answer["records"]]
+
+    assert found(key="k") == [None, {"base64": "//4="}, "first"]
+    assert found(key="k", format="base64") == [None, "//4=", "Zmlyc3Q="]
+    assert found(key64="aw==", to=base + 999) == [{"base64": "//4="}, "first"]
+    assert found(key="k", to=base + 998) == ["first"]
+    assert found(key="k", **{"from": base + 1001}) == [None]
+    assert found(key="k", **{"from": base + 1002}) == []
+    assert found(**{"from": base + 1, "to": base + 1000}) == ["no key", {"base64": "//4="}]
+    connection = HTTPConnection(*admin_address(broker.bootstrap))
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    assert 'tidelog_index_partition_lag_records{partition="0",topic="edges"} 0' in lines
+    assert any(line.startswith("tidelog_index_lag_records ") for line in lines)
+
+
 def test_http_says_what_is_wrong(broker: Broker) -> None:
     create(broker.bootstrap, "plain", 1, {})
     assert get(broker, "nothing", key="7")[0] == 404

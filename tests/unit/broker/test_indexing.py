@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.indexing import RETRY_MS, SUPERVISE_S, Indexing, indexing_of
+from broker.indexing import RETRY_MS, SUPERVISE_S, UPKEEP_MS, Indexing, indexing_of
 from log.find.lookup import Query, find_newest
 from log.indexer import LogIndexer
 from log.topic_partition import TopicPartition
@@ -50,6 +50,13 @@ def offsets_of(data: DataBroker, key: bytes) -> list[int]:
     return [record.offset for record in find_newest(log, indexing.indexer(PARTITION), Query(key=key))]
 
 
+def lag_metrics(data: DataBroker) -> list[float]:
+    """Of the whole broker, and of its only indexed partition."""
+    names = ("tidelog_index_lag_records", "tidelog_index_partition_lag_records")
+    samples = list(data.broker.metrics.collect())
+    return [next(sample.value for sample in samples if sample.name == name) for name in names]
+
+
 class DiesOnce:
     """A mistake of ours, or no memory, at the first step."""
 
@@ -82,9 +89,33 @@ def test_a_thread_that_died_is_replaced_and_the_log_it_died_on_rests(
     indexer = indexing.indexer(PARTITION)
     assert indexer is not None
     assert indexer.lag == 10, "the log rests, so that one that kills the thread does not keep it from the others"
+    assert lag_metrics(data) == [10, 10]
     data.loop.advance(RETRY_MS)
     assert indexing.wait_until_indexed(PARTITION, 10, WAIT_S)
+    assert lag_metrics(data) == [0, 0]
     assert offsets_of(data, b"7") == [7]
+
+
+def test_an_index_is_synced_some_seconds_after_its_log_was_met(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appends may have to wait while a file system commits what was synced: so not at the first records of a topic."""
+    synced = threading.Event()
+    checkpoint = LogIndexer.checkpoint
+
+    def watched(indexer: LogIndexer, *, sync: bool = True) -> None:
+        checkpoint(indexer, sync=sync)
+        synced.set()
+
+    monkeypatch.setattr(LogIndexer, "checkpoint", watched)
+    indexing = started(data)
+    assert indexing.wait_until_indexed(PARTITION, 10, WAIT_S)
+    data.loop.advance(UPKEEP_MS - 1)
+    append(data, range(10, 20))
+    assert indexing.wait_until_indexed(PARTITION, 20, WAIT_S)
+    assert not synced.is_set()
+    data.loop.advance(1)
+    assert synced.wait(WAIT_S)
 
 
 def test_a_full_disk_stops_no_producer_and_the_index_goes_on_when_there_is_room(
