@@ -6,14 +6,10 @@ hole that doubles (4 KiB first), so that the mapping need not follow every entry
 segment rolls or closes, and that is the form Kafka leaves and expects. (Kafka extends to ``segment.index.bytes`` at
 once; ten thousand idle partitions would then carry 200 GB of holes and as many mappings.)
 
-Entries are written with ``pwrite``, not through the mapping: a full disk then gives an error instead of SIGBUS. They go
-to the file TAIL_ENTRIES at a time, and with ``trim`` and ``close``; until then they are the *tail*, searched like the
-rest: a produced batch of 16 KiB makes an entry in both indices, and two writes of 8 and 12 bytes cost it 5 of 32 µs. A
-process that is killed loses nothing by that: its active segment's indices are made anew from the records.
-
-Readers take the pair (entries in the file, tail) first and the mapping after it; a write out publishes them in the
-other order. They map the file read-only and touch only slots below their count of entries in the file; ``truncate_to``
-lowers that count but leaves the file its length, so a reader with yesterday's never touches an unmapped page.
+Entries are written with ``pwrite``, not through the mapping: a full disk then gives an error instead of SIGBUS. Readers
+map the file read-only and touch only slots below ``entries``, which is published after the entry is in the file;
+``truncate_to`` lowers ``entries`` but leaves the file its length, so a reader with yesterday's count never touches an
+unmapped page.
 
 Search is Kafka's (KAFKA-6432): the last 8192 bytes are the *warm section*. In-sync readers look there, so the pages a
 binary search touches are always the same few, and never one that was evicted; only a look-up before it searches the
@@ -32,12 +28,6 @@ from protocol.errors import KafkaStorageError
 
 WARM_SECTION_BYTES = 8192
 INITIAL_CAPACITY_BYTES = 4096
-TAIL_ENTRIES = 16
-"""How far the file may be behind, which is also how many batches more another process may have to walk."""
-
-
-Snapshot = tuple[int, bytes, mmap.mmap | None]
-"""Entries in the file, the tail behind them, the mapping (at least so long)."""
 
 
 class IndexCorruptError(KafkaStorageError):
@@ -68,26 +58,6 @@ def floor_slot(buffer: mmap.mmap | bytes, key: Struct, at: int, entry_size: int,
     return low
 
 
-def slot_of(seen: Snapshot, entry: Struct, key: Struct, at: int, target: int) -> int:
-    """The last slot of what was ``seen`` whose key is <= ``target``; -1 when there is none."""
-    written, tail, mapped = seen
-    size = entry.size
-    if tail and key.unpack_from(tail, at)[0] <= target:
-        return written + floor_slot(tail, key, at, size, len(tail) // size, target)
-    return floor_slot(mapped, key, at, size, written, target) if mapped is not None else -1
-
-
-def entry_at(seen: Snapshot, entry: Struct, slot: int) -> tuple[int, ...]:
-    """The entry at ``slot`` of what was ``seen``. Raises IndexError."""
-    written, tail, mapped = seen
-    size = entry.size
-    if written <= slot < written + len(tail) // size:
-        return entry.unpack_from(tail, (slot - written) * size)
-    if not 0 <= slot < written or mapped is None:
-        raise IndexError(f"slot {slot} of {written + len(tail) // size}")
-    return entry.unpack_from(mapped, slot * size)
-
-
 class AbstractIndex:
     """An index file; children know what an entry means. Writes under the log's lock; look-ups by any thread."""
 
@@ -103,7 +73,6 @@ class AbstractIndex:
         "_last",
         "_load_lock",
         "_map",
-        "_tail",
         "base_offset",
         "max_entries",
         "path",
@@ -115,7 +84,6 @@ class AbstractIndex:
         self._file: OpenFile | None = None
         self._map: mmap.mmap | None = None
         self._entries = -1  # not loaded
-        self._tail: tuple[int, bytes] = (0, b"")  # entries in the file, packed entries that are not there yet
         self._last: tuple[int, int] | None = None  # the last entry while it is the one written last, for the next one
         self._capacity = 0
         self.path = path
@@ -158,7 +126,6 @@ class AbstractIndex:
                     entries = self._capacity // self.ENTRY.size
                     self._remap(file)
                     file.close()
-                self._tail = (entries, b"")
                 self._entries = entries
             return self._entries
 
@@ -173,37 +140,21 @@ class AbstractIndex:
             self._file = self._file_system.open_file(self.path, create=True)
         return self._file
 
-    def _snapshot(self) -> Snapshot:
-        """What a reader searches, in the order that keeps it whole beside a writer. Opens the file on first use."""
-        self.entries  # noqa: B018 - opens the file
-        written, tail = self._tail
-        return written, tail, self._map
+    def _entry_bytes(self, slot: int) -> tuple[int, ...]:
+        mapped = self._map
+        if not 0 <= slot < self._entries or mapped is None:
+            raise IndexError(f"slot {slot} of {self._entries} in {self.path}")
+        return self.ENTRY.unpack_from(mapped, slot * self.ENTRY.size)
 
     def _append_entry(self, first: int, second: int) -> None:
         entries = self.entries
-        written, tail = self._tail
-        tail += self.ENTRY.pack(first, second)
-        if len(tail) < TAIL_ENTRIES * self.ENTRY.size:
-            self._tail = (written, tail)
-        else:
-            self._write_out(written, tail)
+        position = entries * self.ENTRY.size
+        file = self._file or self._writable()
+        if position + self.ENTRY.size > self._capacity:
+            self._grow(file)
+        file.write_at(self.ENTRY.pack(first, second), position)
         self._entries = entries + 1
         self._last = (first, second)
-
-    def _write_out(self, written: int, tail: bytes) -> None:
-        """Put ``tail`` behind the ``written`` entries of the file. Raises KafkaStorageError, with nothing changed."""
-        position = written * self.ENTRY.size
-        file = self._file or self._writable()
-        if position + len(tail) > self._capacity:
-            self._grow(file, position + len(tail))
-        file.write_at(tail, position)
-        self._tail = (written + len(tail) // self.ENTRY.size, b"")
-
-    def _write_tail(self) -> None:
-        """Nothing is left in memory alone. Raises KafkaStorageError."""
-        written, tail = self._tail
-        if tail:
-            self._write_out(written, tail)
 
     def append_packed(self, packed: bytes) -> None:
         """Add whole entries as the file holds them; that they follow and fit is the caller's word (recovery).
@@ -211,15 +162,18 @@ class AbstractIndex:
         Raises KafkaStorageError.
         """
         entries = self.entries
-        written, tail = self._tail
-        self._write_out(written, tail + packed)
+        position = entries * self.ENTRY.size
+        file = self._file or self._writable()
+        if position + len(packed) > self._capacity:
+            self._grow(file, position + len(packed))
+        file.write_at(packed, position)
         self._last = None
         self._entries = entries + len(packed) // self.ENTRY.size
 
-    def _grow(self, file: OpenFile, needed: int) -> None:
-        limit = self.max_entries * self.ENTRY.size
+    def _grow(self, file: OpenFile, needed: int = 0) -> None:
+        limit = max(self.max_entries, self._entries + 1) * self.ENTRY.size
         wanted = max(INITIAL_CAPACITY_BYTES, self._capacity * 2) // self.ENTRY.size * self.ENTRY.size
-        capacity = max(min(wanted, limit), needed)
+        capacity = max(min(wanted, limit), self._entries * self.ENTRY.size + self.ENTRY.size, needed)
         file.truncate(capacity)
         self._capacity = capacity
         self._remap(file)
@@ -238,15 +192,12 @@ class AbstractIndex:
     def _truncate_to_entries(self, entries: int) -> None:
         # The stale entries behind stay in the file until overwritten or trimmed; a crash before that leaves an index
         # whose segment is past the recovery point, so it is rebuilt.
-        written, tail = self._tail
         self._last = None
-        self._tail = (min(written, entries), tail[: max(entries - written, 0) * self.ENTRY.size])
         self._entries = entries
 
     def reset(self) -> None:
         """Forget every entry (before a rebuild). Not while readers look."""
         file = self._writable()
-        self._tail = (0, b"")
         self._map = self._last = None
         self._entries = 0
         self._capacity = 0
@@ -254,7 +205,6 @@ class AbstractIndex:
 
     def trim(self) -> None:
         """Cut the file to its entries, when the segment becomes inactive, and let go of its descriptor."""
-        self._write_tail()
         if self._entries >= 0 and self._capacity != self.size_bytes:
             file = self._writable()
             file.truncate(self.size_bytes)
@@ -274,19 +224,16 @@ class AbstractIndex:
     def close(self) -> None:
         """Trim and close the file; a later look-up opens it again."""
         with self._load_lock:
-            self._write_tail()
             if self._entries >= 0 and self._capacity != self._entries * self.ENTRY.size:
                 self._writable().truncate(self._entries * self.ENTRY.size)
-            self._forget()
+            self._close_file()
+            self._map, self._last, self._entries, self._capacity = None, None, -1, 0
 
     def release(self) -> None:
         """Close the file as it is, for an index that is deleted."""
         with self._load_lock:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._close_file()
-        self._tail, self._map, self._last, self._entries, self._capacity = (0, b""), None, None, -1, 0
+            self._close_file()
+            self._map, self._last, self._entries, self._capacity = None, None, -1, 0
 
     def rename_to(self, path: str) -> None:
         """Give the file another name, when it exists."""

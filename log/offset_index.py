@@ -11,7 +11,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from log.abstract_index import AbstractIndex, entry_at, slot_of
+from log.abstract_index import AbstractIndex, floor_slot
 from protocol.errors import KafkaStorageError
 
 _KEY = Struct(">i")
@@ -43,7 +43,8 @@ class OffsetIndex(AbstractIndex):
 
     def entry(self, slot: int) -> OffsetPosition:
         """The entry at ``slot``. Raises IndexError."""
-        relative, position = entry_at(self._snapshot(), self.ENTRY, slot)
+        self.entries  # noqa: B018 - opens the file
+        relative, position = self._entry_bytes(slot)
         return OffsetPosition(self.base_offset + relative, position)
 
     def can_append_offset(self, offset: int) -> bool:
@@ -52,21 +53,24 @@ class OffsetIndex(AbstractIndex):
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The last entry at or below ``offset``; (base offset, 0) when there is none. Any thread."""
-        seen = self._snapshot()
-        slot = slot_of(seen, self.ENTRY, _KEY, 0, offset - self.base_offset)
+        entries = self.entries
+        mapped = self._map
+        if mapped is None or entries == 0:
+            return OffsetPosition(self.base_offset, 0)
+        slot = floor_slot(mapped, _KEY, 0, 8, entries, offset - self.base_offset)
         if slot < 0:
             return OffsetPosition(self.base_offset, 0)
-        relative, position = entry_at(seen, self.ENTRY, slot)
+        relative, position = self.ENTRY.unpack_from(mapped, slot * 8)
         return OffsetPosition(self.base_offset + relative, position)
 
     def upper_bound_offset(self, position: int) -> int | None:
         """The offset of the first entry whose batch begins at or behind byte ``position``; None when there is none."""
-        seen = self._snapshot()
-        slot = slot_of(seen, self.ENTRY, _KEY, 4, position - 1) + 1
-        written, tail, mapped = seen
-        if (mapped is None and slot < written) or slot == written + len(tail) // 8:
+        entries = self.entries
+        mapped = self._map
+        if mapped is None or entries == 0:
             return None
-        return self.base_offset + entry_at(seen, self.ENTRY, slot)[0]
+        slot = floor_slot(mapped, _KEY, 4, 8, entries, position - 1) + 1
+        return self.base_offset + int(_KEY.unpack_from(mapped, slot * 8)[0]) if slot < entries else None
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry. Raises KafkaStorageError when full or out of order."""
@@ -79,4 +83,8 @@ class OffsetIndex(AbstractIndex):
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at and above ``offset``."""
-        self._truncate_to_entries(slot_of(self._snapshot(), self.ENTRY, _KEY, 0, offset - 1 - self.base_offset) + 1)
+        entries = self.entries
+        mapped = self._map
+        if mapped is not None and entries:
+            slot = floor_slot(mapped, _KEY, 0, 8, entries, offset - 1 - self.base_offset)
+            self._truncate_to_entries(slot + 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from log.abstract_index import AbstractIndex, entry_at, slot_of
+from log.abstract_index import AbstractIndex, floor_slot
 from log.batch_scan import NO_TIMESTAMP
 from protocol.errors import KafkaStorageError
 
@@ -40,17 +40,20 @@ class TimeIndex(AbstractIndex):
 
     def entry(self, slot: int) -> TimestampOffset:
         """The entry at ``slot``. Raises IndexError."""
-        timestamp, relative = entry_at(self._snapshot(), self.ENTRY, slot)
+        self.entries  # noqa: B018 - opens the file
+        timestamp, relative = self._entry_bytes(slot)
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def lookup(self, timestamp: int) -> TimestampOffset:
         """The last entry with a timestamp <= ``timestamp``; (-1, base offset) when there is none. Any thread."""
-        seen = self._snapshot()
-        slot = slot_of(seen, self.ENTRY, _KEY, 0, timestamp)
-        if slot < 0:
-            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
-        found, relative = entry_at(seen, self.ENTRY, slot)
-        return TimestampOffset(found, self.base_offset + relative)
+        entries = self.entries
+        mapped = self._map
+        if mapped is not None and entries:
+            slot = floor_slot(mapped, _KEY, 0, 12, entries, timestamp)
+            if slot >= 0:
+                found, relative = self.ENTRY.unpack_from(mapped, slot * 12)
+                return TimestampOffset(found, self.base_offset + relative)
+        return TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def maybe_append(self, timestamp: int, offset: int, *, on_roll: bool = False) -> None:
         """Add an entry when ``timestamp`` is a new maximum. ``on_roll`` may use the reserved last slot.

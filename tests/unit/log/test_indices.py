@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.abstract_index import TAIL_ENTRIES, WARM_SECTION_BYTES, IndexCorruptError, floor_slot
+from log.abstract_index import WARM_SECTION_BYTES, IndexCorruptError, floor_slot
 from log.file_system import OsFileSystem
 from log.offset_index import OffsetIndex
 from log.time_index import TimeIndex, TimestampOffset
@@ -99,62 +98,6 @@ class TestOffsetIndex:
     def test_missing_entry(self, index: OffsetIndex) -> None:
         with pytest.raises(IndexError):
             index.entry(0)
-
-    def test_entries_go_to_the_file_together(self, index: OffsetIndex) -> None:
-        index.create()
-        for number in range(1, TAIL_ENTRIES):
-            index.append(100 + number, number)
-            assert index.lookup(100 + number).position == number
-        assert os.path.getsize(index.path) == 0
-        index.append(200, 1000)
-        entries = [field for number in range(1, TAIL_ENTRIES) for field in (number, number)] + [100, 1000]
-        assert Path(index.path).read_bytes()[: TAIL_ENTRIES * 8] == struct.pack(f">{len(entries)}i", *entries)
-
-    def test_trimming_writes_what_is_in_memory(self, index: OffsetIndex) -> None:
-        for number in range(1, TAIL_ENTRIES + 3):
-            index.append(100 + number, number)
-        index.trim()
-        assert os.path.getsize(index.path) == (TAIL_ENTRIES + 2) * 8
-        assert index.entry(TAIL_ENTRIES + 1) == (100 + TAIL_ENTRIES + 2, TAIL_ENTRIES + 2)
-
-    def test_packed_entries_follow_those_in_memory(self, index: OffsetIndex) -> None:
-        index.append(105, 1)
-        index.append_packed(struct.pack(">ii", 6, 2))
-        assert [index.entry(slot).offset for slot in range(index.entries)] == [105, 106]
-
-    def test_a_full_disk_refuses_an_entry_and_keeps_those_before(self, index: OffsetIndex) -> None:
-        index.path = "/dev/full"
-        for number in range(1, TAIL_ENTRIES):
-            index.append(100 + number, number)
-        for _ in range(2):
-            with pytest.raises(KafkaStorageError):
-                index.append(200, 1000)
-        assert index.entries == TAIL_ENTRIES - 1
-        assert index.lookup(300).position == TAIL_ENTRIES - 1
-
-    @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["add", "add", "add", "cut", "trim", "close"]))))
-    def test_it_is_a_list_of_entries(self, steps: list[tuple[int, str]]) -> None:
-        """Wherever the entries are, in the file or in memory."""
-        with TemporaryDirectory() as directory:
-            index = OffsetIndex(FILES, os.path.join(directory, "i"), 0, 80_000)
-            model: list[tuple[int, int]] = []
-            for amount, step in steps:
-                if step == "add":
-                    for _ in range(amount):
-                        model.append((model[-1][0] + 2 if model else 2, model[-1][1] + 3 if model else 3))
-                        index.append(*model[-1])
-                elif step == "cut":
-                    index.truncate_to(2 * amount)
-                    model = [entry for entry in model if entry[0] < 2 * amount]
-                else:
-                    (index.trim if step == "trim" else index.close)()
-                assert [index.entry(slot) for slot in range(index.entries)] == model
-                for target in (0, 1, 2, 2 * amount + 1, len(model), 3 * len(model)):
-                    below = [entry for entry in model if entry[0] <= target]
-                    assert index.lookup(target) == (below[-1] if below else (0, 0))
-                    later = [entry[0] for entry in model if entry[1] >= target]
-                    assert index.upper_bound_offset(target) == (later[0] if later else None)
-            index.close()
 
 
 class TestTimeIndex:
