@@ -22,6 +22,7 @@ from pipeline.audit_engine import engine
 from pipeline.audit_reference import ByteArray, IntegerArray, WordArray
 from pipeline.columns import Columns
 from pipeline.decode import Isolation, ReadOptions, read_slice
+from pipeline.errors import CorruptBatchError
 from pipeline.plan import SegmentSlice
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class ComparePlan:
 
 @dataclass(slots=True)
 class Comparison:
-    """How the two sides of a range differ: counts, and the first offsets of each kind."""
+    """How the two sides of a range differ: counts, and the first offsets of each kind; or why they are not compared:
+    one side is ``unreadable``."""
 
     topic: str
     partition: int
@@ -72,13 +74,14 @@ class Comparison:
     extra: int = 0
     different: int = 0
     twice: int = 0
+    unreadable: str = ""
     shown: dict[str, list[int]] = field(default_factory=dict)
     buckets: Buckets = field(default_factory=dict)
 
     @property
     def is_equal(self) -> bool:
         """Whether table and log hold the same records."""
-        return not (self.missing or self.extra or self.different or self.twice)
+        return not (self.missing or self.extra or self.different or self.twice or self.unreadable)
 
     def note(self, kind: str, offsets: IntegerArray) -> int:
         """Keep the first offsets of a kind; returns how many there are."""
@@ -88,10 +91,21 @@ class Comparison:
 
 
 def compare(plan: ComparePlan) -> Comparison:
-    """Compare one range. Raises PipelineError, OSError."""
+    """Compare one range; damage on either side is told in what is found. Raises PipelineError, OSError."""
+    import pyarrow as pa
+
     found = Comparison(plan.topic, plan.partition, plan.start, plan.end)
-    table_offsets, table_hashes = _hashed(_table_batches(plan), plan, found.buckets)
-    log_offsets, log_hashes = _hashed(_log_batches(plan), plan, {})
+    try:
+        table_offsets, table_hashes = _hashed(_table_batches(plan), plan, found.buckets)
+    except (pa.ArrowException, OSError) as error:
+        place = "its snapshot" if isinstance(plan.rows, IcebergRows) else plan.rows
+        found.unreadable = f"the table's rows cannot be read from {place}: {str(error).splitlines()[0]}"
+        return found
+    try:
+        log_offsets, log_hashes = _hashed(_log_batches(plan), plan, {})
+    except CorruptBatchError as error:
+        found.unreadable = f"the log's records cannot be read: {error}"
+        return found
     found.table_rows, found.log_rows = len(table_offsets), len(log_offsets)
     order = np.argsort(table_offsets, kind="stable")
     table_offsets, table_hashes = table_offsets[order], table_hashes[order]

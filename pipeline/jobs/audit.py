@@ -104,7 +104,7 @@ class PartitionAudit:
     def accepts(self, comparison: Comparison) -> bool:
         """Whether table and log agree; rows that only the table has are no fault where the log was compacted."""
         extra = comparison.extra and not self.total("compacted_offsets")
-        return not (comparison.missing or comparison.different or comparison.twice or extra)
+        return not (comparison.missing or comparison.different or comparison.twice or comparison.unreadable or extra)
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ _WRONG = ' class="wrong"'
 _STYLE = (
     "body{font-family:sans-serif;margin:2em;color:#222}table{border-collapse:collapse}"
     "td,th{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd}th{vertical-align:bottom;font-weight:600}"
-    "td:first-child,th:first-child{text-align:left}.wrong{color:#b00;font-weight:600}img{max-width:100%}"
+    "td{white-space:nowrap}td:first-child,th:first-child{text-align:left}.wrong{color:#b00;font-weight:600}img{max-width:100%}"
 )
 LABELS = {
     "bytes_read": "bytes",
@@ -92,6 +92,8 @@ def agreement(comparisons: Iterable[Comparison]) -> str:
 
 def difference(comparison: Comparison) -> str:
     """How table and log differ over one range, in a line."""
+    if comparison.unreadable:
+        return f"offsets {comparison.start} to {comparison.end - 1} are not compared: {comparison.unreadable}"
     kinds = [
         f"{getattr(comparison, kind)} {kind} (offsets {', '.join(map(str, offsets))}"
         f"{', ...' if getattr(comparison, kind) > len(offsets) else ''})"
@@ -133,7 +135,8 @@ def _partition_json(partition: PartitionAudit) -> dict[str, Any]:
         "table": [
             {
                 "start": c.start, "end": c.end, "log_rows": c.log_rows, "table_rows": c.table_rows,
-                "missing": c.missing, "extra": c.extra, "different": c.different, "twice": c.twice, "offsets": c.shown,
+                "missing": c.missing, "extra": c.extra, "different": c.different, "twice": c.twice,
+                "unreadable": c.unreadable, "offsets": c.shown,
             }
             for c in partition.comparisons
         ],

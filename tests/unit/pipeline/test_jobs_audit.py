@@ -332,6 +332,35 @@ def test_rows_that_are_missing_different_or_twice_are_told_by_offset(data: DataD
     )
 
 
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 no more PAR1"], ids=["gone", "empty", "damaged"])
+def test_a_file_of_the_table_that_cannot_be_read_is_told(data: DataDirectory, content: bytes | None) -> None:
+    fill(data.log("orders"), 4)
+    table = exported(data)
+    (path,) = Path(table, "data").iterdir()
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    result = run(data, table=table)
+    assert result.is_wrong
+    (fault,) = findings(only(result))
+    assert fault.startswith(f"offsets 0 to 19 are not compared: the table's rows cannot be read from {path}: ")
+    assert "0 of 1 ranges" in summary(result)[-2]
+
+
+def test_damage_in_the_log_does_not_end_the_comparison(data: DataDirectory) -> None:
+    fill(data.log("orders"), 4)
+    fill(data.log("other"), 4)
+    table = exported(data)
+    data.close()
+    change(segment_paths(data)[0], 70, b"\xff\xfe")
+    result = run(data, table=table)
+    told = [fault for partition in result.partitions for fault in findings(partition)]
+    assert "wrong CRC in the batch of offset 0" in told[0]
+    assert told[1].startswith("offsets 0 to 19 are not compared: the log's records cannot be read: ")
+    assert len(told) == 2
+    assert "1 of 2 ranges" in "\n".join(summary(result))
+
+
 def test_a_file_that_the_manifest_does_not_have_is_missed(data: DataDirectory) -> None:
     fill(data.log("orders"), 40)
     table = exported(data, file_bytes=1000)
