@@ -90,7 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--path", required=True, metavar="DIR[,DIR]", help="the broker's data directories (log.dirs)")
+    parser.add_argument(
+        "--path",
+        required=True,
+        metavar="DIR[,DIR]",
+        help="the broker's data directories (log.dirs), or their copies in an object store: s3://BUCKET/PREFIX",
+    )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--topic", metavar="NAME[,NAME]", help="topics; default: all but the broker's own")
     choice.add_argument("--pattern", metavar="REGEX", help="topics whose whole name matches")
