@@ -15,6 +15,7 @@ from pipeline.errors import CorruptBatchError
 from pipeline.plan_rows import AbortedTransaction, OffsetRange, ReadRequest, SegmentSlice
 from pipeline.segment_files import OpenSegment, SegmentFile
 from pipeline.sparse_index import SparseIndex, offset_index, time_index
+from protocol.record_batch import MAGIC_V2
 
 #: How many entries behind the best one are looked at, when it is stale, before the end of the file will do.
 _END_CANDIDATES = 3
@@ -136,7 +137,7 @@ class SegmentPlan:
         slot = self._index.floor(end - self._segment.base_offset) + 1
         for candidate in range(slot, min(slot + _END_CANDIDATES, self._index.entries)):
             header = self._batch_at(candidate)
-            if header is not None and header.magic == 2 and header.base_offset >= end:
+            if header is not None and header.magic == MAGIC_V2 and header.base_offset >= end:
                 return header.position
         return self._file.size
 
@@ -151,6 +152,27 @@ class SegmentPlan:
                 return None
             if self._index.entry(candidate).value > position:
                 header = self._batch_at(candidate)
-                if header is not None and header.magic == 2:
+                if header is not None and header.magic == MAGIC_V2:
                     return header
-        return None
+        return self._next_cut_behind_index(position, target, last)
+
+    def _next_cut_behind_index(self, position: int, target: int, last: int) -> BatchHeader | None:
+        """The same where there are no entries: a broker keeps the newest ones of its active segment to itself. The
+        offsets of a header are believed when those of its neighbours fit."""
+        start = position
+        if self._index.entries and self._batch_at(self._index.entries - 1) is not None:
+            start = max(start, self._index.entry(self._index.entries - 1).value)
+        found: BatchHeader | None = None
+        before = -1
+        try:
+            for header in headers(self._file, start, last):
+                if header.base_offset <= before or header.base_offset >= self._wanted.end:
+                    return None  # damaged, or behind what is wanted
+                if header.position > position and header.magic == MAGIC_V2:
+                    if found is not None and header.position > target:
+                        break
+                    found = header
+                before = header.last_offset
+        except CorruptBatchError:
+            return None  # whoever reads it says where
+        return found
