@@ -81,13 +81,13 @@ class TopicManager:
         "_collision_keys",
         "_config",
         "_done_deletions",
-        "_in_transit",
         "_listener",
         "_metadata",
         "_new_topic_id",
         "_store",
         "_validate_configs",
         "changes",
+        "in_transit",
     )
 
     def __init__(
@@ -108,7 +108,8 @@ class TopicManager:
         self._listener: TopicListener | None = None
         self._collision_keys: dict[str, str] = {}
         self._done_deletions: list[str] = []
-        self._in_transit: set[str] = set()
+        self.in_transit: set[str] = set()
+        """Names that are held by a topic that is being made or deleted."""
         self.changes = TopicChanges(self, store.sync)
         """For who must not wait for the disk: the handlers."""
 
@@ -175,13 +176,13 @@ class TopicManager:
         put = Put(TOPICS_PREFIX + name, encode_topic(image))
         if self._store.txn([Compare(put.key, 0)], [put], [], sync=sync) is None:
             raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
-        self._in_transit.add(name)
+        self.in_transit.add(name)
         self._collision_keys[collision_key(name)] = name
         return image
 
     def finish_create(self, image: TopicImage, first_partition: int = 0) -> None:
         """The last step: the topic's partitions from ``first_partition`` on are there, for everybody."""
-        self._in_transit.discard(image.name)
+        self.in_transit.discard(image.name)
         self._show(image)
         if self._listener is not None:
             self._listener.topic_created(image, first_partition)
@@ -223,7 +224,7 @@ class TopicManager:
 
     def finish_delete(self, image: TopicImage) -> None:
         """The last step: the logs go, the name is free. Raises KafkaStorageError for logs that stay."""
-        self._in_transit.discard(image.name)
+        self.in_transit.discard(image.name)
         self._collision_keys.pop(collision_key(image.name), None)
         if self._listener is not None:
             self._listener.topic_deleted(image)
@@ -277,7 +278,7 @@ class TopicManager:
         self._done_deletions.clear()
         if image.name in self._metadata.topics:
             self._metadata.remove(image.name)
-        self._in_transit.add(image.name)
+        self.in_transit.add(image.name)
         return image
 
     def store_image(self, image: TopicImage, *, sync: bool = False) -> None:
@@ -289,7 +290,7 @@ class TopicManager:
         self._collision_keys[collision_key(image.name)] = image.name
 
     def _check_is_new(self, name: str) -> None:
-        if name in self._metadata.topics or name in self._in_transit:
+        if name in self._metadata.topics or name in self.in_transit:
             raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
         other = self._collision_keys.get(collision_key(name))
         if other is not None:

@@ -89,12 +89,14 @@ def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quo
 
 
 def forget_offsets(broker: Broker, name: str, done: Deferred[TopicImage]) -> None:
-    """Offsets committed for the topic must not meet a new one of its name. They go when the deletion is durable: a
-    power loss before that brings the topic back, with its offsets; after it, the next start forgets them."""
+    """Offsets committed for the topic must not meet a new one of its name. They go when the deletion is durable, also
+    where logs stay: a power loss before that brings the topic back, with its offsets; after it, the next start forgets
+    them."""
     try:
         done.result()
     except KafkaError:
-        return
+        if name in broker.topics.in_transit:
+            return  # the deletion is not durable
     if broker.coordinators is not None:
         broker.coordinators.forget_topic(name)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.coordinator.coordinators import coordinators_of
+from broker.metadata_store import MetadataStoreError
 from protocol.errors import NONE, KafkaStorageError
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from protocol.messages.offset_commit import (
@@ -85,6 +86,24 @@ def test_behind_a_widening_offsets_go_when_the_deletion_is_durable(data: DataBro
     assert committed(data) == -1
     (response,) = Client(data).decoded(answers[0], DeleteTopicsResponse, 6).responses
     assert response.error_code == NONE
+
+
+@pytest.mark.parametrize(("part", "offset"), [("logs", -1), ("store", 5)], ids=["logs stay", "not durable"])
+def test_offsets_go_when_the_name_is_free(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch, part: str, offset: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise {"logs": KafkaStorageError, "store": MetadataStoreError}[part]("the disk is full")
+
+    if part == "store":
+        monkeypatch.setattr(data.topics.changes, "_sync_store", fail)
+    else:
+        monkeypatch.setattr(type(data.log_manager), "delete_log", fail)
+    answers = delete(data)
+    data.loop.run_soon()
+    (response,) = Client(data).decoded(answers[0], DeleteTopicsResponse, 6).responses
+    assert response.error_code == KafkaStorageError.code
+    assert committed(data) == offset
 
 
 def test_the_next_start_forgets_offsets_of_topics_deleted_before_a_crash(data: DataBroker, tmp_path: Path) -> None:
