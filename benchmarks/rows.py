@@ -5,7 +5,8 @@ absolute or a multiple of the floor measured in the same run.
 
 Where processor time is compared with the floor's, the two are measured in pairs, one right after the other and each
 first in every other pair: what the kernel takes for a page depends on who touched it before (0.2 to 2.9 s/GB for the
-same write), so only neighbours in time are fair to each other. The figure is the median of the pairs' ratios.
+same write), so only neighbours in time are fair to each other. The figure is the median of the pairs' ratios. Where a
+measurement is readings of the same data, each of them is one of a pair: four times as many, each four times as close.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class Scale:
     recovery_bytes: int
     pairs: int
     pair_bytes: int
+    fetch_readings: int = 4
+    """Of the same data in one measurement: user time is counted in hundredths of a second, and is 0.02 s/GB."""
 
 
 FULL = Scale(
@@ -150,3 +153,5 @@ class Row:
     """Fixed number of rounds; None takes the scale's."""
     in_pairs: bool = False
     """Whether all CPU (``total``) is also compared with the floor's pair by pair, as ``times_floor``."""
+    reads: bool = False
+    """Whether a measurement is ``fetch_readings`` readings, each of which can be one of a pair."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -113,16 +114,21 @@ class Bench:
         pair = [contender for contender in self.everyone if contender.name in (TIDELOG, FLOOR)]
         if len(pair) < 2:
             return
-        scale = replace(self.scale, payload_bytes=self.scale.pair_bytes)
-        for number in range(self.scale.pairs):
+        pairs = self.scale.pairs * (self.scale.fetch_readings if row.reads else 1)
+        scale = replace(self.scale, payload_bytes=self.scale.pair_bytes, fetch_readings=1)
+        ratios = []
+        for number in range(pairs):
             totals = {}
             for contender in in_turn(pair, number):
                 found = self.attempt(row, Run(scale, self.work, FIRST_PAIR + number), contender)
                 totals[contender.name] = found.get("total", 0.0)
             if all(totals.values()):
-                times = totals[TIDELOG] / totals[FLOOR]
-                self.results.add(row.name, TIDELOG, {"times_floor": times})
-                print(f"{row.name} [pair {number + 1}/{self.scale.pairs}] {times:.3g} times the floor", flush=True)
+                ratios.append(totals[TIDELOG] / totals[FLOOR])
+                self.results.add(row.name, TIDELOG, {"times_floor": ratios[-1]})
+                print(f"{row.name} [pair {number + 1}/{pairs}] {ratios[-1]:.3g} times the floor", flush=True)
+        if len(ratios) > 1:
+            quarters = " / ".join(f"{value:.3g}" for value in statistics.quantiles(ratios, n=4))
+            print(f"{row.name} [{len(ratios)} pairs] quartiles {quarters} times the floor", flush=True)
 
     def attempt(self, row: Row, run: Run, contender: Contender) -> dict[str, float]:
         """Measure once; no figures, and a line about it, when that fails."""

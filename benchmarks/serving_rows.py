@@ -29,8 +29,6 @@ PIPELINE_WINDOW = 100
 SMALL_VALUE_BYTES = 100
 LARGE_VALUE_BYTES = 1_000
 MILLION = 1_000_000
-FETCH_READINGS = 4
-"""The data is read so often in one measurement: user time is counted in hundredths of a second, and is 0.02 s/GB."""
 FILES_GONE_S = 1.5
 """After this long the files of a deleted topic are gone: ``log.segment.delete.delay.ms`` is a second here."""
 
@@ -174,7 +172,7 @@ def measure_fetch(run: Run, contender: Contender) -> dict[str, float]:
     with measured(broker) as spent:
         readings = [
             run_load("fetch", broker.host, broker.port, topic=topic, total_bytes=run.scale.payload_bytes)
-            for _ in range(FETCH_READINGS)
+            for _ in range(run.scale.fetch_readings)
         ]
     gigabytes = sum(done.payload_bytes for done in readings) / GB
     return {
@@ -251,6 +249,7 @@ SERVING_ROWS = (
         measure_fetch,
         _ALL,
         in_pairs=True,
+        reads=True,
     ),
     Row(
         "requests",

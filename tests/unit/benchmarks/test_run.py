@@ -43,6 +43,20 @@ def test_pairs_alternate_and_their_ratio_is_kept(tmp_path: Path) -> None:
     assert measured.results.median("r", "times_floor", TIDELOG) == 1.5
 
 
+def test_each_reading_is_one_of_a_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readings = []
+
+    def measure(run: Run, contender: Contender) -> dict[str, float]:
+        readings.append(run.scale.fetch_readings)
+        return {"total": float(len(readings)) if contender.name == TIDELOG else 1.0}
+
+    measured = bench(tmp_path)
+    row = Row("r", "r", (), measure, (TIDELOG, FLOOR), serving=False, in_pairs=True, reads=True)
+    measured.measure_pairs(row)
+    assert readings == [1] * (2 * QUICK.pairs * QUICK.fetch_readings)
+    assert capsys.readouterr().out.endswith("r [8 pairs] quartiles 4.25 / 8.5 / 12.8 times the floor\n")
+
+
 @pytest.mark.parametrize("error", [LoadError("closed"), OSError(28, "full")])
 def test_a_failure_is_noted_and_the_others_are_measured(tmp_path: Path, error: Exception) -> None:
     def measure(run: Run, contender: Contender) -> dict[str, float]:
