@@ -166,7 +166,7 @@ class GroupShard:
         if isinstance(existing, ConsumerGroup) and not existing.is_empty:
             return self._classic_members.join(context, request, existing)
         if isinstance(existing, ShareGroup) or (existing is not None and not existing.is_empty):
-            return refused(InconsistentGroupProtocolError, request.member_id)
+            return refused(InconsistentGroupProtocolError, "")
         if request.member_id:
             return refused(UnknownMemberIdError, request.member_id)
         group = self.groups[request.group_id] = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())

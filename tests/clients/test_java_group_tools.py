@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,16 +18,21 @@ import pytest
 from confluent_kafka import Consumer
 
 from benchmarks.rivals.process import BrokerProcess
+from protocol.record_batch import BatchOptions, Record, build_batch
 from tests.support.admin import Admin
 from tests.support.apache_kafka import PRODUCER_PERFORMANCE
+from tests.support.broker import TidelogProcess
 from tests.support.kafka_jars import broker_classpath
+from tests.support.questions import Broker
 from tests.support.requirements import require_tool
+from tests.support.scripts.streams import EMPTY, beat, join
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parent / "java" / "GroupTools.java"
 TOOLS = "org.apache.kafka.tools"
 GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+STREAMS_GROUPS = f"{TOOLS}.streams.StreamsGroupCommand"
 TRANSACTIONS = f"{TOOLS}.TransactionsCommand"
 VERIFIABLE_PRODUCER = f"{TOOLS}.VerifiableProducer"
 VERIFIABLE_CONSUMER = f"{TOOLS}.VerifiableConsumer"
@@ -142,3 +148,93 @@ def test_transactions_are_listed_and_described(broker: BrokerProcess, tmp_path: 
     assert re.search(r"perf\s.*CompleteCommit", told[2]), told[2]
     assert re.search(r"^\d+\s+\d+\s+", told[3], re.MULTILINE), told[3]
     assert len(told[5].splitlines()) == 2000
+
+
+def streams_member(asked: Broker, group: str, topic: str) -> int:
+    """A member that has the one task there is, and has committed offset 3 for it; its epoch."""
+    epoch: int = join(asked, group, "m", topic, quiet=True).member_epoch
+    held = {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": [0]}]}
+    told = beat(asked, group, "m", epoch, quiet=True, **held)
+    assert (told.error_code, told.status) == (0, []), told
+    partition = {"partition_index": 0, "committed_offset": 3, "committed_metadata": ""}
+    topics = [{"name": topic, "partitions": [partition]}]
+    member = {"group_id": group, "member_id": "m", "generation_id_or_member_epoch": epoch}
+    answer = asked.ask_quietly("offset_commit", 9, **member, topics=topics)
+    assert answer.topics[0].partitions[0].error_code == 0, answer
+    return epoch
+
+
+def test_streams_groups_are_described_reset_and_deleted(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path / "data", {"group.streams.initial.rebalance.delay.ms": "0"}) as broker:
+        server = ("--bootstrap-server", broker.bootstrap)
+        of = (STREAMS_GROUPS, *server, "--group", "words")
+        Admin(broker.bootstrap).create("lines")
+        asked = Broker(broker.bootstrap)
+        streams_member(asked, "words", "lines")
+        state, members, offsets, refused = run(
+            tmp_path,
+            [
+                (*of, "--describe", "--state", "--verbose"),
+                (*of, "--describe", "--members", "--verbose"),
+                (*of, "--describe", "--verbose"),
+                (*of, "--delete"),
+            ],
+        )
+        beat(asked, "words", "m", -1, quiet=True)
+        reset, forgotten, deleted, listed = run(
+            tmp_path,
+            [
+                (*of, "--reset-offsets", "--input-topic", "lines", "--to-earliest", "--execute"),
+                (*of, "--delete-offsets", "--input-topic", "lines"),
+                (*of, "--delete"),
+                (STREAMS_GROUPS, *server, "--list"),
+            ],
+        )
+        asked.close()
+    assert re.search(r"^words\s.*\sStable\s+2\s+2\s+1\s*$", state, re.MULTILINE), state
+    assert re.search(r"ACTIVE: 0:\[0\]; TARGET-ACTIVE: 0:\[0\]", members), members
+    assert re.search(r"^words\s+lines\s+0\s+3\s", offsets, re.MULTILINE), offsets
+    assert "is not EMPTY" in refused, refused
+    assert re.search(r"^words\s+lines\s+0\s+0\s*$", reset, re.MULTILINE), reset
+    assert re.search(r"^lines\s+0\s+Successful", forgotten, re.MULTILINE), forgotten
+    assert "was successful" in deleted, deleted
+    assert "words" not in listed, listed
+
+
+def leave_hanging(asked: Broker, topic: str) -> None:
+    """A transactional batch of two hours ago that the coordinator knows nothing of: verification is switched off."""
+    producer = asked.ask_quietly("init_producer_id", 3, transactional_id="hung", transaction_timeout_ms=60_000)
+    options = BatchOptions(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    record = Record(0, int((time.time() - 7200) * 1000), None, b"value", [])
+    data = [{"index": 0, "records": memoryview(build_batch([record], options))}]
+    topics = [{"name": topic, "partition_data": data}]
+    answer = asked.ask_quietly("produce", 7, transactional_id="hung", acks=-1, timeout_ms=5_000, topic_data=topics)
+    assert answer.responses[0].partition_responses[0].error_code == 0, answer
+
+
+def test_a_hanging_transaction_is_found_and_aborted(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path / "data", {"transaction.partition.verification.enable": "false"}) as broker:
+        server = ("--bootstrap-server", broker.bootstrap)
+        Admin(broker.bootstrap).create("hung")
+        asked = Broker(broker.bootstrap)
+        asked.ask_quietly("find_coordinator", 3, key="hung", key_type=1)
+        leave_hanging(asked, "hung")
+        find = (TRANSACTIONS, *server, "find-hanging", "--broker-id", "1")
+        abort = (TRANSACTIONS, *server, "abort", "--topic", "hung", "--partition", "0", "--start-offset", "0")
+        terminate = (TRANSACTIONS, *server, "forceTerminateTransaction", "--transactionalId", "hung")
+        found, _, left, _ = run(tmp_path, [find, abort, find, terminate])
+        stable = asked.ask_quietly(
+            "list_offsets",
+            2,
+            isolation_level=1,
+            topics=[{"name": "hung", "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+        )
+        asked.close()
+    assert re.search(r"^hung\s+0\s+\d+\s+0\s+-1\s+0\s", found, re.MULTILINE), found
+    assert "hung" not in left, left
+    assert stable.topics[0].partitions[0].offset == 2, "the record and its marker: read_committed goes on"
