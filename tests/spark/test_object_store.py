@@ -210,24 +210,31 @@ class TestUnderAQuery:
         with pytest.raises(PipelineError, match=r"t-0/0{20}.log: corrupt batch at byte 0 \(offset 0\)"):
             self.read(slices)
 
-    def test_an_object_that_goes_while_it_is_read(self, store: ObjectStore, tmp_path: Path) -> None:
+    def test_an_object_that_goes_or_is_replaced_while_it_is_read(self, store: ObjectStore, tmp_path: Path) -> None:
         directory = DataDirectory(tmp_path / "data", segment_bytes=64 << 20)
         log = directory.log("t")
         for _ in range(40):
             write(log, [Record(0, NOW_MS, None, os.urandom(1_000_000))])
         directory.close()
-        path = store.copy(directory.path, "going")
+        path, key = store.copy(directory.path, "going"), "going/t-0/00000000000000000000.log"
         (piece,) = slices_of(path)[1]
-        for fail in (True, False):
-            store.copy(directory.path, "going")
+
+        def begun(*, fail: bool) -> Iterator[Any]:
             batches = read_slice(piece, Columns.all(), options=ReadOptions(fail_on_data_loss=fail))
             assert next(batches).column("offset")[0].as_py() == 0
-            store.remove("going/t-0/00000000000000000000.log")
-            if fail:
-                with pytest.raises(DataLossError, match="were deleted while the query ran"):
-                    list(batches)
-            else:
-                assert sum(batch.num_rows for batch in batches) < 39
+            return batches
+
+        failing, going_on = begun(fail=True), begun(fail=False)
+        store.remove(key)
+        with pytest.raises(DataLossError, match="were deleted while the query ran"):
+            list(failing)
+        assert sum(batch.num_rows for batch in going_on) < 39
+        store.copy(directory.path, "going")
+        (piece,) = slices_of(path)[1]
+        replaced = begun(fail=False)
+        store.put(key, (directory.path / "t-0" / os.path.basename(key)).read_bytes() + b"\0")
+        with pytest.raises(RemoteError, match=r"0\.log was replaced while it was read: read it again"):
+            list(replaced)
 
 
 class TestMistakes:
