@@ -131,15 +131,21 @@ def _use_kernels(size: int) -> None:
 
 def report(results: list[IndexResult]) -> list[str]:
     """Lines for people."""
-    lines = []
-    for result in results:
-        parts = [f"{result.indexed_bytes:,} bytes indexed"]
-        if result.key_files:
-            parts.append(f"{result.key_entries:,} keys in {result.key_files} files")
-        if result.tag_files:
-            parts.append(f"tags in {result.tag_files} files")
-        parts.append(f"{result.rebuilt_segments} segments' offset and time indices rebuilt")
-        if result.skipped_batches:
-            parts.append(f"{result.skipped_batches} unreadable batches left out")
-        lines.append(f"{result.name}: {', '.join(parts)}")
-    return lines
+    return [f"{result.name}: {', '.join(_told(result))}" for result in results]
+
+
+def _told(result: IndexResult) -> list[str]:
+    """What was done, then what there is."""
+    parts = []
+    if result.indexed_bytes:
+        parts.append(f"{result.indexed_bytes:,} bytes indexed")
+    if result.rebuilt_segments:
+        parts.append(f"offset and time indices of {result.rebuilt_segments} segments rebuilt")
+    parts = parts or ["nothing to do"]
+    if result.key_files:
+        parts.append(f"{result.key_entries:,} keys in {result.key_files} files")
+    if result.tag_files:
+        parts.append(f"tags in {result.tag_files} files")
+    if result.skipped_batches:
+        parts.append(f"{result.skipped_batches} unreadable batches left out")
+    return parts
