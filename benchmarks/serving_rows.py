@@ -29,8 +29,9 @@ PIPELINE_WINDOW = 100
 SMALL_VALUE_BYTES = 100
 LARGE_VALUE_BYTES = 1_000
 MILLION = 1_000_000
-FILES_GONE_S = 1.5
-"""After this long the files of a deleted topic are gone: ``log.segment.delete.delay.ms`` is a second here."""
+FILES_GONE_S = 2.5
+"""After this long the files of a deleted topic are gone: ``log.segment.delete.delay.ms`` is a second here, and they are
+looked for once a second."""
 
 
 def records_per_batch(batch_bytes: int, value_bytes: int) -> int:
