@@ -28,6 +28,7 @@ from pipeline.offsets import (
 from pipeline.options import SourceOptions
 from pipeline.segment_files import ReadCount, list_segments
 from pipeline.selection import PartitionDirectory, PartitionFinder
+from pipeline.storage import for_each
 
 
 class Partition(NamedTuple):
@@ -67,7 +68,9 @@ class LogWatch:
         options, ends = self._options, PartitionOffsets()
         if options.bootstrap is not None:
             ends = broker_bounds(options.bootstrap, directories, read_committed=options.read_committed)
-        found = [self._bounded(directory, ends, count) for directory in directories]
+        found = for_each(
+            directories, lambda directory: directory.path, lambda directory: self._bounded(directory, ends, count)
+        )
         if len(self._logs) > 2 * len(directories):
             self._logs = {directory.path: self._logs[directory.path] for directory in directories}
         return found

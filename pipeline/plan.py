@@ -26,7 +26,7 @@ from pipeline.plan_rows import AbortedTransaction, OffsetRange, ReadRequest, Row
 from pipeline.segment_files import SegmentFile, list_segments
 from pipeline.segment_plan import SegmentPlan
 from pipeline.selection import recreated
-from pipeline.storage import files_at, is_directory
+from pipeline.storage import files_at, for_each, is_directory
 from protocol.errors import KafkaStorageError
 
 __all__ = [
@@ -42,7 +42,8 @@ MAX_KEY_SPANS = 1000
 def plan(request: ReadRequest) -> list[SegmentSlice]:
     """The slices of a query, in order of topic, partition and offset. Raises PipelineError, DataLossError."""
     ranges = [part for wanted in request.ranges for part in _cut_by_records(_narrowed(wanted, request), request)]
-    slices = [piece for wanted in ranges for piece in plan_range(wanted, request)]
+    planned = for_each(ranges, lambda wanted: wanted.directory.path, lambda wanted: plan_range(wanted, request))
+    slices = [piece for pieces in planned for piece in pieces]
     if request.min_partitions is None or len(group(slices, request)) >= request.min_partitions:
         return slices
     return _cut_by_offsets(slices, ranges, request)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LOOKUP_BYTES = 128 * 1024
 #: Blocks that are kept: 32 MiB.
 KEPT_BLOCKS = 256
+_COUNTING = threading.Lock()
 PIECE_BYTES = 4 * 1024 * 1024
 #: One connection gives 50 to 100 MB/s of what a machine can take.
 READERS = 4
@@ -103,7 +104,8 @@ class RemoteFile:
             raise RemoteError(f"{self.path} cannot be read at byte {position}: {reason(error)}") from error
         if len(data) < wanted:
             raise RemoteError(f"{self.path} gave {len(data)} bytes at byte {position}: expected {wanted}")
-        self._count.add(len(data))
+        with _COUNTING:
+            self._count.add(len(data))
         return data
 
     def _identity_now(self) -> int:

@@ -18,6 +18,7 @@ from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets
 from pipeline.options import OffsetSpec, SourceOptions
 from pipeline.plan_rows import OffsetRange, ReadRequest, RowFilter
 from pipeline.segment_files import ReadCount
+from pipeline.storage import for_each
 from pipeline.timestamps import first_offset_at_or_after
 
 
@@ -32,7 +33,9 @@ def batch_request(options: SourceOptions) -> ReadRequest:
     partitions = find_bounds(options, count)
     ensure_named(options.starting, partitions)
     ensure_named(options.ending, partitions)
-    ranges = [_range(partition, options, count) for partition in partitions]
+    ranges = for_each(
+        partitions, lambda partition: partition.directory.path, lambda partition: _range(partition, options, count)
+    )
     return ReadRequest(
         ranges=tuple(ranges),
         bytes_per_task=options.bytes_per_task,

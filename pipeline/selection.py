@@ -25,7 +25,7 @@ from log.topic_partition import TopicPartition
 from pipeline.errors import SelectionError, TopicRecreatedError
 from pipeline.file_stamps import Stamp, settled_stamp_of, stamp_of
 from pipeline.options import TopicChoice
-from pipeline.storage import files_at, is_directory, names_in, place_of
+from pipeline.storage import files_at, for_each, is_directory, names_in, place_of
 from protocol.errors import KafkaStorageError
 from protocol.types import uuid_to_str
 
@@ -91,7 +91,8 @@ class _Place:
         return found
 
     def _look_at(self, names: Iterable[str]) -> list[PartitionDirectory]:
-        return [found for name in names if (found := self._directory(name)) is not None]
+        found = for_each(list(names), lambda name: os.path.join(self.path, name), self._directory)
+        return [directory for directory in found if directory is not None]
 
     def _directory(self, name: str) -> PartitionDirectory | None:
         stamp = stamp_of(os.path.join(self.path, name, PARTITION_METADATA_FILE))
