@@ -1,0 +1,75 @@
+"""A driver whose executors are processes of their own (``local-cluster``): reads, and exports while one of them dies.
+
+Arguments: a JSON object with ``work``, and ``data`` as a path relative to the directory the driver runs in. It prints a
+JSON object with what it saw.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pipeline.jobs.export as export_job
+from benchmarks.rivals.spark import SessionPlan, start_session
+from pipeline.export_file import FilePlan, FileResult, write_file
+from pipeline.jobs.export import ExportRequest, export
+from pipeline.jobs.progress import Progress
+from pipeline.jobs.runner import Task, run_tasks
+from pipeline.jobs.source import LogSource
+from tests.support.spark import QUICK_TO_COMPILE
+
+EXECUTORS = 2
+MARKER = "KILLED_MARKER"
+
+
+def where(number: int) -> str:
+    """The directory a task runs in: each executor has one of its own."""
+    return os.getcwd()
+
+
+def write_and_die_once(plan: FilePlan) -> FileResult:
+    """As an export's worker, but the first to come kills its executor: the JVM that its Python daemon belongs to."""
+    written = write_file(plan)
+    try:
+        os.close(os.open(os.environ[MARKER], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return written
+    daemon = os.getppid()
+    executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(executor, signal.SIGKILL)
+    signal.pause()
+    raise AssertionError("killed")
+
+
+def main(arguments: dict[str, str]) -> None:
+    """See the module."""
+    work = Path(arguments["work"])
+    os.environ["SPARK_WORKER_DIR"] = str(work / "executors")
+    settings = {
+        "spark.master": f"local-cluster[{EXECUTORS},1,512]",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": QUICK_TO_COMPILE,
+        f"spark.executorEnv.{MARKER}": str(work / "killed"),
+    }
+    session = start_session(SessionPlan(work, java_options=QUICK_TO_COMPILE, settings=settings))
+    tasks = [Task(str(number), 1, number) for number in range(8)]
+    places = set(run_tasks(session, tasks, where, Progress("where", quiet=True)))
+    rows = session.read.format("tidelog").options(subscribe="t", minPartitions="6").load(arguments["data"]).collect()
+    export_job.write_file = write_and_die_once  # type: ignore[attr-defined]
+    request = ExportRequest(LogSource((arguments["data"],)), str(work / "table"), file_bytes=4096)
+    exported = export(session, request)
+    seen = {
+        "places": sorted(places),
+        "offsets": sorted((row["partition"], row["offset"]) for row in rows),
+        "exported": exported.rows,
+        "files": exported.files,
+    }
+    session.stop()
+    print(json.dumps(seen), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
