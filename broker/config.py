@@ -95,6 +95,9 @@ class BrokerConfig:
         self.static_texts: dict[str, str] = dict(texts)
         self._given: dict[str, str] = known_texts(texts)
         self._values: dict[str, Any] = parse_texts(self._given)
+        for key in self._given:
+            if (bound := exceeded_bound(key.removeprefix("group."), self._values[key], self._values)) is not None:
+                raise invalid(key, self._given[key], f"nothing beyond {bound}, which is {self._values[bound]}")
         self.unknown_keys: list[str] = sorted(key for key in texts if not is_known(key))
         self.node_id: int = self._node_id()
         self.log_dirs: list[str] = self._log_dirs()
@@ -285,6 +288,16 @@ def check_listeners(text: str, endpoints: Iterable[Endpoint]) -> None:
 def invalid(key: str, value: object, allowed: str) -> ConfigError:
     """The error for a value that only looks right beside other keys; one line, as ``ConfigKey`` writes it."""
     return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")
+
+
+def exceeded_bound(name: str, value: Any, values: Mapping[str, Any]) -> str | None:
+    """The broker's ``group.*.min.*`` or ``.max.*`` that forbids a group's key this value; None when none does."""
+    protocol, _, rest = name.partition(".")
+    for bound, sign in (("min", 1), ("max", -1)):
+        key = f"group.{protocol}.{bound}.{rest.removeprefix('num.')}"
+        if key in values and sign * (value - values[key]) < 0:
+            return key
+    return None
 
 
 def is_known(key: str) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from broker.config import BROKER_CONFIG_DEF, BrokerConfig
+from broker.config import BrokerConfig, exceeded_bound
 from broker.config_description import ResourceType
 from broker.config_manager import check_known
 from broker.share.config import is_offset_reset
@@ -155,11 +155,9 @@ def validate(kind: ResourceType, texts: Mapping[str, str], config: BrokerConfig)
 
 def check_bounds(name: str, value: Any, config: BrokerConfig) -> None:
     """Raises InvalidConfigError when the broker's ``group.*.min.*`` or ``.max.*`` forbids the value."""
-    protocol, _, rest = name.partition(".")
-    for bound, sign in (("min", 1), ("max", -1)):
-        key = f"group.{protocol}.{bound}.{rest.removeprefix('num.')}"
-        if key in BROKER_CONFIG_DEF and sign * (value - config.get_int(key)) < 0:
-            raise InvalidConfigError(f"{name} is {value}, but {key} is {config.get_int(key)}")
+    bound = exceeded_bound(name, value, config.values)
+    if bound is not None:
+        raise InvalidConfigError(f"{name} is {value}, but {bound} is {config.get_int(bound)}")
 
 
 def parse_match(entries: list[str]) -> dict[str, re.Pattern[str]]:

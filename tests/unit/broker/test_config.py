@@ -113,6 +113,27 @@ def test_a_bad_value_is_told_in_one_line(key: str, value: str, allowed: str) -> 
     assert "\n" not in text
 
 
+@pytest.mark.parametrize(
+    ("texts", "bound"),
+    [
+        ({"group.consumer.session.timeout.ms": "10000"}, "group.consumer.min.session.timeout.ms, which is 45000"),
+        ({"group.share.assignment.interval.ms": "15001"}, "group.share.max.assignment.interval.ms, which is 15000"),
+        ({"group.streams.num.standby.replicas": "3"}, "group.streams.max.standby.replicas, which is 2"),
+        (
+            {"group.share.heartbeat.interval.ms": "6000", "group.share.min.heartbeat.interval.ms": "7000"},
+            "group.share.min.heartbeat.interval.ms, which is 7000",
+        ),
+    ],
+)
+def test_values_for_groups_beyond_their_bounds_are_refused(texts: dict[str, str], bound: str) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(texts))}; allowed: nothing beyond {bound}"):
+        BrokerConfig(texts)
+
+
+def test_a_bound_alone_is_taken() -> None:
+    assert BrokerConfig({"group.share.min.assignment.interval.ms": "500"}).get_int("group.share.max.size") == 200
+
+
 def test_a_port_used_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="each port once"):
         BrokerConfig({"listeners": "A://a:1,B://b:1", "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT"})
