@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.jobs.errors import BadRequestError
 from pipeline.jobs.progress import Progress
-from pipeline.jobs.runner import Task, run_tasks
+from pipeline.jobs.runner import Task, context_of, run_tasks
 from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def backfill(
     for path in paths:
         sink_schema(path)
     check_broker(request.target)
-    slots = 1 if spark is None else min(len(paths), spark.sparkContext.defaultParallelism)
+    slots = 1 if spark is None else min(len(paths), context_of(spark).defaultParallelism)
     target = request.target.share(slots)
     plans = [BackfillPlan(path, _writer(request.name, path), target, number) for number, path in enumerate(paths)]
     tasks = [Task(plan.path, os.path.getsize(plan.path), plan) for plan in plans]

@@ -19,7 +19,7 @@ from pipeline.decode import Isolation, read_slice
 from pipeline.export_manifest import id_text
 from pipeline.jobs.errors import BadRequestError
 from pipeline.jobs.progress import Progress
-from pipeline.jobs.runner import Task, run_tasks
+from pipeline.jobs.runner import Task, context_of, run_tasks
 from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names, partitions_of
 from pipeline.options import SourceOptions, parse_options
 from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
@@ -118,7 +118,7 @@ def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progres
     """
     check_names(request.target, request.name)
     ranges = batch_request(request.source).ranges
-    slots = 1 if spark is None else min(len(ranges), spark.sparkContext.defaultParallelism)
+    slots = 1 if spark is None else min(len(ranges), context_of(spark).defaultParallelism)
     plans = [_plan(wanted, request, request.target.share(slots)) for wanted in ranges if wanted.start < wanted.end]
     if plans:
         check_broker(request.target)

@@ -32,6 +32,7 @@ from pipeline.jobs.progress import Progress
 from protocol.errors import KafkaError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 COMMIT_SCHEMA = "task int, ok boolean, result binary"
@@ -98,7 +99,7 @@ def _on_spark(
 ) -> list[tuple[int, bool, bytes]]:
     frame = commit_rows(spark, tasks, work)
     group = f"tidelog-{uuid.uuid4()}"
-    context = spark.sparkContext
+    context = context_of(spark)
     done = threading.Event()
     watcher = threading.Thread(
         target=_watch, args=(context, group, tasks, progress, done), name="job progress", daemon=True
@@ -113,9 +114,19 @@ def _on_spark(
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
 
+def context_of(spark: SparkSession) -> SparkContext:
+    """The session's SparkContext. Raises BadRequestError for a session of Spark Connect, which has none."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise BadRequestError(
+            "a job cannot work through a session of Spark Connect: expected one that SparkSession.builder.master(URL) "
+            "made, or None to do the work in this process"
+        )
+    return spark.sparkContext
+
+
 def commit_rows(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any]) -> DataFrame:
     """The DataFrame whose rows are commit rows; each task runs when its partition is computed."""
-    plans = spark.sparkContext.broadcast([pickle.dumps(task.plan) for task in tasks])
+    plans = context_of(spark).broadcast([pickle.dumps(task.plan) for task in tasks])
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

@@ -179,3 +179,11 @@ def test_chunks_have_so_many_rows_and_the_rest_comes_last() -> None:
     assert found == [[[1, 2, 3], [4]], [[5, 6, 7, 8]]]
     assert [part.column("n").to_pylist() for part in chunks.rest()] == [[9]]
     assert chunks.rest() == []
+
+
+def test_a_session_of_spark_connect_is_refused() -> None:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(
+        BadRequestError, match="cannot work through a session of Spark Connect: expected one that Spark"
+    ):
+        run_tasks(session, [Task("one", 1, 1)], double, Progress("test", quiet=True))

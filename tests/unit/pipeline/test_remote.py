@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pipeline import remote
 from pipeline.errors import OptionError, RemoteError
 from pipeline.file_stamps import settled_stamp_of, stamp_of
 from pipeline.remote import info_of, is_remote, listing, located, reason, remote_path
-from pipeline.storage import files_at, is_directory, mounted, names_in, place_of
+from pipeline.storage import files_at, for_each, is_directory, mounted, names_in, place_of
 
 
 @pytest.fixture
@@ -126,6 +127,28 @@ def test_small_files(store: Path) -> None:
     (store / "d").mkdir()
     with pytest.raises(RemoteError, match="s3://store/d cannot be read: "):
         files.read_file("s3://store/d")
+
+
+def test_places_of_a_store_are_looked_at_together_and_in_order(store: Path) -> None:
+    numbers = list(range(40))
+    together = threading.Barrier(8, timeout=30)
+
+    def look(number: int) -> int:
+        if number < 8:
+            together.wait()
+        return number
+
+    assert for_each(numbers, lambda number: f"s3://store/{number}", look) == numbers
+    assert for_each(numbers[8:], lambda number: f"/data/{number}", look) == numbers[8:]
+    assert for_each([], str, look) == []
+    with pytest.raises(RemoteError, match="3"):
+        for_each(numbers, lambda number: f"s3://store/{number}", _fails_from_three_on)
+
+
+def _fails_from_three_on(number: int) -> int:
+    if number >= 3:
+        raise RemoteError(str(number))
+    return number
 
 
 def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
