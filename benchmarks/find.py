@@ -1,6 +1,7 @@
 """Finding: one key among many records, what indexing costs producers, how far the index is behind.
 
-    python -m benchmarks.find [--records 10000000] [--rounds 5] [--only produce|look-up|scan ...] [--save]
+    python -m benchmarks.find [--records 10000000] [--rounds 5] [--value-bytes 100] [--only produce|look-up|scan ...]
+        [--save]
 
 A Tidelog broker in a process of its own is fed over one raw connection with batches of 1,000 records of 100 bytes, keys
 all different, eight requests in flight, all encoded before the clock starts. In turn: a topic without index, with
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,7 @@ BATCH_RECORDS = 1000
 ENCODED_FRAMES = 1024
 """Requests made before the clock starts: while the next ones are made an indexer would catch up outside of it."""
 IN_FLIGHT = 8
-VALUE = bytes(100)
+VALUE_BYTES = 100
 LOOK_UPS = 300
 CATCH_UP_S = 60
 PREWARMED_TIMES = 4
@@ -72,13 +74,14 @@ def key_of(number: int) -> bytes:
 
 
 @cache
-def template() -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64]]]:
+def template(value_bytes: int) -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64]]]:
     """A batch whose keys and times are filled in, and where in it the digits of each key are: int64 (records, digits).
 
     Building ten million records one by one would take the larger part of the benchmark's time.
     """
+    value = bytes(value_bytes)
     records = [
-        Record(i, 0, key_of(0), VALUE, (("kind", b"paid"),) if i % 10 == 0 else ()) for i in range(BATCH_RECORDS)
+        Record(i, 0, key_of(0), value, (("kind", b"paid"),) if i % 10 == 0 else ()) for i in range(BATCH_RECORDS)
     ]
     batch = bytes(build_batch(records))
     starts = [found.end() - KEY_DIGITS for found in re.finditer(re.escape(key_of(0)), batch)]
@@ -86,9 +89,9 @@ def template() -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64]]]:
     return batch, np.array(starts)[:, None] + np.arange(KEY_DIGITS)
 
 
-def batch_of(number: int, time_ms: int) -> bytearray:
+def batch_of(number: int, time_ms: int, value_bytes: int) -> bytearray:
     """The batch of that number: its records' keys follow on those of the one before."""
-    batch, places = template()
+    batch, places = template(value_bytes)
     filled = bytearray(batch)
     keys = np.arange(number * BATCH_RECORDS, (number + 1) * BATCH_RECORDS)
     powers = 10 ** np.arange(KEY_DIGITS - 1, -1, -1)
@@ -98,9 +101,9 @@ def batch_of(number: int, time_ms: int) -> bytearray:
     return filled
 
 
-def produce_frame(topic: str, batch_number: int, time_ms: int) -> bytes:
+def produce_frame(topic: str, batch_number: int, time_ms: int, value_bytes: int = VALUE_BYTES) -> bytes:
     """A whole Produce request with one batch."""
-    data = PartitionProduceData(index=0, records=memoryview(batch_of(batch_number, time_ms)))
+    data = PartitionProduceData(index=0, records=memoryview(batch_of(batch_number, time_ms, value_bytes)))
     request = ProduceRequest(
         acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
@@ -175,28 +178,40 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def measure_produce(page: Page, broker: Broker, directory: Path, rounds: int, batches: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What each topic of each round gets."""
+
+    rounds: int
+    batches: int
+    value_bytes: int
+
+    def frames(self, topic: str, count: int) -> Iterator[bytes]:
+        """Requests for the first ``count`` batches, their times a millisecond apart."""
+        return (produce_frame(topic, n, 1_700_000_000_000 + n, self.value_bytes) for n in range(count))
+
+
+def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> None:
     """Records per second into each kind of topic, in turn; shares are medians of rounds, each beside its plain one.
 
     Pages of the page cache that the host has to give first make a round three times as slow, whatever is measured; so
     each round begins with pages that were in use a moment ago.
     """
     warm = [f"{kind}.warm" for kind in TOPICS]
-    names = [f"{kind}.{number}" for number in range(rounds) for kind in TOPICS]
+    names = [f"{kind}.{number}" for number in range(load.rounds) for kind in TOPICS]
     create_topics(broker.bootstrap, warm + names)
     for name in warm:  # kernels load now, the page cache grows now
-        feed(broker.bootstrap, (produce_frame(name, n, 1_700_000_000_000) for n in range(256)), 256)
+        feed(broker.bootstrap, load.frames(name, 256), 256)
     time.sleep(15)
     rates: dict[str, list[float]] = {kind: [] for kind in TOPICS}
     latencies: dict[str, list[float]] = {kind: [] for kind in TOPICS}
     lags: dict[str, list[float]] = {kind: [] for kind in TOPICS}
-    size = batches * len(produce_frame(names[0], 0, 1_700_000_000_000))
+    size = load.batches * len(next(load.frames(names[0], 1)))
     for name in names:
         kind = name.rpartition(".")[0]
         prewarm_page_cache(directory, PREWARMED_TIMES * size)
-        frames = (produce_frame(name, n, 1_700_000_000_000 + n) for n in range(batches))
-        spent, waited = feed(broker.bootstrap, frames, batches)
-        rates[kind].append(batches * BATCH_RECORDS / spent)
+        spent, waited = feed(broker.bootstrap, load.frames(name, load.batches), load.batches)
+        rates[kind].append(load.batches * BATCH_RECORDS / spent)
         latencies[kind] += waited
         lags[kind].append(lag_of(broker.bootstrap))
         wait_for_index(broker.bootstrap)
@@ -299,18 +314,23 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--produce-records", type=int, default=1_000_000)
+    parser.add_argument("--value-bytes", type=int, default=VALUE_BYTES, help="of what is produced")
     parser.add_argument("--only", action="append", choices=PHASES, help="one phase; more than one may be given")
     add_save(parser)
     arguments = parser.parse_args()
     phases = arguments.only or PHASES
-    words = [f"--records {arguments.records}", *(f"--only {phase}" for phase in arguments.only or ())]
+    words = [
+        f"--records {arguments.records} --value-bytes {arguments.value_bytes}",
+        *(f"--only {phase}" for phase in arguments.only or ()),
+    ]
     with (
         tempfile.TemporaryDirectory() as directory,
         Page("Finding", f"python -m benchmarks.find {' '.join(words)}", save=arguments.save) as page,
     ):
         broker = Broker(data_dir=directory).start()
         if "produce" in phases:
-            measure_produce(page, broker, Path(directory), arguments.rounds, arguments.produce_records // BATCH_RECORDS)
+            load = Load(arguments.rounds, arguments.produce_records // BATCH_RECORDS, arguments.value_bytes)
+            measure_produce(page, broker, Path(directory), load)
         if not {"look-up", "scan"}.isdisjoint(phases):
             measure_served(page, broker, arguments.records, phases)
         broker.stop()
