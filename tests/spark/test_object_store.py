@@ -100,6 +100,12 @@ def test_spark_reads_it(spark: SparkSession, data: DataDirectory, copy: str) -> 
     assert len(here) == 5 * (BATCHES + 3)
 
 
+def test_in_sql(spark: SparkSession, copy: str) -> None:
+    spark.sql(f"create or replace temporary view copied using tidelog options (path '{copy}', subscribe 't')")
+    found = spark.sql("select count(*), max(offset) from copied where partition = 0").collect()[0]
+    assert tuple(found) == (5 * BATCHES, 5 * BATCHES - 1)
+
+
 def test_a_stream_over_copies_goes_on_with_what_is_copied_next(
     spark: SparkSession, store: ObjectStore, tmp_path: Path
 ) -> None:
