@@ -1,0 +1,35 @@
+"""Further clients, unmodified, each through a day's work: segmentio's kafka-go (Go) and @platformatic/kafka (Node).
+
+Each makes a topic, writes records by key in every codec it has, reads them as a group, and deletes the topic again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.rivals.process import BrokerProcess
+from tests.support.toolchains import ask, go_program, node_program
+
+COUNT = 40
+PARTITIONS = 3
+
+
+def asked(broker: BrokerProcess, topic: str) -> dict[str, Any]:
+    return {"bootstrap": broker.bootstrap, "topic": topic, "partitions": PARTITIONS, "count": COUNT}
+
+
+def expected(*codecs: str) -> list[str]:
+    return sorted(f"{codec}:{number}" for codec in codecs for number in range(COUNT))
+
+
+def test_kafka_go(broker: BrokerProcess) -> None:
+    answer = ask(go_program("segmentio"), asked(broker, "segmentio"))
+    values = expected("0", "1", "2", "3", "4")
+    assert sorted(answer["values"]) == values
+    assert (answer["committed"], answer["lag"]) == (len(values), len(values))
+
+
+def test_platformatic(broker: BrokerProcess) -> None:
+    answer = ask(node_program("platformatic"), asked(broker, "platformatic"))
+    assert sorted(answer["values"]) == expected("none", "gzip", "snappy", "lz4")
+    assert "platformatic" in answer["groups"]
