@@ -5,6 +5,8 @@ The code lives in ``pipeline``; each part is imported when Spark asks for it.
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,11 @@ class DefaultSource(DataSource):
 
     @plain
     def schema(self) -> StructType | str:
-        """The columns of Spark's Kafka source, or those of the option ``columns``. Raises OptionError."""
+        """The columns of Spark's Kafka source, or those of the option ``columns``. Raises OptionError.
+
+        Without PyArrow: PipelineError.
+        """
+        ensure_arrow()
         from pipeline.table_options import options_of_statement, schema_with_options
 
         of_table = options_of_statement(self.options)
@@ -65,14 +71,16 @@ class DefaultSource(DataSource):
 
     @plain
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The batch sink. Raises OptionError."""
+        """The batch sink. Raises OptionError, and PipelineError without PyArrow."""
+        ensure_arrow()
         from pipeline.sink import TidelogBatchWriter
 
         return TidelogBatchWriter(self.options, schema, overwrite)
 
     @plain
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """The streaming sink. Raises OptionError."""
+        """The streaming sink. Raises OptionError, and PipelineError without PyArrow."""
+        ensure_arrow()
         from pipeline.sink import TidelogStreamWriter
 
         return TidelogStreamWriter(self.options, schema, overwrite)
@@ -82,6 +90,15 @@ class DefaultSource(DataSource):
         from pipeline.table_options import options_of_table
 
         return options_of_table(schema, self.options)
+
+
+def ensure_arrow() -> None:
+    """Spark's own workers import PyArrow and say no more than that there is none. Raises PipelineError."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise PipelineError(
+            f"pyarrow is not installed for {sys.executable}, with which Spark runs Python (PYSPARK_PYTHON, else "
+            "python3 of PATH): expected what pip install 'tidelog[spark]' brings"
+        )
 
 
 def _columns_asked_for(options: Mapping[str, str]) -> Columns:

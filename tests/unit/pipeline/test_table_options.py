@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import traceback
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from pipeline.columns import SPARK_TYPES, Columns
-from pipeline.errors import OptionError, SelectionError
+from pipeline.errors import OptionError, PipelineError, SelectionError
 from pipeline.table_options import options_of_statement, options_of_table, schema_with_options
 from pyspark_tidelog import DefaultSource
 
@@ -76,3 +77,15 @@ def test_what_spark_calls_raises_errors_of_ours_without_our_frames(tmp_path: Pat
     assert len(traceback.extract_tb(caught.value.__traceback__)) == 2  # this test and what Spark called
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+
+
+def test_what_is_missing_is_said_before_sparks_workers_fail_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    source = DefaultSource({"path": "/data", "subscribe": "t"})
+    for ask in (
+        source.schema,
+        lambda: source.writer(StructType(), overwrite=False),
+        lambda: source.streamWriter(StructType(), overwrite=False),
+    ):
+        with pytest.raises(PipelineError, match=r"pyarrow is not installed for .*python.*: expected what pip install"):
+            ask()
