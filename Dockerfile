@@ -1,7 +1,7 @@
-# Tidelog in a container: one process, numeric non-root user, nothing written outside the volume and /tmp.
+# Tidelog in a container: one process, numeric non-root user, nothing written outside the volume.
 #
 #   docker build -t tidelog .
-#   docker run -p 9092:9092 -v tidelog:/var/lib/tidelog tidelog
+#   docker run -p 9092:9092 -v tidelog:/var/lib/tidelog -e KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:9092 tidelog
 #
 # Build arguments
 #   BASE         any base with python3 >= 3.11 and its venv module: a Debian with python3-venv does, too
