@@ -217,6 +217,20 @@ class TestUnderARunningQuery:
             lossless.collect()
         assert [row["offset"] for row in lossy.collect()] == list(range(segments[1].base_offset, 200))
 
+    def test_a_deleted_segment_in_the_middle(self, spark: SparkSession, data: DataDirectory) -> None:
+        fill(data.log("t"), BATCHES)
+        lossless, lossy = self.planned(spark, data), self.planned(spark, data, failOnDataLoss="false")
+        gone, behind = list_segments(str(data.path / "t-0"))[1:3]
+        data.close()
+        os.remove(gone.path)
+        missing = f"offsets {gone.base_offset} to {behind.base_offset - 1} are missing between"
+        with pytest.raises(Exception, match=missing):
+            lossless.collect()
+        with pytest.raises(Exception, match=missing):
+            load(spark, data).count()
+        kept = [*range(gone.base_offset), *range(behind.base_offset, 200)]
+        assert [row["offset"] for row in lossy.collect()] == kept
+
     def test_a_topic_made_anew(self, spark: SparkSession, data: DataDirectory) -> None:
         fill(data.log("t"), 3)
         write_partition_metadata(OsFileSystem(), str(data.path / "t-0"), TOPIC_ID)
