@@ -156,6 +156,12 @@ def streams_classpath(version: str = KAFKA_4) -> str:
     return f"{resolve(f'streams-{version}', [_kafka('kafka-streams', version), *_logging(version)])}/*"
 
 
+def connect_classpath(version: str = KAFKA_4) -> str:
+    """A Java class path that runs Kafka Connect, its file connectors and MirrorMaker 2. Raises as `resolve`."""
+    names = ("connect-runtime", "connect-file", "connect-mirror")
+    return f"{resolve(f'connect-{version}', [*(_kafka(name, version) for name in names), *_logging(version)])}/*"
+
+
 def clients_jar(version: str = KAFKA_4) -> Path:
     """The one ``kafka-clients`` jar of a version, without its dependencies. Raises as `resolve`."""
     return resolve(f"clients-{version}", [_kafka("kafka-clients", version, bare=True)]) / f"kafka-clients-{version}.jar"

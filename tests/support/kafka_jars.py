@@ -37,6 +37,11 @@ def streams_classpath(version: str = KAFKA_4) -> str:
     return or_skip(lambda: jars.streams_classpath(version))
 
 
+def connect_classpath(version: str = KAFKA_4) -> str:
+    """A class path that runs Kafka Connect's workers, its file connectors and MirrorMaker 2."""
+    return or_skip(lambda: jars.connect_classpath(version))
+
+
 def broker_classpath(version: str = KAFKA_4) -> str:
     """A class path that runs Apache Kafka's broker and tools."""
     return or_skip(lambda: jars.broker_classpath(version))
