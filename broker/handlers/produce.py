@@ -154,7 +154,7 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
 
 def _append_all(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
     """Any request: each partition by itself. Where all were appended and none waits for a sync, as nearly always,
-    the response is put together from its numbers: 0.5 µs a partition in place of 3. Raises CloseConnectionError."""
+    the response is put together from its numbers. Raises CloseConnectionError."""
     waits: Waits = []
     outcomes = [
         _append(broker, context, request, topic, data, waits)
