@@ -19,7 +19,7 @@ import importlib
 import logging
 import struct
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from broker.broker import Broker, Repeat, RequestContext, RequestCount
 from broker.deferred import Deferred
@@ -31,6 +31,7 @@ from protocol.types import Part
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Parts = list[Part]
 
 _HEAD = struct.Struct(">Iih")  # api key and version as one number, correlation id, client id length
@@ -113,6 +114,20 @@ class Route(RequestCount):
         else:
             parts.insert(0, head)
         return parts
+
+
+def shielded(work: Callable[..., T], *arguments: Any) -> T:
+    """Do one partition's part of a request: what is our own mistake there must not fail the partitions beside it.
+
+    Raises KafkaErrors as they come, anything else as UnknownServerError, logged whole.
+    """
+    try:
+        return work(*arguments)
+    except (KafkaError, CloseConnectionError):
+        raise
+    except Exception as error:
+        logger.exception("one partition of a request failed")
+        raise UnknownServerError from error
 
 
 class Pending:

@@ -7,7 +7,6 @@ the connection, so that the client asks for metadata anew; 1 and -1 are the same
 
 from __future__ import annotations
 
-import logging
 import struct
 from functools import partial
 from typing import cast
@@ -16,7 +15,7 @@ from broker.appended_response import FIRST_VERSION as _FIRST_WITH_TEMPLATE
 from broker.appended_response import encode_appended
 from broker.broker import Broker, Repeat, RequestContext
 from broker.deferred import Deferred
-from broker.dispatch import CloseConnectionError
+from broker.dispatch import CloseConnectionError, shielded
 from broker.partition import Partition
 from broker.repeated_produce import repeated_produce
 from log.topic_partition import TopicPartition
@@ -33,7 +32,6 @@ from protocol.errors import (
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     TransactionalIdAuthorizationFailedError,
-    UnknownServerError,
     UnsupportedCompressionTypeError,
 )
 from protocol.messages.produce import (
@@ -53,8 +51,6 @@ from protocol.record_batch import (
     MAGIC_V2,
     RECORD_BATCH_OVERHEAD,
 )
-
-logger = logging.getLogger(__name__)
 
 API_KEY = ApiKey.PRODUCE
 MIN_VERSION, MAX_VERSION = 0, 13
@@ -239,14 +235,9 @@ def _append(
     """Append one partition's records: what was appended, or the answer where that is an error or has to wait for a sync
     (then it is noted in ``waits``). Raises CloseConnectionError."""
     try:
-        partition, info = _append_records(broker, context, request, topic, data)
+        partition, info = shielded(_append_records, broker, context, request, topic, data)
     except KafkaError as error:
         return _failed(data.index, context.api_version, error)
-    except CloseConnectionError:
-        raise
-    except Exception:
-        logger.exception("one partition of a request failed")  # our own mistake must not fail the others
-        return _failed(data.index, context.api_version, UnknownServerError())
     if request.acks and info.last_offset >= partition.log.high_watermark:
         answer = _appended(data.index, info)
         waits.append((answer, partition.when_durable(info.last_offset)))
