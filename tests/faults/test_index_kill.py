@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from log import index_file
+from log.find.engine import FindEngine
 from log.indexer import LogIndexer
 from log.unified_log import UnifiedLog
 from protocol.record_batch import Record, build_batch
@@ -69,6 +71,7 @@ def states_of(log: UnifiedLog, work: Callable[[], object], monkeypatch: pytest.M
         return called
 
     with monkeypatch.context() as patch:
+        patch.setattr(index_file, "ENGINE", FindEngine(load_after_bytes=1 << 60))  # kernels call pwrite unseen
         for name in WATCHED:
             patch.setattr(os, name, watched(getattr(os, name)))
         work()

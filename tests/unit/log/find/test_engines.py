@@ -155,6 +155,7 @@ def test_tags_of_a_log_with_gaps_are_where_their_offsets_say(
 
 
 def test_entries_that_cannot_be_written_are_in_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_file, "ENGINE", engine_with(None))  # writes through os.pwrite
     rows = Rows(100)
     for row in range(100):
         rows.offsets[row], rows.timestamps[row], rows.key_hashes[row] = row, 1000, row % 7
