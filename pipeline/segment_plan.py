@@ -157,8 +157,8 @@ class SegmentPlan:
         return self._next_cut_behind_index(position, target, last)
 
     def _next_cut_behind_index(self, position: int, target: int, last: int) -> BatchHeader | None:
-        """The same where there are no entries: a broker keeps the newest ones of its active segment to itself. The
-        offsets of a header are believed when those of its neighbours fit."""
+        """The same where there are no entries: behind the last one, or in a copy without its index. The offsets of a
+        header are believed when those of its neighbours fit."""
         start = position
         if self._index.entries and self._batch_at(self._index.entries - 1) is not None:
             start = max(start, self._index.entry(self._index.entries - 1).value)
