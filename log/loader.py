@@ -41,7 +41,7 @@ from log.recovery import (
     recover_segment,
 )
 from log.recovery_progress import RecoveryProgress
-from log.replay import bases_and, rebuild_producer_state
+from log.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
 from log.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -287,7 +287,7 @@ class LogLoader:
             self._file_system, self._directory, environment.time, environment.producer_id_expiration_ms
         )
         before = LogSegments(segment for segment in segments if segment.base_offset < offset)
-        rebuild_producer_state(state, before, 0, offset, keep_later_snapshots=True)
+        rebuild_producer_state(state, before, 0, offset, keep_later_snapshots=True, recalled_bytes=0)
         return state
 
     def _recover(self, segments: LogSegments) -> LogSegments:
@@ -352,7 +352,9 @@ class LogLoader:
             self._epochs.truncate_from_start(start)
         self._producer_state.remove_snapshots_outside(bases_and(segments, end))
         try:
-            rebuild_producer_state(self._producer_state, segments, start, end)
+            needed_recovery = not request.clean and bool(segments.values(request.recovery_point, end))
+            recalled_bytes = RECALLED_BYTES if needed_recovery else RECALLED_BYTES_FLUSHED
+            rebuild_producer_state(self._producer_state, segments, start, end, recalled_bytes=recalled_bytes)
         except CorruptMessageError as error:
             # Damage below the recovery point: sequences behind it are not known, transactions that were open there stay
             # open. Readable records must stay readable, so the log opens.

@@ -63,6 +63,13 @@ class OffsetIndex(AbstractIndex):
         relative, position = self.ENTRY.unpack_from(mapped, slot * 8)
         return OffsetPosition(self.base_offset + relative, position)
 
+    def floor_position(self, position: int) -> int:
+        """The last indexed byte at or before ``position`` at which a batch begins; 0 when there is none."""
+        entries = self.entries
+        mapped = self._map
+        slot = -1 if mapped is None or entries == 0 else floor_slot(mapped, _KEY, 4, 8, entries, position)
+        return 0 if mapped is None or slot < 0 else int(_KEY.unpack_from(mapped, slot * 8 + 4)[0])
+
     def upper_bound_offset(self, position: int) -> int | None:
         """The offset of the first entry whose batch begins at or behind byte ``position``; None when there is none."""
         entries = self.entries

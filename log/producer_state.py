@@ -20,7 +20,8 @@ unstable offset* is the first offset of the oldest transaction that is open, or 
 passed; read_committed readers stop there. Everything here belongs to the log's lock, but for the published attributes.
 
 Snapshots are taken on roll, on close and after recovery, named by the next offset; loading takes the newest valid one
-at or below the log end and replays the batches behind it.
+at or below the log end and replays the batches behind it. They hold a producer's last batch only: ``log.replay`` reads
+the four before it from the records.
 """
 
 from __future__ import annotations

@@ -1,0 +1,99 @@
+"""F19 with five requests in flight: after a restart or a truncation each of a producer's last five batches is known.
+
+A client that lost its connection sends everything again that was not acknowledged. It takes
+OUT_OF_ORDER_SEQUENCE_NUMBER for the first of these as a fatal error, so a batch that is in the log has to be told as a
+duplicate.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from log.producer_state import BATCHES_TO_RETAIN
+from log.unified_log import UnifiedLog
+from tests.support.logs import LogBench, append, batch, producer_batch
+
+PRODUCERS = (7, 8, 9)
+#: Sequence and number of records of each batch a producer may send again, by producer, with its offset.
+Sent = dict[int, deque[tuple[int, int, int]]]
+
+
+class Producers:
+    """Idempotent producers that remember what they may have to send again."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._next = dict.fromkeys(PRODUCERS, 0)
+        self._epochs = dict.fromkeys(PRODUCERS, 0)
+        self.sent: Sent = {producer: deque(maxlen=BATCHES_TO_RETAIN) for producer in PRODUCERS}
+
+    def send(self, log: UnifiedLog) -> None:
+        """One batch of one of them, or of a producer without an id."""
+        chance = self._chance
+        if chance.random() < 0.1:
+            append(log, batch(chance.randint(1, 3)))
+            return
+        producer, count = chance.choice(PRODUCERS), chance.randint(1, 4)
+        if chance.random() < 0.03:
+            self._epochs[producer] += 1
+            self._next[producer] = 0
+            self.sent[producer].clear()
+        sequence = self._next[producer]
+        info = append(log, producer_batch(sequence, count, producer_id=producer, epoch=self._epochs[producer]))
+        self._next[producer] += count
+        self.sent[producer].append((sequence, count, info.first_offset))
+
+    def forget_from(self, offset: int) -> None:
+        """A truncation took these batches: they are sent again later, as new ones."""
+        for producer, sent in self.sent.items():
+            while sent and sent[-1][2] + sent[-1][1] > offset:
+                self._next[producer] = sent.pop()[0]
+
+    def retry(self, log: UnifiedLog) -> None:
+        """Send everything again: nothing is written, each gets its first offset."""
+        end = log.log_end_offset
+        for producer, sent in self.sent.items():
+            for sequence, count, offset in sent:
+                again = producer_batch(sequence, count, producer_id=producer, epoch=self._epochs[producer])
+                info = append(log, again)
+                assert (info.duplicate, info.first_offset) == (True, offset), (producer, sequence)
+        assert log.log_end_offset == end
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_five_batches_are_duplicates_after_a_restart(tmp_path: Path, seed: int, clean: bool) -> None:
+    chance = random.Random(seed)
+    bench = LogBench(str(tmp_path), segment_bytes=chance.choice([600, 2000, 1 << 20]), index_interval_bytes=300)
+    producers, log = Producers(chance), bench.open()
+    for _ in range(3):
+        for _ in range(chance.randint(1, 60)):
+            producers.send(log)
+        if chance.random() < 0.3:
+            log.flush()
+        recovery_point = log.recovery_point
+        if clean:
+            log.close()
+        log = bench.open(clean=clean, recovery_point=recovery_point)
+        producers.retry(log)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_truncation_left_of_them_is_known(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    bench = LogBench(str(tmp_path), segment_bytes=600, index_interval_bytes=300)
+    producers, log = Producers(chance), bench.open()
+    for _ in range(60):
+        producers.send(log)
+    offset = log.log_end_offset - chance.randint(1, 4)
+    log.truncate_to(offset)
+    producers.forget_from(log.log_end_offset)
+    log.update_high_watermark(log.log_end_offset)
+    producers.retry(log)
+    for _ in range(10):
+        producers.send(log)
+    producers.retry(log)
