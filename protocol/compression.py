@@ -5,6 +5,10 @@ Decompression is bounded in every codec: no output, and no buffer sized by what 
 (Java's producer then splits its batch, KIP-126), what does not decode InvalidRecordError, an unknown codec
 UnsupportedCompressionTypeError.
 
+The work is linear in what goes in and what comes out. A stream of gzip members, lz4 frames or snappy chunks is read
+through a window that begins small for each part, so that no part copies all that follows it. The number of parts is
+bounded (``MAX_SMALL_PARTS``), since each costs a few calls however little it holds; zstd's frames cost none in Python.
+
 What is read, and written:
 
     gzip    any number of members                        one member, no name, no time
@@ -41,6 +45,12 @@ Buffer = bytes | bytearray | memoryview
 _ZSTD_CHECKSUM_FLAG, _ZSTD_BLOCK_OF_ONE_BYTE = 0x04, 1
 #: Output is asked for in chunks of at most this size, whatever the data declares.
 CHUNK_BYTES = 1 << 20
+#: Parts (members, frames, chunks) a stream may have beside one for each ``PART_BYTES`` that it decompresses to.
+#: Encoders write one part, or chunks of 32 KiB; a megabyte of empty parts would cost 2 s where a good one costs 5 ms.
+MAX_SMALL_PARTS = 1024
+PART_BYTES = 1024
+#: Bytes handed to a decoder at once: at first, and at most. What a part leaves of its window is copied.
+_FIRST_WINDOW_BYTES, _MAX_WINDOW_BYTES = 4 * 1024, 256 * 1024
 #: A snappy copy of 3 bytes yields at most 64: a raw block cannot honestly declare more than this per byte.
 SNAPPY_MAX_RATIO = 22
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -151,13 +161,20 @@ def decompress_zstd_frames(parts: Sequence[Buffer], sizes: Sequence[int]) -> lis
 class _BoundedOutput:
     """Collects chunks and refuses to pass the bound; what a decoder may produce next is ``room()``."""
 
-    __slots__ = ("_chunks", "_codec", "_max_bytes", "_size")
+    __slots__ = ("_chunks", "_codec", "_max_bytes", "_parts", "_size")
 
     def __init__(self, codec: CompressionType, max_bytes: int) -> None:
         self._codec = codec
         self._max_bytes = max_bytes
         self._chunks: list[bytes] = []
+        self._parts = 0
         self._size = 0
+
+    def begin_part(self) -> None:
+        """Count a member, frame or chunk. Raises InvalidRecordError when they are too many for what they hold."""
+        self._parts += 1
+        if self._parts > MAX_SMALL_PARTS + self._size // PART_BYTES:
+            raise damaged(self._codec, f"it consists of more than {MAX_SMALL_PARTS} parts of nearly nothing")
 
     def room(self) -> int:
         """One byte more than may still come, so that passing the bound shows; never more than a chunk."""
@@ -167,7 +184,8 @@ class _BoundedOutput:
         self._size += len(chunk)
         if self._size > self._max_bytes:
             raise too_large(self._codec, self._max_bytes)
-        self._chunks.append(chunk)
+        if chunk:
+            self._chunks.append(chunk)
 
     def reserve(self, size: int) -> None:
         """Refuse ``size`` declared bytes before anyone allocates them."""
@@ -191,23 +209,54 @@ def damaged(codec: CompressionType, reason: object) -> InvalidRecordError:
 # --- gzip ------------------------------------------------------------------------------------------------------------
 
 
+class _Window:
+    """Hands out ``data`` piece by piece to the decoders of its parts, in pieces that grow within a part."""
+
+    __slots__ = ("_position", "_size", "_view")
+
+    def __init__(self, data: Buffer) -> None:
+        self._view = memoryview(data)
+        self._position = 0
+        self._size = _MAX_WINDOW_BYTES  # nearly every stream is one part
+
+    @property
+    def is_empty(self) -> bool:
+        return self._position >= len(self._view)
+
+    def next_piece(self) -> memoryview:
+        """The bytes that follow; empty at the end of the data."""
+        piece = self._view[self._position : self._position + self._size]
+        self._position += len(piece)
+        self._size = min(2 * self._size, _MAX_WINDOW_BYTES)
+        return piece
+
+    def end_part(self, unused_bytes: int) -> None:
+        """Go back by what the part's decoder did not use."""
+        self._position -= unused_bytes
+        self._size = _FIRST_WINDOW_BYTES
+
+
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
-    output = _BoundedOutput(CompressionType.GZIP, max_bytes)
-    rest: Buffer = data
-    while True:
-        member = zlib.decompressobj(wbits=31)
-        try:
-            while not member.eof:
-                chunk = member.decompress(rest, output.room())
-                rest = member.unconsumed_tail
-                if not chunk and not rest and not member.eof:
-                    raise damaged(CompressionType.GZIP, "it ends early")
-                output.append(chunk)
-        except zlib.error as error:
-            raise damaged(CompressionType.GZIP, error) from error
-        rest = member.unused_data
-        if not rest:
-            return output.value()
+    output, window = _BoundedOutput(CompressionType.GZIP, max_bytes), _Window(data)
+    try:
+        _append_gzip_member(window, output)
+        while not window.is_empty:
+            _append_gzip_member(window, output)
+    except zlib.error as error:
+        raise damaged(CompressionType.GZIP, error) from error
+    return output.value()
+
+
+def _append_gzip_member(window: _Window, output: _BoundedOutput) -> None:
+    output.begin_part()
+    member = zlib.decompressobj(wbits=31)
+    while not member.eof:
+        piece = member.unconsumed_tail or window.next_piece()
+        chunk = member.decompress(piece, output.room())
+        if not chunk and not piece and not member.eof:
+            raise damaged(CompressionType.GZIP, "it ends early")
+        output.append(chunk)
+    window.end_part(len(member.unused_data))
 
 
 def _compress_gzip(data: Buffer, level: int | None) -> bytes:
@@ -226,6 +275,7 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
         return output.value()
     position = 0
     while position < len(view):
+        output.begin_part()
         if view[position : position + 8] == XERIAL_MAGIC:
             position += len(XERIAL_HEADER)
             continue
@@ -273,24 +323,27 @@ def _compress_snappy(data: Buffer, level: int | None) -> bytes:
 
 
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
+    output, window = _BoundedOutput(CompressionType.LZ4, max_bytes), _Window(data)
+    try:
+        while not window.is_empty:
+            _append_lz4_frame(window, output)
+    except RuntimeError as error:
+        raise damaged(CompressionType.LZ4, error) from error
+    return output.value()
+
+
+def _append_lz4_frame(window: _Window, output: _BoundedOutput) -> None:
     from lz4.frame import LZ4FrameDecompressor
 
-    output = _BoundedOutput(CompressionType.LZ4, max_bytes)
-    rest: Buffer | None = data
-    while rest:
-        frame = LZ4FrameDecompressor()
-        pending: Buffer = rest
-        try:
-            while not frame.eof:
-                chunk = frame.decompress(pending, max_length=output.room())
-                pending = b""
-                if not chunk and not frame.eof and frame.needs_input:
-                    raise damaged(CompressionType.LZ4, "it ends early")
-                output.append(chunk)
-        except RuntimeError as error:
-            raise damaged(CompressionType.LZ4, error) from error
-        rest = frame.unused_data
-    return output.value()
+    output.begin_part()
+    frame = LZ4FrameDecompressor()
+    while not frame.eof:
+        piece: Buffer = window.next_piece() if frame.needs_input else b""
+        chunk = frame.decompress(piece, max_length=output.room())
+        if not chunk and not piece and not frame.eof and frame.needs_input:
+            raise damaged(CompressionType.LZ4, "it ends early")
+        output.append(chunk)
+    window.end_part(len(frame.unused_data or b""))
 
 
 LZ4_DEFAULT_LEVEL = 9
@@ -408,9 +461,30 @@ def _zstd_encoder(level: int) -> Iterator[zstandard.ZstdCompressor]:
     try:
         encoder = idle.pop()
     except IndexError:
-        encoder = zstandard.ZstdCompressor(level=level)
+        if level < _FIRST_COSTLY_ZSTD_LEVEL:
+            encoder = zstandard.ZstdCompressor(level=level)
+        else:
+            encoder = zstandard.ZstdCompressor(compression_params=_affordable_zstd_parameters(level))
     yield encoder
     idle.append(encoder)
+
+
+#: From this level on zstd's tables grow beyond what a batch can use: level 22 takes 257 MiB, and up to 62 s for 15 MB
+#: of digits. With the limits below it takes 33 MiB and 5 s, and the result is no larger.
+_FIRST_COSTLY_ZSTD_LEVEL = 15
+_ZSTD_WINDOW_LOG, _ZSTD_TABLE_LOG = 23, 22
+
+
+def _affordable_zstd_parameters(level: int) -> zstandard.ZstdCompressionParameters:
+    import zstandard
+
+    usual = zstandard.ZstdCompressionParameters.from_level(level)
+    return zstandard.ZstdCompressionParameters.from_level(
+        level,
+        window_log=min(usual.window_log, _ZSTD_WINDOW_LOG),
+        chain_log=min(usual.chain_log, _ZSTD_TABLE_LOG),
+        hash_log=min(usual.hash_log, _ZSTD_TABLE_LOG),
+    )
 
 
 def _compress_zstd(data: Buffer, level: int | None) -> bytes:

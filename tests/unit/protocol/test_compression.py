@@ -8,6 +8,8 @@ import random
 import struct
 import tracemalloc
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import cramjam
 import lz4.frame
@@ -18,9 +20,12 @@ from hypothesis import strategies as st
 
 from protocol.compression import (
     LZ4_DEFAULT_LEVEL,
+    MAX_SMALL_PARTS,
+    PART_BYTES,
     XERIAL_HEADER,
     XERIAL_MAGIC,
     CompressionType,
+    _affordable_zstd_parameters,
     compress,
     compress_many,
     compression_type_for_name,
@@ -171,6 +176,92 @@ def test_snappy_is_written_in_chunks() -> None:
 def test_bad_snappy_chunks_are_refused(tail: bytes) -> None:
     with pytest.raises(InvalidRecordError):
         decompress(XERIAL_HEADER + tail, SNAPPY, 100)
+
+
+# --- streams of many parts -------------------------------------------------------------------------------------------
+
+
+def gzip_parts(content: bytes, count: int) -> bytes:
+    return gzip.compress(content, 1) * count
+
+
+def lz4_parts(content: bytes, count: int) -> bytes:
+    return bytes(lz4.frame.compress(content)) * count
+
+
+def snappy_parts(content: bytes, count: int) -> bytes:
+    block = bytes(cramjam.snappy.compress_raw(content))
+    return XERIAL_HEADER + (struct.pack(">i", len(block)) + block) * count
+
+
+def zstd_parts(content: bytes, count: int) -> bytes:
+    return zstandard.ZstdCompressor().compress(content) * count
+
+
+PARTS = [(GZIP, gzip_parts), (SNAPPY, snappy_parts), (LZ4, lz4_parts)]
+
+
+@pytest.mark.parametrize(("codec", "parts"), PARTS)
+def test_a_stream_of_many_tiny_parts_is_refused(codec: CompressionType, parts: Callable[[bytes, int], bytes]) -> None:
+    for content in (b"", b"x"):
+        assert len(decompress(parts(content, MAX_SMALL_PARTS // 2), codec, MEBIBYTE)) <= MAX_SMALL_PARTS
+        with pytest.raises(InvalidRecordError, match="parts"):
+            decompress(parts(content, 2 * MAX_SMALL_PARTS), codec, MEBIBYTE)
+
+
+def test_snappy_headers_without_chunks_are_parts() -> None:
+    with pytest.raises(InvalidRecordError, match="parts"):
+        decompress(XERIAL_HEADER * (2 * MAX_SMALL_PARTS), SNAPPY, MEBIBYTE)
+
+
+@pytest.mark.parametrize(("codec", "parts"), [*PARTS, (ZSTD, zstd_parts)])
+def test_parts_that_hold_something_are_read_however_many(
+    codec: CompressionType, parts: Callable[[bytes, int], bytes]
+) -> None:
+    content = random.Random(1).randbytes(PART_BYTES)
+    count = 3 * MAX_SMALL_PARTS
+    assert decompress(parts(content, count), codec, len(content) * count) == content * count
+
+
+class CountingDecoder:
+    """A decoder that counts the bytes it is given and the bytes it gives back unread: those are copies."""
+
+    moved_bytes = 0
+
+    def __init__(self, decoder: Any) -> None:
+        self._decoder = decoder
+
+    def decompress(self, data: bytes | memoryview, *limits: int, **named: int) -> Any:
+        found = self._decoder.decompress(data, *limits, **named)
+        left = self._decoder.unused_data or getattr(self._decoder, "unconsumed_tail", b"")
+        CountingDecoder.moved_bytes += len(data) + len(left)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._decoder, name)
+
+
+@pytest.mark.parametrize(("codec", "parts", "where"), [(GZIP, gzip_parts, zlib), (LZ4, lz4_parts, lz4.frame)])
+def test_bytes_moved_are_linear_in_the_stream(
+    codec: CompressionType, parts: Callable[[bytes, int], bytes], where: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "decompressobj" if where is zlib else "LZ4FrameDecompressor"
+    make = getattr(where, name)
+    monkeypatch.setattr(where, name, lambda **named: CountingDecoder(make(**named)))
+    content = random.Random(1).randbytes(2 * PART_BYTES)
+    for count in (500, 1000, 2000):
+        stream = parts(content, count)
+        CountingDecoder.moved_bytes = 0
+        decompress(stream, codec, len(content) * count)
+        assert CountingDecoder.moved_bytes < 4 * len(stream) + 2 * MEBIBYTE
+
+
+@pytest.mark.parametrize("level", [15, 19, 22])
+def test_high_levels_of_zstd_take_little_memory(level: int) -> None:
+    parameters = _affordable_zstd_parameters(level)
+    assert parameters.estimated_compression_context_size() < 48 * MEBIBYTE
+    encoded = compress(TEXT, ZSTD, level)
+    assert decompress(encoded, ZSTD, len(TEXT)) == TEXT
 
 
 # --- bombs (F15) -----------------------------------------------------------------------------------------------------
