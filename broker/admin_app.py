@@ -68,8 +68,12 @@ async def readyz(request: web.Request) -> web.Response:
 async def metrics(request: web.Request) -> web.Response:
     """Counters, gauges and summaries of the broker and of its cleaner."""
     broker = request.app[BROKER]
-    cleaner = cleaner_of(broker)
-    text = await broker.loop.run_in_executor(None, rest, snapshot(broker), cleaner)
+    cleaner, turns = cleaner_of(broker), broker.timers.turns
+    began = broker.time.monotonic_ms()
+    turns.begin(began)
+    taken = snapshot(broker)
+    turns.end(began, broker.time.monotonic_ms(), "GET /metrics")
+    text = await broker.loop.run_in_executor(None, rest, taken, cleaner)
     response = web.Response(text=text)
     response.headers["Content-Type"] = CONTENT_TYPE
     return response

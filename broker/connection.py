@@ -21,15 +21,16 @@ from __future__ import annotations
 import logging
 import socket
 import struct
-from asyncio import AbstractEventLoop, Event, Future
+from asyncio import Future
 from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from functools import partial
 
 from broker.broker import RequestContext
-from broker.dispatch import CloseConnectionError, Dispatcher, Parts, Pending
+from broker.dispatch import CloseConnectionError, Parts, Pending
 from broker.sender import ALL, SendQueue, SendStatus, SliceCutShortError, send_at_once
+from broker.shell import Shell
 from broker.timers import Timer, TimerQueue
+from broker.turn_clock import NOTABLE_MS
 from broker.wakefulness import QUICK_REQUESTS, Wakefulness
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidReceiveError, InvalidRequestError
@@ -38,8 +39,6 @@ from protocol.transferable import TransferableRecords
 
 logger = logging.getLogger(__name__)
 
-SCRATCH_BYTES = 256 * 1024
-"""One receive takes at most this much; shared by all connections of a loop."""
 FRAMES_PER_TURN = 64
 """So that one pipelining client cannot hold the loop."""
 READ_AHEAD_BYTES = 64 * 1024
@@ -49,78 +48,10 @@ QUEUE_BYTES = 1024 * 1024
 LARGE_FRAME_BYTES = 64 * 1024
 """A connection that sends larger frames keeps its buffer between them, for RELEASE_AFTER_MS."""
 RELEASE_AFTER_MS = 2_000
-SWEEP_MS = 500
-"""How often half-open frames, stalled readers and kept buffers are looked at, while there are any."""
-STALL_MS = 30_000
-"""A frame must be complete, and a full socket must drain something, within this time."""
 SLOWEST_BYTES_PER_S = 32 * 1024
 """A frame larger than the deadline allows at this rate gets its time at this rate."""
 
 _unpack_length = struct.Struct(">i").unpack_from
-
-
-@dataclass(slots=True, kw_only=True)
-class Limits:
-    """What a connection may ask for; from the configuration."""
-
-    max_frame_bytes: int
-    max_idle_ms: float
-    stall_ms: float = STALL_MS
-    awake_ms: float = 0.0
-
-
-class Shell:
-    """What the connections of one loop share. Loop thread only."""
-
-    def __init__(
-        self, loop: AbstractEventLoop, dispatcher: Dispatcher, timers: TimerQueue, executor: Executor, limits: Limits
-    ) -> None:
-        self.loop = loop
-        self.dispatch = dispatcher.dispatch
-        self.timers = timers
-        self.executor = executor
-        self.limits = limits
-        self.monotonic_ms = timers.monotonic_ms
-        self.wakefulness = Wakefulness(loop, timers.monotonic_ms, limits.awake_ms)
-        self.scratch = bytearray(SCRATCH_BYTES)
-        self.scratch_view = memoryview(self.scratch)
-        self.connections: dict[Connection, None] = {}
-        self.watched: dict[Connection, None] = {}
-        self.on_closed: Callable[[Connection], None] | None = None
-        self._sweeping = False
-        self._emptied: Event | None = None
-
-    async def wait_until_empty(self) -> None:
-        """Return once no connection is left."""
-        if self.connections:
-            self._emptied = Event()
-            await self._emptied.wait()
-
-    def watch(self, connection: Connection) -> None:
-        """Have ``sweep`` look at a connection that holds a buffer or owes bytes."""
-        self.watched[connection] = None
-        if not self._sweeping:
-            self._sweeping = True
-            self.timers.schedule(SWEEP_MS, self.sweep)
-
-    def sweep(self) -> None:
-        """Close who is too slow, take back buffers that are not used."""
-        now = self.monotonic_ms()
-        for connection in list(self.watched):
-            if not connection.inspect(now):
-                self.watched.pop(connection, None)
-        self._sweeping = bool(self.watched)
-        if self._sweeping:
-            self.timers.schedule(SWEEP_MS, self.sweep)
-
-    def forget(self, connection: Connection) -> None:
-        """A connection closed."""
-        self.connections.pop(connection, None)
-        self.watched.pop(connection, None)
-        if self.on_closed is not None:
-            self.on_closed(connection)
-        if self._emptied is not None and not self.connections:
-            self._emptied.set()
 
 
 class Connection:
@@ -175,12 +106,23 @@ class Connection:
         shell.connections[self] = None
         self._reading = True
         shell.loop.add_reader(sock.fileno(), self.on_readable)
-        self._idle_timer: Timer = shell.timers.schedule(shell.limits.max_idle_ms, self._check_idle)
+        self._idle_timer: Timer = shell.timers.schedule(shell.limits.max_idle_ms, partial(check_idle, self))
 
     # Receiving
 
     def on_readable(self) -> None:
-        """The loop says that there is something to receive, or that the peer is gone."""
+        """The loop says that there is something to receive, or that the peer is gone: one turn."""
+        turns = self._shell.turns
+        began = turns.monotonic_ms()
+        if began >= turns.due_ms:
+            turns.begin(began)
+        self._receive(began)
+        ended = turns.monotonic_ms()
+        if ended - began >= NOTABLE_MS:
+            note_turn(self, began, ended)
+
+    def _receive(self, now_ms: float) -> None:
+        """Take what came, and answer the frames in it."""
         shell = self._shell
         reader = self._reader
         try:
@@ -193,7 +135,7 @@ class Connection:
         if not count:
             self.close()
             return
-        self._last_active_ms = shell.monotonic_ms()
+        self._last_active_ms = now_ms
         if reader is not None:
             reader.buffer_updated(count)
             self._turn()
@@ -321,7 +263,7 @@ class Connection:
         reader = self._reader
         if reader is not None and not self._turn_scheduled and self._has_frames and self._may_handle():
             self._turn_scheduled = True
-            self._shell.loop.call_soon(self._turn)
+            self._shell.loop.call_soon(measure, self, self._turn)
         if reader is not None or not self._reading or self._finishing:
             self._update_reading()
         if self._finishing:
@@ -405,7 +347,7 @@ class Connection:
         self._set_writing(status is SendStatus.BLOCKED)
         if status is SendStatus.MORE:
             self._drain_scheduled = True
-            self._shell.loop.call_soon(self._drain_turn)
+            self._shell.loop.call_soon(measure, self, self._drain_turn)
         elif status is SendStatus.COLD:
             self._send_cold(queue)
         elif status is SendStatus.BLOCKED:
@@ -421,7 +363,7 @@ class Connection:
         if wanted != self._writing:
             self._writing = wanted
             if wanted:
-                self._shell.loop.add_writer(self.sock.fileno(), self._drain_turn)
+                self._shell.loop.add_writer(self.sock.fileno(), partial(measure, self, self._drain_turn))
             else:
                 self._shell.loop.remove_writer(self.sock.fileno())
 
@@ -444,7 +386,7 @@ class Connection:
             self._queue.advance(sent)
             if sent:
                 self._last_sent_ms = self._shell.monotonic_ms()
-                self._drain_turn()
+                measure(self, self._drain_turn)
             else:
                 self._set_writing(True)
 
@@ -506,14 +448,6 @@ class Connection:
             self._partial_since_ms = now_ms
         return True
 
-    def _check_idle(self) -> None:
-        max_idle_ms = self._shell.limits.max_idle_ms
-        idle_ms = self._shell.monotonic_ms() - self._last_active_ms
-        if idle_ms >= max_idle_ms and self._pending is None and not self._queue:
-            self.close()
-            return
-        self._idle_timer = self._shell.timers.schedule(max(max_idle_ms - idle_ms, 1000), self._check_idle)
-
 
 class Muted(Pending):
     """In the place of an answer, while a client that is over its quota has to wait (KIP-219). Its answer is empty."""
@@ -531,6 +465,40 @@ class Muted(Pending):
 
     def hurry(self) -> None:
         """Who is over its quota waits."""
+
+
+def check_idle(connection: Connection) -> None:
+    """Close a connection on which nothing happened for too long; else look again later."""
+    shell = connection._shell
+    idle_ms = shell.monotonic_ms() - connection._last_active_ms
+    if idle_ms >= shell.limits.max_idle_ms and connection._pending is None and not connection._queue:
+        connection.close()
+        return
+    wait_ms = max(shell.limits.max_idle_ms - idle_ms, 1000)
+    connection._idle_timer = shell.timers.schedule(wait_ms, partial(check_idle, connection))
+
+
+def measure(connection: Connection, work: Callable[[], None]) -> None:
+    """Do a connection's ``work`` as a turn of its own. ``on_readable`` has the same in line: it is the hot one."""
+    turns = connection._shell.turns
+    began = turns.monotonic_ms()
+    if began >= turns.due_ms:
+        turns.begin(began)
+    work()
+    ended = turns.monotonic_ms()
+    if ended - began >= NOTABLE_MS:
+        note_turn(connection, began, ended)
+
+
+def note_turn(connection: Connection, began_ms: float, ended_ms: float) -> None:
+    """Tell the turn clock of a turn that took some time, and of the last request in it."""
+    context = connection.context
+    connection._shell.turns.end(began_ms, ended_ms, api_name(context), context.client_host)
+
+
+def api_name(context: RequestContext) -> str:
+    """The API of a connection's last request, as the log and the metrics name it."""
+    return "no request" if context.api_key < 0 else ApiKey(context.api_key).name
 
 
 def expect_the_next(connection: Connection, wakefulness: Wakefulness) -> None:

@@ -78,7 +78,10 @@ class Purgatory:
             self._touched[key] = None
             if not self._scheduled:
                 self._scheduled = True
-                self._call_soon(self.run_touched)
+                self._call_soon(self._run_turn)
+
+    def _run_turn(self) -> None:
+        self._timers.turns.run("parked requests", self.run_touched)
 
     def run_touched(self) -> None:
         """Look again at the operations whose keys moved."""

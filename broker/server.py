@@ -25,12 +25,13 @@ from broker.background import BackgroundJobs, Job
 from broker.broker import Broker, RequestContext
 from broker.client_quotas import QUOTAS_PREFIX
 from broker.config import BrokerConfig, Endpoint
-from broker.connection import STALL_MS, Connection, Limits, Shell
+from broker.connection import Connection
 from broker.dispatch import Dispatcher
 from broker.log_metrics import register_log_metrics
 from broker.metadata import INTERNAL_TOPICS, TopicImage
 from broker.metrics import Sample
 from broker.partition import Partition
+from broker.shell import STALL_MS, Limits, Shell
 from broker.startup import build_broker
 from log.checkpoints import CLEANER_OFFSET_FILE
 from log.time import SystemTime, Time
@@ -285,6 +286,7 @@ def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> No
     metrics = broker.metrics
     metrics.source(partial(count_requests, dispatcher))
     metrics.source(partial(count_throttled, broker))
+    metrics.source(broker.timers.turns.samples)
     metrics.gauge("kafka_server_socket_connection_count", lambda: len(shell.connections))
     metrics.gauge("kafka_server_delayedoperationpurgatory_purgatorysize", lambda: len(broker.purgatory))
     metrics.gauge("kafka_server_delayedoperationpurgatory_expired", lambda: broker.purgatory.expired_total)

@@ -31,6 +31,7 @@ from broker.strays import StrayLogs
 from broker.threads import in_thread
 from broker.timers import TimerQueue
 from broker.topic_manager import TopicManager
+from broker.turn_clock import TurnClock
 from log.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
 from log.config import LogConfig
 from log.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
@@ -78,9 +79,10 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         strays = sweep_strays(log_manager, known.topics, found)
     except (KafkaStorageError, MetadataStoreError) as error:
         raise StartError(str(error)) from error
-    timers = TimerQueue(time.monotonic_ms, loop.call_later)
+    turns = TurnClock(time.monotonic_ms)
+    timers = TimerQueue(time.monotonic_ms, loop.call_later, turns)
     purgatory = Purgatory(timers, loop.call_soon)
-    run_in_thread = partial(in_thread, loop, executor)
+    run_in_thread = partial(in_thread, loop, executor, turns=turns)
     replica_manager = ReplicaManager(
         metadata=known.metadata,
         log_manager=log_manager,

@@ -8,12 +8,18 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from broker.deferred import Deferred
+from broker.turn_clock import TurnClock
 
 T = TypeVar("T")
 
 
-def in_thread(loop: AbstractEventLoop, executor: Executor, work: Callable[[], T]) -> Deferred[T]:
-    """Run ``work``, which touches nothing of the loop's, and settle with what it returns or raises. Loop thread."""
+def in_thread(
+    loop: AbstractEventLoop, executor: Executor, work: Callable[[], T], turns: TurnClock | None = None
+) -> Deferred[T]:
+    """Run ``work``, which touches nothing of the loop's, and settle with what it returns or raises. Loop thread.
+
+    ``turns`` measures the turn in which the result is settled, with all that follows from it.
+    """
     deferred: Deferred[T] = Deferred()
 
     def settle(future: Future[T]) -> None:
@@ -23,5 +29,11 @@ def in_thread(loop: AbstractEventLoop, executor: Executor, work: Callable[[], T]
         else:
             deferred.fail(error)
 
-    loop.run_in_executor(executor, work).add_done_callback(settle)
+    def settle_in_turn(future: Future[T]) -> None:
+        if turns is None:
+            settle(future)
+        else:
+            turns.run("result of a thread", lambda: settle(future))
+
+    loop.run_in_executor(executor, work).add_done_callback(settle_in_turn)
     return deferred

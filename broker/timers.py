@@ -12,6 +12,8 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.turn_clock import TurnClock
+
 _REBUILD_MINIMUM = 512
 """Below this many entries, cancelled timers are left for their deadline to remove."""
 
@@ -45,12 +47,17 @@ class Timer:
 class TimerQueue:
     """Timers over ``monotonic_ms``; ``call_later(seconds, callback)`` is the loop's. Loop thread only."""
 
-    __slots__ = ("_armed", "_armed_deadline", "_call_later", "_cancelled", "_heap", "monotonic_ms")
+    __slots__ = ("_armed", "_armed_deadline", "_call_later", "_cancelled", "_heap", "monotonic_ms", "turns")
 
     def __init__(
-        self, monotonic_ms: Callable[[], float], call_later: Callable[[float, Callable[[], None]], CancelHandle]
+        self,
+        monotonic_ms: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], CancelHandle],
+        turns: TurnClock | None = None,
     ) -> None:
         self.monotonic_ms = monotonic_ms
+        self.turns = turns or TurnClock(monotonic_ms)
+        """Measures each timer's callback."""
         self._call_later = call_later
         self._heap: list[Timer] = []
         self._cancelled = 0
@@ -93,7 +100,7 @@ class TimerQueue:
                 if callback is None:
                     self._cancelled -= 1
                 else:
-                    callback()
+                    self.turns.run("timer", callback)
         finally:
             for timer in due:  # a callback raised: the rest keeps its turn
                 heapq.heappush(heap, timer)

@@ -154,7 +154,7 @@ class FilteredLog:
                 indexing.rebuild(partition.topic_partition, error)
                 return reader.read(reading, None)
 
-        done = in_thread(broker.loop, broker.executor, work)
+        done = in_thread(broker.loop, broker.executor, work, broker.timers.turns)
         done.on_done(lambda deferred: self._keep(key, reading.upper, deferred))
 
     def _keep(self, key: Key, upper: int, done: Deferred[Matching]) -> None:

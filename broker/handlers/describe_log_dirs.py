@@ -44,7 +44,7 @@ def handle(
             asked.setdefault(topic.topic, set()).update(topic.partitions)
     failed = {directory.path for directory in broker.log_manager.directories if not directory.is_online}
     work = partial(describe_all, broker.config.log_dirs, failed, counts, asked)
-    return in_thread(broker.loop, broker.executor, work)
+    return in_thread(broker.loop, broker.executor, work, broker.timers.turns)
 
 
 def describe_all(

@@ -302,7 +302,12 @@ def converted_response(
     if is_small:
         return fill([code_and_records(conversion) for conversion in conversions])
     deferred: Deferred[FetchResponse] = Deferred()
-    work = in_thread(broker.loop, broker.executor, lambda: [code_and_records(each) for each in conversions])
+    work = in_thread(
+        broker.loop,
+        broker.executor,
+        lambda: [code_and_records(each) for each in conversions],
+        broker.timers.turns,
+    )
     work.on_done(lambda done: deferred.complete(fill(done.result())))
     return deferred
 

@@ -13,6 +13,7 @@ from broker.config import BrokerConfig
 from broker.config_manager import ConfigManager
 from broker.metadata import MetadataCache, TopicImage
 from broker.metadata_store import SqliteMetadataStore
+from broker.timers import TimerQueue
 from broker.topic_manager import TopicManager
 from log.config import LogConfig
 from log.file_system import OsFileSystem
@@ -72,7 +73,7 @@ class AdminBroker:
             time=self.time,
             loop=cast(asyncio.AbstractEventLoop, None),
             executor=nothing,
-            timers=nothing,
+            timers=TimerQueue(self.time.monotonic_ms, nothing),
             purgatory=nothing,
             metrics=nothing,
             store=self.store,

@@ -19,10 +19,9 @@ from broker.connection import (
     READ_AHEAD_BYTES,
     RELEASE_AFTER_MS,
     Connection,
-    Limits,
-    Shell,
 )
 from broker.dispatch import CloseConnectionError, Parts, Pending
+from broker.shell import Limits, Shell
 from broker.wakefulness import QUICK_REQUESTS, SAMPLE
 from protocol.errors import InvalidRequestError
 from protocol.transferable import TransferableRecords
