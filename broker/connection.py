@@ -26,7 +26,8 @@ from collections.abc import Callable
 from functools import partial
 
 from broker.broker import RequestContext
-from broker.dispatch import CloseConnectionError, Parts, Pending
+from broker.dispatch import Parts, Pending
+from broker.errors import CloseConnectionError
 from broker.sender import ALL, SendQueue, SendStatus, SliceCutShortError, send_at_once
 from broker.shell import Shell
 from broker.timers import Timer, TimerQueue
@@ -35,7 +36,7 @@ from broker.wakefulness import QUICK_REQUESTS, Wakefulness
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidReceiveError, InvalidRequestError
 from protocol.frames import FrameReader
-from protocol.transferable import TransferableRecords
+from protocol.transferable import release_slices
 
 logger = logging.getLogger(__name__)
 
@@ -289,7 +290,7 @@ class Connection:
         """A deferred answer came; inside a turn (it was there at once) the turn goes on with it."""
         self._pending = None
         if self.closed:
-            release_slices([answer] if isinstance(answer, bytes) else answer or [])
+            release_slices(answer)
         elif answer is None:
             refuse(self, CloseConnectionError("a deferred request failed"))
         else:
@@ -538,10 +539,3 @@ def release_socket(sock: socket.socket, queue: SendQueue | None) -> None:
     if queue is not None:
         queue.drop()
     sock.close()
-
-
-def release_slices(parts: Parts) -> None:
-    """Let the files of answers go that will never be sent."""
-    for part in parts:
-        if isinstance(part, TransferableRecords):
-            part.release()

@@ -38,6 +38,11 @@ class Deferred(Generic[T]):
         return self._value is not _PENDING or self._error is not None
 
     @property
+    def has_value(self) -> bool:
+        """True once completed."""
+        return self._value is not _PENDING
+
+    @property
     def abandoned(self) -> bool:
         """True when the one who waited is gone; completing is then harmless and useless."""
         return self._abandoned

@@ -10,6 +10,9 @@ ApiVersions answers from. What cannot be routed:
     ApiVersions in an unknown version -> answered in version 0 with UNSUPPORTED_VERSION and the table (KIP-511)
     unknown key, unknown version, malformed body -> InvalidRequestError: the connection closes, as Kafka's does
 
+A request that is long, or whose handler works in steps (:mod:`broker.steps`), is decoded, handled and encoded as a
+job that the loop advances in slices; it is answered at once when it fits into the first one.
+
 Answers are ``bytes`` (length prefix included), a list of bytes and slices, a :class:`Pending`, or None (acks=0).
 """
 
@@ -18,15 +21,21 @@ from __future__ import annotations
 import importlib
 import logging
 import struct
+import sys
 from collections.abc import Callable
+from types import GeneratorType
 from typing import Any, TypeVar, Union
 
 from broker.broker import Broker, Repeat, RequestContext, RequestCount
 from broker.deferred import Deferred
+from broker.errors import CloseConnectionError
 from broker.handlers.registry import REGISTRY
+from broker.steps import Job, StepRunner, Steps
 from protocol.api_keys import ApiKey, request_header_version, response_header_version
 from protocol.errors import InvalidRequestError, KafkaError, UnknownServerError, UnsupportedVersionError
 from protocol.header import decode_request_header
+from protocol.schema import EncodeError, Message
+from protocol.transferable import release_slices
 from protocol.types import Part
 
 logger = logging.getLogger(__name__)
@@ -40,11 +49,13 @@ _FLEXIBLE_PREFIX = struct.Struct(">iix")  # with an empty set of tagged fields
 MOST_PATIENCE = 4096
 
 
+ONE_TURN_BYTES = 8192
+"""A longer request is decoded in steps, from a copy: at 2 bytes for the smallest element it may be over a
+millisecond's work. Requests of records are long and have few elements: they are decoded where they are."""
+
+
 Answer = Union[bytes, Parts, "Pending", None]
-
-
-class CloseConnectionError(Exception):
-    """A handler's way to say that the only honest answer is to close: a failed produce with acks=0."""
+FrameSteps = Steps[bytes | Parts | None]
 
 
 class Route(RequestCount):
@@ -58,14 +69,20 @@ class Route(RequestCount):
         "flexible_header",
         "handle",
         "has_slices",
+        "one_turn_bytes",
         "prefix",
         "repeat_of",
+        "request_class",
+        "runner",
     )
 
-    def __init__(self, api_key: int, api_version: int, module: Any) -> None:
+    def __init__(self, api_key: int, api_version: int, module: Any, runner: StepRunner) -> None:
+        self.runner = runner
         self.api_key = api_key
         self.api_version = api_version
+        self.request_class: type[Message] = module.Request
         self.decode_from: Callable[[memoryview, int, int], tuple[Any, int]] = module.Request.decode_from
+        self.one_turn_bytes = sys.maxsize if api_key == ApiKey.PRODUCE else ONE_TURN_BYTES
         self.handle: Callable[[Broker, RequestContext, Any], Any] = module.handle
         self.error_response: Callable[[Any, KafkaError], Any] = module.error_response
         self.flexible_header = request_header_version(ApiKey(api_key), api_version) >= 2
@@ -76,8 +93,9 @@ class Route(RequestCount):
         )
         super().__init__()
 
-    def answer(self, broker: Broker, context: RequestContext, request: Any) -> Answer:
-        """Handle a request; what it raises becomes its error response.
+    def answer(self, broker: Broker, context: RequestContext, request: Any, *, is_long: bool = False) -> Answer:
+        """Handle a request; what it raises becomes its error response. Steps begin here; a long request's answer is
+        encoded in steps whatever its handler does.
 
         Raises CloseConnectionError.
         """
@@ -90,9 +108,47 @@ class Route(RequestCount):
         except Exception:
             logger.exception("API %d version %d failed", self.api_key, self.api_version)
             response = self.error_response(request, UnknownServerError())
+        if is_long or response.__class__ is GeneratorType:
+            return self.run(self._finish(context.correlation_id, request, response))
         if response.__class__ is Deferred:
             return Pending(self, context.correlation_id, request, response)
         return None if response is None else self.encode(context.correlation_id, response)
+
+    def run(self, steps: FrameSteps) -> Answer:
+        """The frame that ``steps`` return, now if they fit into one slice. Raises what they raise in that."""
+        answer = self.runner.run(steps)
+        return InSteps(self, answer) if isinstance(answer, Job) else answer
+
+    def _finish(self, correlation_id: int, request: Any, response: Any) -> FrameSteps:
+        """Do a handler's steps, wait for what it deferred, and encode that. Raises CloseConnectionError."""
+        try:
+            if response.__class__ is GeneratorType:
+                response = yield from response
+            if response.__class__ is Deferred:
+                response = yield from wait_for(response, release_records if self.has_slices else None)
+        except KafkaError as error:
+            response = self.error_response(request, error)
+        except CloseConnectionError:
+            raise
+        except Exception:
+            logger.exception("API %d version %d failed", self.api_key, self.api_version)
+            response = self.error_response(request, UnknownServerError())
+        return None if response is None else (yield from self._encode_in_steps(correlation_id, response))
+
+    def _encode_in_steps(self, correlation_id: int, response: Any) -> FrameSteps:
+        """As ``encode``. Raises CloseConnectionError."""
+        if response.__class__ is bytes:
+            return self.encode(correlation_id, response)
+        try:
+            parts = yield from response.encode_in_steps(self.api_version)
+        except GeneratorExit:
+            if self.has_slices:
+                release_records(response)
+            raise
+        except EncodeError as error:
+            logger.exception("API %d version %d cannot be encoded", self.api_key, self.api_version)
+            raise CloseConnectionError("a response cannot be encoded") from error
+        return self._frame(correlation_id, parts)
 
     def encode(self, correlation_id: int, response: Any) -> bytes | Parts:
         """The whole frame of a response, length prefix included."""
@@ -100,7 +156,11 @@ class Route(RequestCount):
         if not self.has_slices:
             body = response if response.__class__ is bytes else response.encode(self.api_version)
             return prefix.pack(len(body) + prefix.size - 4, correlation_id) + body
-        parts: Parts = response.encode_parts(self.api_version)
+        return self._frame(correlation_id, response.encode_parts(self.api_version))
+
+    def _frame(self, correlation_id: int, parts: Parts) -> bytes | Parts:
+        """Put the length and the header before the parts of a response."""
+        prefix = self.prefix
         size = prefix.size - 4
         for part in parts:
             size += len(part)
@@ -135,6 +195,9 @@ class Pending:
 
     __slots__ = ("_correlation_id", "_deferred", "_request", "_route")
 
+    seconds = 0.0
+    """How long work on it took in steps, after the turn in which the request came."""
+
     def __init__(self, route: Route, correlation_id: int, request: Any, deferred: Deferred[Any]) -> None:
         self._route = route
         self._correlation_id = correlation_id
@@ -167,14 +230,74 @@ class Pending:
             return self._route.encode(self._correlation_id, error_response)
 
 
+class InSteps(Pending):
+    """The answer to a long request, which is worked on in steps."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, route: Route, job: Job) -> None:
+        self._route = route
+        self._job = job
+        self._deferred = job.done
+
+    @property
+    def seconds(self) -> float:  # type: ignore[override]
+        return self._job.seconds
+
+    def _answer(self) -> bytes | Parts | None:
+        try:
+            return self._deferred.result()  # type: ignore[no-any-return]
+        except (KafkaError, CloseConnectionError) as error:
+            logger.info("a request of API %d cannot be answered: %s", self._route.api_key, error)
+            return None
+
+
+def wait_for(deferred: Deferred[T], drop: Callable[[T], object] | None = None) -> Steps[T]:
+    """What a Deferred holds that is waited for here alone: it is abandoned with the steps, or dropped if it came.
+
+    Raises its error.
+    """
+    try:
+        yield deferred
+    except GeneratorExit:
+        if drop is not None and deferred.done and deferred.has_value:
+            drop(deferred.result())
+        deferred.abandon()
+        raise
+    return deferred.result()
+
+
+def wait_for_frame(answer: Answer) -> FrameSteps:
+    """The frame of an answer. Raises CloseConnectionError where there is none."""
+    if not isinstance(answer, Pending):
+        return answer
+    done: Deferred[bytes | Parts | None] = Deferred()
+    done.on_abandon(answer.abandon)
+    done.on_hurry(answer.hurry)
+    answer.on_answer(done.complete)
+    frame = yield from wait_for(done, release_slices)
+    if frame is None:
+        raise CloseConnectionError("a deferred request failed")
+    return frame
+
+
+def release_records(response: Any) -> None:
+    """Let the files go of a fetch response that is never sent."""
+    for topic in response.responses:
+        for partition in topic.partitions:
+            records = partition.records
+            release_slices(records if isinstance(records, list) else [records])
+
+
 class Dispatcher:
     """Routes frames to handlers. Loop thread only."""
 
-    __slots__ = ("_broker", "_routes")
+    __slots__ = ("_broker", "_routes", "_runner")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._routes: dict[int, Route] = {}
+        self._runner = StepRunner(broker.loop.call_soon)
 
     def routes(self) -> list[Route]:
         """The routes used so far, for metrics."""
@@ -221,18 +344,33 @@ class Dispatcher:
 
     def _answer(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
         """Decode the message at ``position`` and handle it. Raises InvalidRequestError, CloseConnectionError."""
+        if len(frame) > route.one_turn_bytes:
+            return route.run(self._answer_in_steps(route, context, memoryview(bytes(frame)), position))
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
         request, _ = route.decode_from(frame, position, route.api_version)
         if self._broker.quotas is not None:
-            from broker.throttling import answer  # only brokers whose clients have quotas need it
-
-            return answer(self._broker, route, context, request, len(frame))
+            return self._answer_measured(route, context, request, len(frame))
         found = route.answer(self._broker, context, request)
         if route.repeat_of is not None:
             context.unlike_requests += 1
             if context.unlike_requests >= context.repeat_patience:
                 expect_repeats(context, route, route.repeat_of(self._broker, context, request, frame, position))
         return found
+
+    def _answer_in_steps(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> FrameSteps:
+        """As ``_answer``, for a long request in a frame of its own."""
+        request, _ = yield from route.request_class.decode_in_steps(frame, position, route.api_version)
+        if self._broker.quotas is not None:
+            answer = self._answer_measured(route, context, request, len(frame))
+        else:
+            answer = route.answer(self._broker, context, request, is_long=True)
+        return (yield from wait_for_frame(answer))
+
+    def _answer_measured(self, route: Route, context: RequestContext, request: Any, size: int) -> Answer:
+        """Handle a request of a broker whose clients have quotas. Raises CloseConnectionError."""
+        from broker.throttling import answer  # only brokers whose clients have quotas need it
+
+        return answer(self._broker, route, context, request, size)
 
     def _failed_repeat(self, context: RequestContext, frame: memoryview) -> Answer:
         """What is our own mistake answers with an error, as in ``Route.answer``."""
@@ -255,7 +393,7 @@ class Dispatcher:
             if api_key == ApiKey.API_VERSIONS:
                 return None
             raise InvalidRequestError(f"API {api_key} is not served in version {api_version}")
-        route = Route(api_key, api_version, importlib.import_module(entry.module))
+        route = Route(api_key, api_version, importlib.import_module(entry.module), self._runner)
         self._routes[word] = route
         return route
 

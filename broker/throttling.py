@@ -27,7 +27,7 @@ from broker.dispatch import Answer, Parts, Pending, Route
 from broker.quotas import FETCH, MUTATION, PRODUCE, REQUEST, Client, Quotas, client_of
 from protocol.api_keys import ApiKey
 from protocol.messages.fetch import FetchRequest, FetchResponse
-from protocol.transferable import TransferableRecords
+from protocol.transferable import release_slices
 
 if TYPE_CHECKING:
     from broker.broker import Broker, RequestContext
@@ -70,7 +70,11 @@ class Measured(Pending):
 
     def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
         """Call back with the frame as the quotas leave it."""
-        self._waiting.on_answer(lambda frame: callback(frame if frame is None else self._measure.finish(frame)))
+        self._waiting.on_answer(lambda frame: callback(frame if frame is None else self._finish(frame)))
+
+    def _finish(self, frame: bytes | Parts) -> bytes | Parts | None:
+        self._measure.seconds = max(self._measure.seconds, self._waiting.seconds)
+        return self._measure.finish(frame)
 
     def abandon(self) -> None:
         self._waiting.abandon()
@@ -91,7 +95,7 @@ def answer(broker: Broker, route: Route, context: RequestContext, request: Any, 
         context.withdraw = None
         limit_fetch(measure.quotas, measure.client, request)
     began = perf_counter()
-    found = route.answer(broker, context, request)
+    found = route.answer(broker, context, request, is_long=size > route.one_turn_bytes)
     measure.seconds = perf_counter() - began
     if isinstance(found, Pending):
         return Measured(found, measure)
@@ -185,13 +189,6 @@ class Measure:
             return frame
         response.throttle_time_ms = self._context.throttle_ms
         return route.encode(self._context.correlation_id, response)
-
-
-def release_slices(frame: bytes | Parts) -> None:
-    """Let go of the files of a frame that is not sent."""
-    for part in frame if isinstance(frame, list) else ():
-        if isinstance(part, TransferableRecords):
-            part.release()
 
 
 def response_class_of(request: Any) -> Any:

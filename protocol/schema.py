@@ -23,11 +23,11 @@ InvalidRequestError. Encoders raise EncodeError, our mistake. Source: Kafka's cl
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, dataclass_transform, overload
 
 from protocol.errors import InvalidRequestError, UnsupportedVersionError
-from protocol.types import INT16, ZERO_UUID, Buffer, MalformedError, Part
+from protocol.types import INT16, MAX_ELEMENTS, ZERO_UUID, Buffer, MalformedError, Part
 
 if TYPE_CHECKING:
     from protocol.schema_source import CompiledCoder
@@ -277,11 +277,25 @@ class Message(Struct):
         return message  # type: ignore[no-any-return]
 
     @classmethod
-    def decode_from(cls, view: Buffer, position: int, version: int) -> tuple[Self, int]:
-        """The message at ``position`` and the position after it. Raises like :meth:`decode`."""
+    def decode_from(cls, view: Buffer, position: int, version: int, elements: int = MAX_ELEMENTS) -> tuple[Self, int]:
+        """The message at ``position`` and the position after it. Raises like :meth:`decode`.
+
+        ``elements`` bounds what all its arrays hold together.
+        """
         coder = cls._decoders.get(version) or _decoder(cls, version)
         try:
-            return coder.function(view, position)  # type: ignore[no-any-return]
+            return coder.function(view, position, elements)  # type: ignore[no-any-return]
+        except _MALFORMED as error:
+            raise coder.invalid_request(error) from None
+
+    @classmethod
+    def decode_in_steps(
+        cls, view: Buffer, position: int, version: int, elements: int = MAX_ELEMENTS
+    ) -> Generator[None, None, tuple[Self, int]]:
+        """As :meth:`decode_from`, for a long message: yields between stretches of its arrays."""
+        coder = _coder_in_steps(cls, version, "decode")
+        try:
+            return (yield from coder.function(view, position, elements))  # type: ignore[no-any-return]
         except _MALFORMED as error:
             raise coder.invalid_request(error) from None
 
@@ -340,6 +354,14 @@ class Message(Struct):
         except _UNENCODABLE as error:
             raise coder.encode_error(error) from error
 
+    def encode_in_steps(self, version: int) -> Generator[None, None, list[Part]]:
+        """As :meth:`encode_parts`, for a long message: yields between stretches of its arrays."""
+        coder = _coder_in_steps(type(self), version, "encode")
+        try:
+            return (yield from coder.function(self))  # type: ignore[no-any-return]
+        except _UNENCODABLE as error:
+            raise coder.encode_error(error) from error
+
 
 _MALFORMED = (IndexError, struct.error, UnicodeDecodeError, MalformedError)
 _UNENCODABLE = (AttributeError, TypeError, ValueError, struct.error)
@@ -358,6 +380,22 @@ def _encoder(cls: type[Message], version: int) -> CompiledCoder:
     from protocol.schema_encoder import compile_encoder
 
     coder = cls._encoders[version] = compile_encoder(cls, version)
+    return coder
+
+
+_in_steps: dict[tuple[type[Message], int, str], CompiledCoder] = {}
+
+
+def _coder_in_steps(cls: type[Message], version: int, direction: Literal["decode", "encode"]) -> CompiledCoder:
+    """The decoder or encoder that is a generator: compiled when a first long message comes."""
+    coder = _in_steps.get((cls, version, direction))
+    if coder is None:
+        _check_version(cls, version)
+        from protocol.schema_decoder import compile_decoder
+        from protocol.schema_encoder import compile_encoder
+
+        compile_coder = compile_decoder if direction == "decode" else compile_encoder
+        coder = _in_steps[cls, version, direction] = compile_coder(cls, version, in_steps=True)
     return coder
 
 

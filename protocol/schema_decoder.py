@@ -25,36 +25,44 @@ from protocol.types import (
     skip_tagged_fields,
 )
 
+ELEMENTS_PER_STEP = 64
+"""A decoder or encoder in steps yields before each so many elements of an array: about 50 µs of work."""
 
-def compile_decoder(cls: type[Message], version: int) -> CompiledCoder:
-    """The decoder ``(buffer, position) -> (message, position after it)`` of ``cls`` at ``version``."""
-    writer = _DecoderWriter(version, cls.FLEXIBLE.has(version))
+
+def compile_decoder(cls: type[Message], version: int, *, in_steps: bool = False) -> CompiledCoder:
+    """The decoder ``(buffer, position, elements) -> (message, position after it)`` of ``cls`` at ``version``.
+
+    ``elements`` is how many its arrays may have in all. In steps it is a generator that returns that.
+    """
+    writer = _DecoderWriter(version, cls.FLEXIBLE.has(version), in_steps)
     source = writer.source
     source.names["Malformed"] = MalformedError
     source.names["long_varint"] = continue_unsigned_varint
     source.names["skip_tagged_fields"] = skip_tagged_fields
     source.names["too_long"] = _too_long
     source.emit("e = len(b)")
-    source.emit(f"k = {MAX_ELEMENTS}")
+    if in_steps:
+        source.emit("yield")
     target = writer.struct(cls)
     source.emit(f"return {target}, p")
-    return source.compiled(cls, version, "def decode(b, p):")
+    return source.compiled(cls, version, f"def decode(b, p, k={MAX_ELEMENTS}):")
 
 
 def _too_long(least_bytes: int, bytes_left: int) -> MalformedError:
     """What is wrong with an array that takes a message over its end, or over its elements."""
     if least_bytes > bytes_left:
         return MalformedError("an array longer than the message")
-    return MalformedError(f"an array that takes the message over {MAX_ELEMENTS} elements")
+    return MalformedError("an array that takes the message over the elements it may have")
 
 
 class _DecoderWriter:
     """Writes the lines. Fields of fixed size wait in ``_pending`` for neighbours to be read with."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, in_steps: bool) -> None:
         self.source = Source()
         self.version = version
         self.flexible = flexible
+        self._in_steps = in_steps
         self._pending: list[tuple[str, str, int, str]] = []  # target, format, size, path
 
     def struct(self, cls: type[Struct]) -> str:
@@ -187,11 +195,21 @@ class _DecoderWriter:
         else:
             items = self.source.fresh("a")
             emit(f"{items} = {target} = []")
-            emit("for _ in range(n):")
-            self.source.indent += 1
+            self.each_element()
             emit(f"{items}.append({self.struct(item)})")
             self.source.indent -= 1
         self.source.indent -= nullable
+
+    def each_element(self) -> None:
+        """Open the loop over ``n`` elements."""
+        if not self._in_steps:
+            self.source.emit("for _ in range(n):")
+            self.source.indent += 1
+            return
+        number = self.source.fresh("s")
+        self.source.emit(f"for {number} in range(n):")
+        self.source.indent += 1
+        self.source.emit(f"if not {number} % {ELEMENTS_PER_STEP}: yield")
 
     def primitives(self, target: str, item: Field) -> None:
         """Read ``n`` elements of a primitive type."""
@@ -204,8 +222,7 @@ class _DecoderWriter:
             return
         items = self.source.fresh("a")
         emit(f"{items} = {target} = []")
-        emit("for _ in range(n):")
-        self.source.indent += 1
+        self.each_element()
         self.field("v", item)
         self.flush()
         emit(f"{items}.append(v)")

@@ -9,7 +9,7 @@ what comes before and after them. Measured on the response to a one-batch Produc
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from protocol.schema import Field, Message, Struct
 from protocol.schema_source import FIXED, CompiledCoder, Source, default_source, struct_fields
@@ -24,17 +24,21 @@ from protocol.types import (
     unsigned_varint,
 )
 
+ELEMENTS_PER_STEP = 64  # between two steps; as in decoders
+PIECES_PER_PART = 4096
 COPY_BELOW_BYTES = 16_384  # records in memory that are smaller are joined with what surrounds them
 
 _ABSENT, _PRESENT = b"\xff", b"\x01"  # the byte before a struct that may be null
 
 
-def compile_encoder(cls: type[Message], version: int) -> CompiledCoder:
-    """The encoder ``(message) -> list of parts`` of ``cls`` at ``version``."""
-    writer = _EncoderWriter(version, cls.FLEXIBLE.has(version))
+def compile_encoder(cls: type[Message], version: int, *, in_steps: bool = False) -> CompiledCoder:
+    """The encoder ``(message) -> list of parts`` of ``cls`` at ``version``; in steps a generator that returns that."""
+    writer = _EncoderWriter(version, cls.FLEXIBLE.has(version), in_steps)
     source = writer.source
     source.names.update(small=SMALL_VARINTS, varint=unsigned_varint, records_size=records_size, add_records=add_records)
     source.emit("out = []")
+    if in_steps:
+        source.emit("yield")
     carries_records = _carries_records(cls)
     if carries_records:
         source.emit("parts = []")
@@ -43,6 +47,9 @@ def compile_encoder(cls: type[Message], version: int) -> CompiledCoder:
     if carries_records:
         source.emit("if out: parts.append(b''.join(out))")
         source.emit("return parts")
+    elif in_steps:
+        source.names["join_in_steps"] = join_in_steps
+        source.emit("return (yield from join_in_steps(out))")
     else:
         source.emit("return [b''.join(out)]")
     return source.compiled(cls, version, "def encode(o):")
@@ -68,13 +75,23 @@ def add_records(parts: list[Part], out: list[Buffer], records: RecordsValue) -> 
     return out
 
 
+def join_in_steps(pieces: list[Buffer]) -> Generator[None, None, list[Part]]:
+    """Join the pieces of a long message to parts of PIECES_PER_PART, one in a step."""
+    parts: list[Part] = []
+    for first in range(0, len(pieces), PIECES_PER_PART):
+        parts.append(b"".join(pieces[first : first + PIECES_PER_PART]))
+        yield
+    return parts
+
+
 class _EncoderWriter:
     """Writes the lines. Fields of fixed size wait in ``_pending`` for neighbours to be packed with."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, in_steps: bool) -> None:
         self.source = Source()
         self.version = version
         self.flexible = flexible
+        self._in_steps = in_steps
         self._out = "out"
         self._pending: list[tuple[str, str, str]] = []  # expression ("" for padding), format, path
 
@@ -189,8 +206,7 @@ class _EncoderWriter:
             emit(f'{self._out}.append({pack}(f">{{len({local})}}{fixed[0]}", *{local}))')
         else:
             each = self.source.fresh("i")
-            emit(f"for {each} in {local}:")
-            self.source.indent += 1
+            self.each_element(each, local)
             if isinstance(item, Field):
                 self.field(each, item)
             else:
@@ -199,6 +215,17 @@ class _EncoderWriter:
             self.source.indent -= 1
         if nullable:
             self.source.indent -= 1
+
+    def each_element(self, each: str, local: str) -> None:
+        """Open the loop over the array ``local``."""
+        if not self._in_steps:
+            self.source.emit(f"for {each} in {local}:")
+            self.source.indent += 1
+            return
+        number = self.source.fresh("s")
+        self.source.emit(f"for {number}, {each} in enumerate({local}):")
+        self.source.indent += 1
+        self.source.emit(f"if not {number} % {ELEMENTS_PER_STEP}: yield")
 
     def tagged_fields(self, value: str, tagged: list[Field]) -> None:
         """Write the tagged fields that differ from their defaults, in the order of their tags."""

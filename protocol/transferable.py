@@ -7,6 +7,7 @@ so a descriptor closes only when its last reader lets go (and its number is neve
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 
@@ -48,3 +49,11 @@ class TransferableRecords:
     def release(self) -> None:
         """Let go of the file: the slice was sent whole, or will never be."""
         self.file.release()
+
+
+def release_slices(frame: Iterable[object] | None) -> None:
+    """Let the files go of a frame, bytes or a list of parts, that will never be sent."""
+    if isinstance(frame, list):
+        for part in frame:
+            if isinstance(part, TransferableRecords):
+                part.release()

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.deferred import Deferred
+from broker.steps import Steps
 from protocol.errors import KafkaError, NotCoordinatorError
 
 if TYPE_CHECKING:
@@ -111,11 +113,19 @@ def durably(
 
     @wraps(handle)
     def handle_durably(broker: Broker, context: RequestContext, request: Request) -> Any:
-        response = handle(broker, context, request)
-        coordinators = broker.coordinators
-        if coordinators is None:
-            return response
-        gate: SyncGate = coordinators.gate
-        return gate.guard(response)
+        return guarded(broker, handle(broker, context, request))
 
-    return handle_durably
+    @wraps(handle)
+    def handle_durably_in_steps(broker: Broker, context: RequestContext, request: Request) -> Steps[Any]:
+        return guarded(broker, (yield from handle(broker, context, request)))
+
+    return handle_durably_in_steps if isgeneratorfunction(handle) else handle_durably
+
+
+def guarded(broker: Broker, response: Any) -> Any:
+    """A handler's response, not given before it is safe."""
+    coordinators = broker.coordinators
+    if coordinators is None:
+        return response
+    gate: SyncGate = coordinators.gate
+    return gate.guard(response)

@@ -6,13 +6,14 @@ or by id (KIP-516).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 from functools import partial
 
 from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred, when_all_done
+from broker.deferred import Deferred
 from broker.metadata import TopicImage
 from broker.quotas import MutationQuota, mutation_quota
+from broker.steps import Steps
 from broker.topic_changes import Change
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError, TopicDeletionDisabledError, UnknownTopicIdError
@@ -32,27 +33,28 @@ Request = DeleteTopicsRequest
 _FIRST_VERSION_WITH_STRICT_QUOTA = 5
 
 
-def handle(
-    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
-) -> DeleteTopicsResponse | Deferred[DeleteTopicsResponse]:
+def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> Steps[DeleteTopicsResponse]:
     """Delete each topic by itself; one that is asked for twice is refused, and answered once."""
-    asked = [(topic.name, topic.topic_id) for topic in asked_topics(request)]
+    asked = asked_topics(request)
+    times = Counter((topic.name, topic.topic_id) for topic in asked)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
-    for topic in {(topic.name, topic.topic_id): topic for topic in asked_topics(request)}.values():
+    for topic in {(topic.name, topic.topic_id): topic for topic in asked}.values():
         try:
-            if asked.count((topic.name, topic.topic_id)) > 1:
+            if times[topic.name, topic.topic_id] > 1:
                 raise InvalidRequestError("Duplicate topic name.")
             results.append((topic, delete(broker, context, topic, quota)))
         except KafkaError as error:
             results.append((topic, error))
-    changes = [result.done for _, result in results if isinstance(result, Change)]
-    return when_all_done(
-        changes, lambda: DeleteTopicsResponse(responses=[answer(broker, topic, result) for topic, result in results])
-    )
+        yield None
+    responses = []
+    for topic, result in results:
+        yield result.done if isinstance(result, Change) else None
+        responses.append(answer(topic, result))
+    return DeleteTopicsResponse(responses=responses)
 
 
-def answer(broker: Broker, topic: DeleteTopicState, result: Change | KafkaError) -> DeletableTopicResult:
+def answer(topic: DeleteTopicState, result: Change | KafkaError) -> DeletableTopicResult:
     """What came of one topic."""
     try:
         if isinstance(result, KafkaError):
@@ -63,7 +65,7 @@ def answer(broker: Broker, topic: DeleteTopicState, result: Change | KafkaError)
     return DeletableTopicResult(name=image.name, topic_id=image.topic_id, error_message=None)
 
 
-def asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
+def asked_topics(request: DeleteTopicsRequest) -> list[DeleteTopicState]:
     """The request's topics in the form of version 6, whatever its version."""
     return request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
 

@@ -15,7 +15,8 @@ from broker.appended_response import FIRST_VERSION as _FIRST_WITH_TEMPLATE
 from broker.appended_response import encode_appended
 from broker.broker import Broker, Repeat, RequestContext
 from broker.deferred import Deferred
-from broker.dispatch import CloseConnectionError, shielded
+from broker.dispatch import shielded
+from broker.errors import CloseConnectionError
 from broker.partition import Partition
 from broker.repeated_produce import repeated_produce
 from log.topic_partition import TopicPartition

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.connection import release_slices
-from broker.dispatch import CloseConnectionError, Dispatcher, Pending
+from broker.dispatch import Dispatcher, Pending
+from broker.errors import CloseConnectionError
 from broker.handlers.registry import REGISTRY
 from protocol.api_keys import FIRST_FLEXIBLE_VERSION
 from protocol.errors import InvalidRequestError
+from protocol.transferable import release_slices
 from tests.unit.broker.data_broker import DataBroker
 
 CASES = int(os.environ.get("TIDELOG_FUZZ_CASES", "100000"))

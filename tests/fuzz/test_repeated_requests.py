@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.client_quotas import ClientQuotas, QuotaChange
-from broker.dispatch import CloseConnectionError, Dispatcher, Pending
+from broker.dispatch import Dispatcher, Pending
+from broker.errors import CloseConnectionError
 from broker.quotas import load_quotas
 from broker.repeated_fetch import RepeatedFetch
 from broker.repeated_produce import RepeatedProduce

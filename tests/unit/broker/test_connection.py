@@ -20,7 +20,8 @@ from broker.connection import (
     RELEASE_AFTER_MS,
     Connection,
 )
-from broker.dispatch import CloseConnectionError, Parts, Pending
+from broker.dispatch import Parts, Pending
+from broker.errors import CloseConnectionError
 from broker.shell import Limits, Shell
 from broker.wakefulness import QUICK_REQUESTS, SAMPLE
 from protocol.errors import InvalidRequestError

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -36,7 +38,9 @@ from protocol.schema import (
 from protocol.schema_encoder import COPY_BELOW_BYTES
 from protocol.transferable import TransferableRecords
 from protocol.types import ZERO_UUID, Buffer, RecordsValue, unsigned_varint
+from tests.support.messages import RandomChoices, all_versions, arbitrary
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -252,8 +256,61 @@ def test_a_million_tagged_fields_are_refused_at_once() -> None:
 def test_elements_of_all_arrays_are_limited_together() -> None:
     half = (types.MAX_ELEMENTS // 2 + 1).to_bytes(4, "big")
     flags = half + bytes(types.MAX_ELEMENTS // 2 + 1)
-    with pytest.raises(InvalidRequestError, match=r"field points at byte .*: .* over 1048576 elements"):
+    with pytest.raises(InvalidRequestError, match=r"field points at byte .*: .* over the elements it may have"):
         Sample.decode(bytes(4) + flags + half + bytes(types.MAX_ELEMENTS * 2 + 4), 0)
+
+
+def test_a_caller_may_allow_fewer_elements() -> None:
+    data = Sample(points=[Point(x=1), Point(x=2)]).encode(0)
+    assert Sample.decode_from(data, 0, 0, 2)[0].points == [Point(x=1), Point(x=2)]
+    with pytest.raises(InvalidRequestError, match="over the elements it may have"):
+        Sample.decode_from(data, 0, 0, 1)
+
+
+def last_of(steps: Generator[None, None, T]) -> tuple[T, int]:
+    """What steps return, and how many there were."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_steps_every_message_is_read_and_written_as_without(seed: int) -> None:
+    for number, (cls, version) in enumerate(all_versions()):
+        message = arbitrary(cls, version, RandomChoices(seed << 16 | number))
+        data = message.encode(version)
+        assert last_of(cls.decode_in_steps(data, 0, version))[0] == cls.decode_from(data, 0, version)
+        assert b"".join(last_of(message.encode_in_steps(version))[0]) == data
+
+
+def test_long_arrays_are_read_and_written_in_many_steps() -> None:
+    message = Sample(points=[Point(x=number % 100) for number in range(10_000)])
+    for version in (0, 2):
+        data = message.encode(version)
+        (decoded, position), steps = last_of(Sample.decode_in_steps(data, 0, version))
+        assert (decoded, position) == (message, len(data))
+        assert steps >= 10_000 // 64
+        parts, steps = last_of(message.encode_in_steps(version))
+        assert b"".join(parts) == data  # type: ignore[arg-type]
+        assert steps >= 10_000 // 64
+
+
+def test_in_steps_errors_are_as_without() -> None:
+    data = Sample(points=[Point(x=1)] * 200).encode(0)
+    for broken in (data[:-1], data[:300]):
+        with pytest.raises(InvalidRequestError) as plain:
+            Sample.decode_from(broken, 0, 0)
+        with pytest.raises(InvalidRequestError) as stepped:
+            last_of(Sample.decode_in_steps(broken, 0, 0))
+        assert str(stepped.value) == str(plain.value)
+    with pytest.raises(EncodeError):
+        last_of(Sample(points=[Point(x=1 << 40)]).encode_in_steps(0))
+    with pytest.raises(UnsupportedVersionError):
+        last_of(Sample.decode_in_steps(data, 0, 99))
 
 
 def test_record_value_carries_its_version() -> None:
@@ -284,7 +341,7 @@ def test_version_ranges_are_written_as_read(text: str) -> None:
 
 def test_source_is_straight_line_python() -> None:
     source = source_of(Sample, 0, "decode")
-    assert source.startswith("def decode(b, p):\n")
+    assert source.startswith("def decode(b, p, k=1048576):\n")
     assert "version" not in source
     assert "note = None" in source
     assert "pack_h(o.count)" in source_of(Sample, 0, "encode")

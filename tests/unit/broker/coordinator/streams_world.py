@@ -24,6 +24,7 @@ from protocol.messages.streams_group_heartbeat import (
 from protocol.schema import Message
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
+from tests.unit.broker.stepping import response_of
 
 
 def word_count(epoch: int = 0) -> Topology:
@@ -76,7 +77,7 @@ class StreamsWorld(DataBroker):
         module = handler_of(request)
         received = module.Request.decode(memoryview(request.encode(context.api_version)), context.api_version)
         try:
-            return module.handle(self.broker, context, received)
+            return response_of(module.handle(self.broker, context, received))
         except KafkaError as error:
             return module.error_response(received, error)
 

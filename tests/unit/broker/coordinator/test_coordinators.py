@@ -71,6 +71,7 @@ def test_offsets_go_when_the_deletion_of_their_topic_is_durable(data: DataBroker
     assert (answers, committed(data)) == ([], 5)
     data.loop.run_soon()
     assert committed(data) == -1
+    data.loop.run_soon()
     (response,) = Client(data).decoded(answers[0], DeleteTopicsResponse, 6).responses
     assert response.error_code == NONE
 
@@ -84,6 +85,7 @@ def test_behind_a_widening_offsets_go_when_the_deletion_is_durable(data: DataBro
     assert (answers, "t" in data.broker.metadata.topics, committed(data)) == ([], False, 5), "hidden, not yet durable"
     data.loop.run_soon()
     assert committed(data) == -1
+    data.loop.run_soon()
     (response,) = Client(data).decoded(answers[0], DeleteTopicsResponse, 6).responses
     assert response.error_code == NONE
 
@@ -100,7 +102,8 @@ def test_offsets_go_when_the_name_is_free(
     else:
         monkeypatch.setattr(type(data.log_manager), "delete_log", fail)
     answers = delete(data)
-    data.loop.run_soon()
+    while not answers:
+        data.loop.run_soon()
     (response,) = Client(data).decoded(answers[0], DeleteTopicsResponse, 6).responses
     assert response.error_code == KafkaStorageError.code
     assert committed(data) == offset

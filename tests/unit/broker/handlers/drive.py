@@ -10,6 +10,7 @@ from broker.handlers.registry import REGISTRY
 from protocol.errors import KafkaError
 from protocol.schema import Message
 from tests.unit.broker.admin_broker import context_of
+from tests.unit.broker.stepping import response_of
 
 _Response = TypeVar("_Response", bound=Message)
 
@@ -35,7 +36,7 @@ def drive(
     module = handler_of(request)
     received = module.Request.decode(memoryview(request.encode(version)), version)
     try:
-        response = module.handle(broker, context, received)
+        response = response_of(module.handle(broker, context, received))
     except KafkaError as error:
         response = module.error_response(received, error)
     return response_type.decode(memoryview(response.encode(version)), version)

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker.dispatch import CloseConnectionError, Dispatcher, Pending
+from broker.dispatch import Dispatcher, Pending
+from broker.errors import CloseConnectionError
 from broker.handlers.registry import REGISTRY
 from log.unified_log import LogAppendInfo, UnifiedLog
 from protocol.api_keys import ApiKey, request_header_version, response_header_version

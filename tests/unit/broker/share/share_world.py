@@ -26,6 +26,7 @@ from protocol.schema import Message
 from protocol.transferable import TransferableRecords
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
+from tests.unit.broker.stepping import response_of
 
 #: First offset, last offset, types.
 Ack = tuple[int, int, list[int]]
@@ -82,7 +83,7 @@ class ShareWorld(DataBroker):
         module = handler_of(request)
         received = module.Request.decode(memoryview(request.encode(version)), version)
         try:
-            return module.handle(self.broker, context, received)
+            return response_of(module.handle(self.broker, context, received))
         except KafkaError as error:
             return module.error_response(received, error)
 
