@@ -24,7 +24,8 @@ from log.records.columns import decoder_for
 from log.topic_partition import TopicPartition
 from pipeline.errors import CorruptBatchError
 from pipeline.holes import Hole, Holes
-from pipeline.plan_rows import LostRange, RowFilter, SegmentSlice
+from pipeline.plan_rows import LostRange, SegmentSlice
+from pipeline.row_filter import RowFilter
 from pipeline.segment_files import OpenSegment, SegmentFile
 from protocol.compression import decompress
 from protocol.errors import CorruptMessageError, KafkaError

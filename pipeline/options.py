@@ -4,9 +4,10 @@
     where to begin    startingTimestamp > startingOffsetsByTimestamp > startingOffsets        (likewise the end)
     defaults          batch: earliest to latest; stream: from latest; failOnDataLoss true; read_uncommitted
 
-Our own: ``path`` (data directories, comma separated), ``columns``, ``key``, ``bytesPerTask``, ``pushFilters``,
-``maxBytesPerTrigger``, ``commitGroup``. Names are case-insensitive, as all Spark options are. An unknown one is an
-error that names the nearest. Options that tune a Kafka consumer are known and have no effect: no consumer is there.
+Our own: ``path`` (data directories, comma separated), ``columns``, ``key``, ``minTimestamp``, ``maxTimestamp``,
+``bytesPerTask``, ``maxBytesPerTrigger``, ``commitGroup``. Names are case-insensitive, as all Spark options are. An
+unknown one is an error that names the nearest. Options that tune a Kafka consumer are known and have no effect: no
+consumer is there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pipeline.columns import Columns
 from pipeline.errors import OptionError
 from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json
 from pipeline.remote import is_remote
+from pipeline.row_filter import MAX_TIME, MIN_TIME, RowFilter
 from pipeline.storage import place_of
 
 #: The brokers' own; a pattern never means them, as in Spark's Kafka source.
@@ -32,9 +34,9 @@ _COMMON = (
     "path", "subscribe", "assign", "subscribePattern", "startingOffsets", "startingTimestamp",
     "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "includeHeaders", "failOnDataLoss",
     "minPartitions", "maxRecordsPerPartition", "kafka.bootstrap.servers", "kafka.isolation.level", "columns", "key",
-    "bytesPerTask",
+    "minTimestamp", "maxTimestamp", "bytesPerTask",
 )  # fmt: skip
-_BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters")
+_BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "commitGroup")
 #: Spark's Kafka source knows them, without a consumer they mean nothing: accepted, so that a query moves by its format.
 _WITHOUT_EFFECT = (
@@ -103,8 +105,9 @@ class SourceOptions:
     read_committed: bool = False
     columns: Columns | None = None
     key: bytes | None = None
+    min_timestamp: int = MIN_TIME
+    max_timestamp: int = MAX_TIME
     bytes_per_task: int = DEFAULT_BYTES_PER_TASK
-    push_filters: bool = False
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int | None = None
@@ -116,10 +119,16 @@ class SourceOptions:
         """The columns of the source's schema."""
         return self.columns or Columns.all(headers=self.include_headers)
 
+    @property
+    def row_filter(self) -> RowFilter:
+        """Which records count."""
+        return RowFilter(self.min_timestamp, self.max_timestamp, self.key)
+
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
     """Check and parse the options of a batch read, or of a stream. Raises OptionError."""
     known = (*_COMMON, *(_STREAM if streaming else _BATCH))
+    _refuse_push_filters(options)
     given = checked_names(options, (*known, *_WITHOUT_EFFECT, _SECURITY), refused=_BATCH if streaming else _STREAM)
     if given.get(_SECURITY, "plaintext").lower() != "plaintext":
         raise OptionError(f"{_SECURITY}={given[_SECURITY]}: expected PLAINTEXT, this source knows nothing else")
@@ -141,8 +150,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         read_committed=_isolation(given),
         columns=None if columns is None else Columns(tuple(name.strip() for name in columns.split(","))),
         key=None if key is None else key.encode(),
+        min_timestamp=_milliseconds(given, "minTimestamp", MIN_TIME),
+        max_timestamp=_milliseconds(given, "maxTimestamp", MAX_TIME),
         bytes_per_task=size_in_bytes(given, "bytesPerTask") or DEFAULT_BYTES_PER_TASK,
-        push_filters=boolean(given, "pushFilters", False),
         max_offsets_per_trigger=positive(given, "maxOffsetsPerTrigger"),
         min_offsets_per_trigger=positive(given, "minOffsetsPerTrigger"),
         max_trigger_delay_ms=_duration(given, "maxTriggerDelay"),
@@ -214,6 +224,22 @@ def _duration(given: Mapping[str, str], name: str) -> int | None:
     if match is None:
         raise OptionError(f"{name}={text}: expected a time such as 15m, 30s or 500ms")
     return int(match[1]) * _MILLISECONDS[(match[2] or "").lower()]
+
+
+def _milliseconds(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name, str(default)).strip()
+    if not re.fullmatch(r"-?\d+", text) or not MIN_TIME <= int(text) <= MAX_TIME:
+        raise OptionError(f"{name}={text}: expected milliseconds since 1970")
+    return int(text)
+
+
+def _refuse_push_filters(options: Mapping[str, str]) -> None:
+    """Raises OptionError for an option of earlier versions, whose plans leaked from one query into others."""
+    if any(name.lower() == "pushfilters" for name in options):
+        raise OptionError(
+            "option pushFilters is withdrawn: Spark 4.2 reads every other query over the same source with the filters "
+            "of one; expected assign, startingOffsets, endingOffsets, minTimestamp, maxTimestamp or key"
+        )
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:

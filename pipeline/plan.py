@@ -22,7 +22,8 @@ from pipeline.aborted import aborted_transactions
 from pipeline.errors import DataLossError, PipelineError
 from pipeline.holes import Hole, Holes
 from pipeline.key_lookup import find_key
-from pipeline.plan_rows import AbortedTransaction, OffsetRange, ReadRequest, RowFilter, SegmentSlice
+from pipeline.plan_rows import AbortedTransaction, OffsetRange, ReadRequest, SegmentSlice
+from pipeline.row_filter import RowFilter
 from pipeline.segment_files import SegmentFile, list_segments
 from pipeline.segment_plan import SegmentPlan
 from pipeline.selection import recreated

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pipeline.options import DEFAULT_BYTES_PER_TASK
+from pipeline.row_filter import RowFilter
 from pipeline.segment_files import ReadCount
 from pipeline.selection import PartitionDirectory
-
-MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +55,6 @@ class SegmentSlice:
     def size_bytes(self) -> int:
         """Bytes a task reads for it."""
         return self.end_position - self.start_position
-
-
-@dataclass(frozen=True, slots=True)
-class RowFilter:
-    """Which records count: times in ms, both included, and one key or (None) any."""
-
-    min_time: int = MIN_TIME
-    max_time: int = MAX_TIME
-    key: bytes | None = None
-
-    def wants(self, timestamp: int, key: bytes | None) -> bool:
-        """Whether a record of that time and key counts."""
-        return self.min_time <= timestamp <= self.max_time and self.key in (None, key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,22 @@
 """The batch reader of ``format("tidelog")``: options -> plan in the driver, slices -> Arrow in the tasks.
 
-There are two: Spark refuses a reader that takes filters unless ``spark.sql.python.filterPushdown.enabled`` is true, so
-the one that does is made only for ``pushFilters=true``.
+The reader takes no filters of a query (``pushFilters``). Spark 4.2 keeps one plan for each source that was loaded, and
+what one query pushes replaces the plan of all others over that source: of a frame that was filtered once, every later
+count was short (``PythonDataSourceV2.setReadInfo``). So a plan follows from the options alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pipeline.columns import Columns
 from pipeline.decode import Isolation, ReadOptions, read_slice
 from pipeline.errors import plain, plain_rows
-from pipeline.filters import PushedFilters, push
 from pipeline.options import SourceOptions
-from pipeline.plan import ReadRequest, RowFilter, SegmentSlice, group, plan
+from pipeline.plan import ReadRequest, SegmentSlice, group, plan
 from pipeline.request import batch_request
 
 
@@ -35,19 +34,17 @@ class TidelogReader(DataSourceReader):
     def __init__(self, options: SourceOptions, wanted: Columns) -> None:
         self.options = options
         self.wanted = wanted
-        self.pushed = PushedFilters(rows=RowFilter(key=options.key))
 
     def request(self) -> ReadRequest:
         """What the query reads; asks the files (or the broker) for their ends. Raises PipelineError."""
-        request = batch_request(self.options)
-        return replace(request, ranges=self.pushed.narrowed(request.ranges), row_filter=self.pushed.rows)
+        return batch_request(self.options)
 
     def read_options(self) -> ReadOptions:
         """How tasks read their slices."""
         return ReadOptions(
             isolation=Isolation.READ_COMMITTED if self.options.read_committed else Isolation.READ_UNCOMMITTED,
             fail_on_data_loss=self.options.fail_on_data_loss,
-            row_filter=self.pushed.rows,
+            row_filter=self.options.row_filter,
         )
 
     @plain
@@ -64,12 +61,3 @@ class TidelogReader(DataSourceReader):
         options = self.read_options()
         for piece in partition.slices:
             yield from read_slice(piece, self.wanted, options=options)
-
-
-class FilteringReader(TidelogReader):
-    """The reader that takes filters."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take what spares reading; returns what Spark must still check."""
-        self.pushed, left = push(filters, self.options.key)
-        return left

@@ -16,7 +16,7 @@ from pipeline.errors import DataLossError, OffsetRangeError, OptionError
 from pipeline.log_watch import LogWatch, Partition
 from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets
 from pipeline.options import OffsetSpec, SourceOptions
-from pipeline.plan_rows import OffsetRange, ReadRequest, RowFilter
+from pipeline.plan_rows import OffsetRange, ReadRequest
 from pipeline.segment_files import ReadCount
 from pipeline.storage import for_each
 from pipeline.timestamps import first_offset_at_or_after
@@ -43,7 +43,7 @@ def batch_request(options: SourceOptions) -> ReadRequest:
         max_records_per_partition=options.max_records_per_partition,
         read_committed=options.read_committed,
         fail_on_data_loss=options.fail_on_data_loss,
-        row_filter=RowFilter(key=options.key),
+        row_filter=options.row_filter,
         count=count,
     )
 

@@ -35,7 +35,7 @@ from pipeline.errors import DataLossError, PipelineError, plain
 from pipeline.log_watch import LogWatch, Partition
 from pipeline.offset_json import PartitionOffsets
 from pipeline.options import SourceOptions
-from pipeline.plan import OffsetRange, ReadRequest, RowFilter, group, plan
+from pipeline.plan import OffsetRange, ReadRequest, group, plan
 from pipeline.reader import SlicePartition, TidelogReader
 from pipeline.request import ensure_named, starting_offset
 from pipeline.selection import PartitionDirectory, ensure_same_topics
@@ -113,7 +113,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_records_per_partition=self.options.max_records_per_partition,
             read_committed=self.options.read_committed,
             fail_on_data_loss=self.options.fail_on_data_loss,
-            row_filter=RowFilter(key=self.options.key),
+            row_filter=self.options.row_filter,
         )
         return [SlicePartition(slices) for slices in group(plan(request), request)]
 

@@ -3,8 +3,12 @@
 Spark asks a Python source for the schema of a new table with the statement's options, spelled ``option.<name>``, and
 keeps that schema in its catalogue. A query on the table it answers by a reader that gets this schema and the query's
 own options, but none of the table's (Spark 4.2). What the catalogue keeps of a schema is names, types and metadata; so
-the options travel as metadata of the first column. A query's own options (``SELECT ... FROM t WITH (...)``,
-``spark.read.option(...).table("t")``) come before the table's.
+the options travel as metadata of the first column.
+
+A batch query's own options (``SELECT ... FROM t WITH (...)``, ``spark.read.option(...).table("t")``) are refused: a
+statement that names a table twice has one source for both, made with the options of the mention that Spark plans
+first. A stream's own options (``spark.readStream.option(...).table("t")``) come before the table's: it has a source of
+its own.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.columns import Columns
+from pipeline.errors import OptionError
 
 _PREFIX = "option."
 _KEY = "tidelog.options"
@@ -57,6 +62,17 @@ def schema_with_options(columns: Columns, options: Mapping[str, str]) -> StructT
 def options_of_table(schema: StructType, options: Mapping[str, str]) -> Mapping[str, str]:
     """A query's ``options`` over those that the table's schema carries."""
     return {**_carried(schema.fields), **{name.lower(): value for name, value in options.items()}}
+
+
+def refuse_options_beside_table(schema: StructType, options: Mapping[str, str]) -> None:
+    """Raises OptionError for a query's option that is not one of the table that the schema is of."""
+    carried = _carried(schema.fields)
+    for name, value in options.items():
+        if carried and carried.get(name.lower()) != value:
+            raise OptionError(
+                f"option {name} stands beside a table: Spark 4.2 reads all mentions of a table in a statement with "
+                "the options of one; expected a table made with this option, or spark.read.format('tidelog')"
+            )
 
 
 def _carried(fields: Iterable[StructField]) -> dict[str, str]:

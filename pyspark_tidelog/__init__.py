@@ -53,11 +53,11 @@ class DefaultSource(DataSource):
     @plain
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader of these columns. Raises OptionError."""
-        from pipeline.reader import FilteringReader, TidelogReader
+        from pipeline.reader import TidelogReader
+        from pipeline.table_options import refuse_options_beside_table
 
-        options = parse_options(self._options_with(schema))
-        kind = FilteringReader if options.push_filters else TidelogReader
-        return kind(options, _columns_of(schema))
+        refuse_options_beside_table(schema, self.options)
+        return TidelogReader(parse_options(self._options_with(schema)), _columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The stream reader of these columns; one that only raises the error of options that are wrong."""

@@ -11,6 +11,7 @@ from pipeline.columns import Columns
 from pipeline.errors import CorruptBatchError, DataLossError, OptionError
 from pipeline.offset_json import EARLIEST, LATEST, from_json, to_json
 from pipeline.options import DEFAULT_BYTES_PER_TASK, SourceOptions, parse_options
+from pipeline.row_filter import RowFilter
 
 PLACE = {"path": "/data", "subscribe": "orders"}
 
@@ -35,6 +36,11 @@ class TestDefaults:
 
     def test_a_stream_begins_at_the_end(self) -> None:
         assert stream().starting.default == LATEST
+
+    def test_every_record_counts(self) -> None:
+        assert parsed().row_filter == RowFilter()
+        asked = parsed(minTimestamp="-1", maxTimestamp="5", key="k")
+        assert asked.row_filter == RowFilter(-1, 5, b"k")
 
     def test_names_are_case_insensitive(self) -> None:
         assert parsed(FAILONDATALOSS="False").fail_on_data_loss is False
@@ -80,6 +86,9 @@ class TestPrecedence:
         ({"assign": "[1]"}, "assign=[1]: expected JSON such as"),
         ({"subscribePattern": "("}, "subscribePattern=(: expected a regular expression"),
         ({"subscribe": "a", "path": " "}, "option path is missing"),
+        ({"subscribe": "a", "pushFilters": "true"}, "option pushFilters is withdrawn: "),
+        ({"subscribe": "a", "minTimestamp": "noon"}, "minTimestamp=noon: expected milliseconds since 1970"),
+        ({"subscribe": "a", "maxTimestamp": str(1 << 63)}, f"maxTimestamp={1 << 63}: expected milliseconds"),
         ({"subscribe": "a", "path": "ftp://b/c"}, "path ftp://b/c: expected a directory, or an address that begins"),
         ({"subscribe": "a", "path": "s3://id:secret@b/c"}, "path s3://...@b/c: expected no credentials in it"),
         ({"subscribe": "a", "kafka.security.protocol": "SSL"}, "kafka.security.protocol=SSL: expected PLAINTEXT"),

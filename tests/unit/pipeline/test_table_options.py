@@ -16,7 +16,12 @@ from pyspark.sql.types import StructType
 
 from pipeline.columns import SPARK_TYPES, Columns
 from pipeline.errors import OptionError, PipelineError, SelectionError
-from pipeline.table_options import options_of_statement, options_of_table, schema_with_options
+from pipeline.table_options import (
+    options_of_statement,
+    options_of_table,
+    refuse_options_beside_table,
+    schema_with_options,
+)
 from pyspark_tidelog import DefaultSource
 
 
@@ -36,6 +41,16 @@ def test_the_schema_carries_them_and_has_the_sources_types() -> None:
 
 def test_a_schema_of_its_own_carries_nothing() -> None:
     assert options_of_table(StructType().add("key", "binary"), {"Subscribe": "t"}) == {"subscribe": "t"}
+
+
+def test_a_batch_has_the_options_of_its_table_alone() -> None:
+    schema = schema_with_options(Columns.all(), {"path": "/data", "subscribe": "t"})
+    for options in ({}, {"Path": "/data"}, {"subscribe": "t"}):
+        refuse_options_beside_table(schema, options)
+    for options in ({"path": "/other"}, {"startingOffsets": "earliest"}):
+        with pytest.raises(OptionError, match=f"option {next(iter(options))} stands beside a table"):
+            refuse_options_beside_table(schema, options)
+    refuse_options_beside_table(StructType().add("key", "binary"), {"path": "/data"})
 
 
 @pytest.mark.parametrize(
