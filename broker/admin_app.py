@@ -1,11 +1,13 @@
 """The admin interface's pages, on aiohttp. Imported with the first connection (``broker.admin_http``).
 
 GET  /healthz                      200 while the process answers
-GET  /readyz                       200 when every log directory works, else 503 with the reasons
+GET  /readyz                       200 when every log directory works and has room and no log is refused, else 503
+                                   with the reasons
 GET  /metrics                      Prometheus text
 GET  /compaction                   JSON: state of every compacted partition
 POST /compaction/TOPIC             clean its partitions now; JSON reports when done
      ?dry_run=1 changes nothing, ?wait=0 answers 202 at once
+POST /logs/retry                   load every refused log again; JSON of those still refused
 GET  /topics/TOPIC/records         records by key, tag and time (``broker.find_app``)
 """
 
@@ -44,6 +46,7 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
             web.get("/metrics", metrics),
             web.get("/compaction", compaction),
             web.post("/compaction/{topic}", run_compaction),
+            web.post("/logs/retry", retry_logs),
             web.get("/topics/{topic}/records", find_records),
         ]
     )
@@ -60,8 +63,10 @@ async def healthz(_request: web.Request) -> web.Response:
 
 async def readyz(request: web.Request) -> web.Response:
     """The logs are served."""
-    directories = request.app[BROKER].log_manager.directories
-    failures = [f"{d.path}: {d.state.failure}" for d in directories if d.state.failure is not None]
+    manager = request.app[BROKER].log_manager
+    reasons = [(d.path, d.state.failure or d.state.shortage) for d in manager.directories]
+    failures = [f"{path}: {reason}" for path, reason in reasons if reason is not None]
+    failures += [f"{partition} is refused: {reason}" for partition, reason in manager.refused.items()]
     return web.Response(text="\n".join(failures or ["ok"]) + "\n", status=503 if failures else 200)
 
 
@@ -121,6 +126,14 @@ async def run_compaction(request: web.Request) -> web.Response:
     results = dict(zip(opened, await asyncio.gather(*futures, return_exceptions=True), strict=True))
     answer = [_result(partition, refused.get(partition) or results[partition]) for partition in partitions]
     return web.json_response(answer, status=409 if any("error" in entry for entry in answer) else 200)
+
+
+async def retry_logs(request: web.Request) -> web.Response:
+    """Load the refused logs again, those as well whose reason cannot pass by itself: somebody may have mended them."""
+    broker = request.app[BROKER]
+    await broker.loop.run_in_executor(None, broker.log_manager.room.try_refused_again)
+    refused = broker.log_manager.refused
+    return web.json_response([{**plain(partition), "error": str(error)} for partition, error in refused.items()])
 
 
 async def find_records(request: web.Request) -> web.StreamResponse:

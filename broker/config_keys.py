@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from log.config import SYNONYMS, TOPIC_CONFIG_DEF
+from log.reserve import DEFAULT_RESERVE_BYTES
 from protocol.config_def import Check, ConfigKey, ConfigType, Importance, between, one_of
 
 INT_MAX = 2**31 - 1
@@ -42,6 +43,9 @@ NODE_KEYS = (
     ConfigKey("log.dirs", LIST, None, None, HIGH,
         "Directories that hold partitions; the first also holds metadata.sqlite. Default: log.dir."),
     ConfigKey("log.dir", STRING, "data", None, HIGH, "The directory that holds partitions when log.dirs is not set."),
+    ConfigKey("log.dirs.reserve.bytes", INT, DEFAULT_RESERVE_BYTES, between(0), MEDIUM,
+        "The size of the file .reserve that each data directory keeps. A full disk gives it up, so that topics can be "
+        "deleted. At most a sixteenth of the file system; 0: none. Tidelog's own key."),
     ConfigKey("cluster.id", STRING, None, None, MEDIUM,
         "The id of the cluster, 22 characters of base64; made at the first start when not given. A directory of "
         "another cluster is refused."),

@@ -18,14 +18,17 @@ own lock orders the writers, ``BUSY_TIMEOUT_S`` bounds the wait.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from log.time import Time
 from protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 5.0
 TOMBSTONES_KEPT = 10_000
@@ -45,6 +48,16 @@ INSERT OR IGNORE INTO state VALUES ('revision', 0), ('compacted', 0);
 PRAGMA user_version = 1;
 """
 _SCHEMA_VERSION = 1
+_NO_ROOM = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR_SHMOPEN,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+        sqlite3.SQLITE_IOERR_SHMMAP,
+        sqlite3.SQLITE_CANTOPEN,
+    }
+)
+"""What SQLite may say on a full disk: the file itself, the WAL, or the shared index of the WAL has no room."""
 _DELETE_KEY = "UPDATE kv SET value = NULL, lease = 0, mod_revision = ? WHERE key = ? AND value IS NOT NULL"
 _CHANGES = """
 SELECT key, value, mod_revision FROM kv WHERE mod_revision > ? AND key >= ? AND key < ? ORDER BY mod_revision, key
@@ -154,31 +167,58 @@ class SqliteMetadataStore:
     do at each commit, when and in which thread the caller wants: fdatasync of the WAL, and once of the directory that
     got its name. Checkpoints, which sync two files, run there too, once the WAL is CHECKPOINT_BYTES long. After a
     failed sync nobody knows what the disk holds, so the store takes and syncs nothing more (F9).
+
+    On a full disk ``make_room`` is called once and what failed is done again. Where that gives no room for the shared
+    index of the WAL, the store is opened for this process alone, which needs none; it can be read then.
     """
 
-    __slots__ = ("_connection", "_failure", "_is_named", "_path", "_sync_lock", "_time")
+    __slots__ = (
+        "_connection", "_failure", "_is_exclusive", "_is_named", "_make_room", "_path", "_sync_lock", "_time",
+    )  # fmt: skip
 
-    def __init__(self, path: str, time: Time) -> None:
-        """Open or create the file.
+    def __init__(self, path: str, time: Time, make_room: Callable[[], bool] = lambda: False) -> None:
+        """Open or create the file. ``make_room`` frees room on its disk, false when it cannot; any thread calls it.
 
         Raises MetadataStoreError when it is no store of ours or cannot be written.
         """
         self._path = path
         self._time = time
+        self._make_room = make_room
+        self._is_exclusive = False
         self._sync_lock = threading.Lock()
         self._is_named = False
         self._failure: OSError | sqlite3.Error | None = None
         try:
-            self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-            try:
-                self._prepare()
-            except BaseException:
-                self._connection.close()  # what is refused is not held open
-                raise
+            self._open()
         except sqlite3.Error as error:
             raise MetadataStoreError(f"cannot open metadata store {path}: {error}") from error
 
+    def _open(self) -> None:
+        """Open the file, with more room or for this process alone where the disk is full. Raises sqlite3.Error."""
+        try:
+            self._connect()
+        except sqlite3.Error as error:
+            if not (_may_lack_room(error) and os.path.exists(self._path)):
+                raise
+            if self._make_room():
+                with contextlib.suppress(sqlite3.Error):
+                    self._connect()
+                    return
+            self._is_exclusive = True
+            self._connect()
+
+    def _connect(self) -> None:
+        self._connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()  # what is refused is not held open
+            raise
+
     def _prepare(self) -> None:
+        if self._is_exclusive:
+            logger.warning("%s is opened for this process alone: its disk is full", self._path)
+            self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if version > _SCHEMA_VERSION:
             raise MetadataStoreError(
@@ -225,18 +265,29 @@ class SqliteMetadataStore:
         """
         self._refuse_after_failure()
         self._expire_leases()
+        changes = tuple(compare), tuple(puts), tuple(deletes)
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                revision = self._apply(compare, puts, deletes)
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("ROLLBACK" if revision is None else "COMMIT")
+            revision = self._commit(*changes)
         except sqlite3.Error as error:
-            raise MetadataStoreError(f"cannot write metadata store {self._path}: {error}") from error
+            if not (_may_lack_room(error) and self._make_room()):
+                raise _unwritable(self._path, error) from error
+            try:
+                revision = self._commit(*changes)
+            except sqlite3.Error as again:
+                raise _unwritable(self._path, again) from again
         if sync and revision is not None:
             self.sync()
+        return revision
+
+    def _commit(self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str]) -> int | None:
+        """Apply all in one transaction; None when a comparison failed. Raises sqlite3.Error: nothing is changed."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            revision = self._apply(compare, puts, deletes)
+            self._connection.execute("ROLLBACK" if revision is None else "COMMIT")
+        finally:
+            if self._connection.in_transaction:  # a full disk may have ended it already
+                self._connection.execute("ROLLBACK")
         return revision
 
     def sync(self) -> None:
@@ -247,16 +298,24 @@ class SqliteMetadataStore:
                 if size and not self._is_named:
                     sync_file(os.path.dirname(self._path) or ".")
                     self._is_named = True
-                if size >= CHECKPOINT_BYTES:
+                if size >= CHECKPOINT_BYTES and not self._is_exclusive:
                     self._checkpoint()
             except (OSError, sqlite3.Error) as error:
                 self._failure = error
                 self._refuse_after_failure()
 
     def _checkpoint(self) -> None:
-        """Write the WAL back into the file, through a connection of this thread's own; readers and writers go on."""
-        with contextlib.closing(sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S)) as connection:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        """Write the WAL back into the file, through a connection of this thread's own; readers and writers go on.
+
+        A full disk leaves the WAL as it is, and complete: a later sync writes it back. Raises sqlite3.Error.
+        """
+        try:
+            with contextlib.closing(sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:
+            if not _may_lack_room(error):
+                raise
+            logger.warning("metadata store %s is written back later: %s", self._path, error)
 
     def _refuse_after_failure(self) -> None:
         if self._failure is not None:
@@ -273,7 +332,7 @@ class SqliteMetadataStore:
         revision = self._state("revision") + 1
         execute("UPDATE state SET value = ? WHERE name = 'revision'", (revision,))
         for put in puts:
-            if put.lease and not self._lease_exists(put.lease):
+            if put.lease and not _lease_exists(self._connection, put.lease):
                 return None
             execute("INSERT OR REPLACE INTO kv VALUES (?, ?, ?, ?)", (put.key, put.value, revision, put.lease))
         for key in deletes:
@@ -325,9 +384,6 @@ class SqliteMetadataStore:
             self._connection.execute("DELETE FROM leases WHERE id = ?", (lease,))
         self._connection.execute("COMMIT")
 
-    def _lease_exists(self, lease: int) -> bool:
-        return self._connection.execute("SELECT 1 FROM leases WHERE id = ?", (lease,)).fetchone() is not None
-
     def _state(self, name: str) -> int:
         value: int = self._connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()[0]
         return value
@@ -341,6 +397,19 @@ class SqliteMetadataStore:
         if row is not None:
             self._connection.execute("DELETE FROM kv WHERE value IS NULL AND mod_revision <= ?", row)
             self._connection.execute("UPDATE state SET value = ? WHERE name = 'compacted'", row)
+
+
+def _unwritable(path: str, error: sqlite3.Error) -> MetadataStoreError:
+    return MetadataStoreError(f"cannot write metadata store {path}: {error}")
+
+
+def _lease_exists(connection: sqlite3.Connection, lease: int) -> bool:
+    return connection.execute("SELECT 1 FROM leases WHERE id = ?", (lease,)).fetchone() is not None
+
+
+def _may_lack_room(error: sqlite3.Error) -> bool:
+    """Whether a full disk may be the reason."""
+    return getattr(error, "sqlite_errorcode", None) in _NO_ROOM
 
 
 class SqliteWatch:

@@ -46,6 +46,8 @@ FLUSH_MS = 1_000
 DELETIONS_MS = 1_000
 """Files go at most this much later than ``file.delete.delay.ms`` says. With the rounds of retention, five minutes
 apart, they kept their room on the disk and a descriptor each."""
+ROOM_MS = 1_000
+"""How soon a disk that is full, or has room again, is noticed."""
 _NEVER_MS = 2**31
 START_DELAY_S = 1.0
 """Between the opening of the listeners and the cleaner's first look."""
@@ -220,6 +222,7 @@ class Server:
                 config.get_int("log.retention.check.interval.ms"),
                 lambda: logs.run_retention(self.time.milliseconds()),
             ),
+            Job("room", ROOM_MS, logs.room.run),
             Job("deletions", DELETIONS_MS, logs.environment.deletions.run),
             Job("flush", min(config.get_int("log.flush.scheduler.interval.ms"), FLUSH_MS), logs.flush_dirty_logs),
             Job(

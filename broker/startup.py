@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import random
 from asyncio import AbstractEventLoop
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -72,8 +72,8 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
     executor = ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker")
     try:
         claimed = claim_directories(file_system, config)
-        known = load_topics(config, time)
         log_manager = log_manager_of(config, file_system, time, claimed.failures)
+        known = load_topics(config, time, make_room=log_manager.directories[0].state.give_up_reserve)
         topic_configs = {name: known.configs.log_config(image) for name, image in known.metadata.topics.items()}
         found = await loop.run_in_executor(executor, log_manager.startup, topic_configs)
         strays = sweep_strays(log_manager, known.topics, found)
@@ -104,9 +104,9 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
     )  # fmt: skip
 
 
-def load_topics(config: BrokerConfig, time: Time) -> _Topics:
+def load_topics(config: BrokerConfig, time: Time, *, make_room: Callable[[], bool]) -> _Topics:
     """Open the store of the first data directory and read it. Raises MetadataStoreError, ConfigError."""
-    store = SqliteMetadataStore(os.path.join(config.log_dirs[0], STORE_FILE), time)
+    store = SqliteMetadataStore(os.path.join(config.log_dirs[0], STORE_FILE), time, make_room)
     metadata = MetadataCache()
     configs = ConfigManager(config, store, metadata)
     topics = TopicManager(
@@ -132,6 +132,7 @@ def log_manager_of(
         time,
         LogConfig(config.topic_defaults()),
         recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
+        reserve_bytes=config.get_int("log.dirs.reserve.bytes"),
     )
     failed = {os.path.abspath(path): error for path, error in failures.items()}
     for directory in manager.directories:

@@ -11,6 +11,9 @@ map the file read-only and touch only slots below ``entries``, which is publishe
 ``truncate_to`` lowers ``entries`` but leaves the file its length, so a reader with yesterday's count never touches an
 unmapped page.
 
+A rebuild on a full disk goes on in memory, so that the log can be read: the file on the disk is emptied, which the next
+load takes for an index to rebuild. ``save`` puts the entries back into the file once there is room.
+
 Search is Kafka's (KAFKA-6432): the last 8192 bytes are the *warm section*. In-sync readers look there, so the pages a
 binary search touches are always the same few, and never one that was evicted; only a look-up before it searches the
 rest.
@@ -18,13 +21,17 @@ rest.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import threading
 from struct import Struct
 from typing import ClassVar
 
-from log.file_system import FileSystem, OpenFile
+from log.file_system import FileSystem, LogStorageError, OpenFile, open_in_memory
+from log.reserve import write_if_room
 from protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
 
 WARM_SECTION_BYTES = 8192
 INITIAL_CAPACITY_BYTES = 4096
@@ -70,9 +77,11 @@ class AbstractIndex:
         "_entries",
         "_file",
         "_file_system",
+        "_is_rebuilt",
         "_last",
         "_load_lock",
         "_map",
+        "_memory",
         "base_offset",
         "max_entries",
         "path",
@@ -86,6 +95,8 @@ class AbstractIndex:
         self._entries = -1  # not loaded
         self._last: tuple[int, int] | None = None  # the last entry while it is the one written last, for the next one
         self._capacity = 0
+        self._is_rebuilt = False  # between ``reset`` and ``trim``: the entries can be made again from the records
+        self._memory: OpenFile | None = None  # takes the file's place while the disk has no room for a rebuild
         self.path = path
         self.base_offset = base_offset
         self.max_entries = max_bytes // self.ENTRY.size
@@ -136,6 +147,8 @@ class AbstractIndex:
 
     def _writable(self) -> OpenFile:
         """The file, opened when there is something to write: an idle index holds no descriptor but its mapping's."""
+        if self._memory is not None:
+            return self._memory
         if self._file is None:
             self._file = self._file_system.open_file(self.path, create=True)
         return self._file
@@ -148,11 +161,7 @@ class AbstractIndex:
 
     def _append_entry(self, first: int, second: int) -> None:
         entries = self.entries
-        position = entries * self.ENTRY.size
-        file = self._file or self._writable()
-        if position + self.ENTRY.size > self._capacity:
-            self._grow(file)
-        file.write_at(self.ENTRY.pack(first, second), position)
+        self._write(self.ENTRY.pack(first, second), entries * self.ENTRY.size)
         self._entries = entries + 1
         self._last = (first, second)
 
@@ -162,13 +171,50 @@ class AbstractIndex:
         Raises KafkaStorageError.
         """
         entries = self.entries
-        position = entries * self.ENTRY.size
-        file = self._file or self._writable()
-        if position + len(packed) > self._capacity:
-            self._grow(file, position + len(packed))
-        file.write_at(packed, position)
+        self._write(packed, entries * self.ENTRY.size)
         self._last = None
         self._entries = entries + len(packed) // self.ENTRY.size
+
+    def _write(self, packed: bytes, position: int) -> None:
+        """Write entries behind the last one; a rebuild on a full disk goes on in memory."""
+        try:
+            file = self._file or self._writable()
+            if position + len(packed) > self._capacity:
+                self._grow(file, position + len(packed))
+            file.write_at(packed, position)
+        except LogStorageError as error:
+            if not (self._is_rebuilt and error.lacks_room) or self._memory is not None:
+                raise
+            self._move_to_memory(position)
+            self._write(packed, position)
+
+    def _move_to_memory(self, size: int) -> None:
+        """Take the first ``size`` bytes into memory and empty the file, so that the next load rebuilds it."""
+        logger.warning("%s is kept in memory until the disk has room", self.path)
+        memory = open_in_memory(self.path)
+        if self._file is not None:
+            memory.write_at(self._file.read_at(0, size), 0)
+            self._file.truncate(0)
+            self._close_file()
+        self._memory = memory
+        self._capacity = size
+        self._remap(memory)
+
+    def save(self) -> None:
+        """Write the entries to the file if they are in memory alone. Raises KafkaStorageError; then they stay there.
+
+        Not while entries are appended (under the log's lock, or for an index whose segment is closed). Any thread.
+        """
+        with self._load_lock:
+            memory = self._memory
+            if memory is None:
+                return
+            file = _write_index(self._file_system, self.path, memory.read_at(0, self.size_bytes))
+            self._capacity = self.size_bytes
+            self._remap(file)
+            file.close()
+            self._memory = None
+            memory.close()
 
     def _grow(self, file: OpenFile, needed: int = 0) -> None:
         limit = max(self.max_entries, self._entries + 1) * self.ENTRY.size
@@ -180,8 +226,9 @@ class AbstractIndex:
 
     def create(self) -> None:
         """Make the empty file, as Kafka does with its segment; an old one of that name is emptied."""
-        self._entries = 0
-        self.reset()
+        self._writable().truncate(0)
+        self._map = self._last = None
+        self._entries = self._capacity = 0
         self._close_file()
 
     def _close_file(self) -> None:
@@ -197,11 +244,16 @@ class AbstractIndex:
 
     def reset(self) -> None:
         """Forget every entry (before a rebuild). Not while readers look."""
-        file = self._writable()
+        self._is_rebuilt = True
         self._map = self._last = None
         self._entries = 0
         self._capacity = 0
-        file.truncate(0)
+        try:
+            self._writable().truncate(0)
+        except LogStorageError as error:
+            if not error.lacks_room:
+                raise
+            self._move_to_memory(0)
 
     def trim(self) -> None:
         """Cut the file to its entries, when the segment becomes inactive, and let go of its descriptor."""
@@ -210,10 +262,12 @@ class AbstractIndex:
             file.truncate(self.size_bytes)
             self._capacity = self.size_bytes
             self._remap(file)
+        self._is_rebuilt = False
         self._close_file()
 
     def flush(self) -> None:
         """Make the entries durable. Raises KafkaStorageError. Any thread."""
+        self.save()
         if self._file_system.exists(self.path):
             file = self._file_system.open_file(self.path)
             try:
@@ -223,16 +277,19 @@ class AbstractIndex:
 
     def close(self) -> None:
         """Trim and close the file; a later look-up opens it again."""
+        write_if_room(self.save, "an index is rebuilt at the next start")
         with self._load_lock:
             if self._entries >= 0 and self._capacity != self._entries * self.ENTRY.size:
                 self._writable().truncate(self._entries * self.ENTRY.size)
             self._close_file()
+            self._memory = None
             self._map, self._last, self._entries, self._capacity = None, None, -1, 0
 
     def release(self) -> None:
         """Close the file as it is, for an index that is deleted."""
         with self._load_lock:
             self._close_file()
+            self._memory = None
             self._map, self._last, self._entries, self._capacity = None, None, -1, 0
 
     def rename_to(self, path: str) -> None:
@@ -240,3 +297,18 @@ class AbstractIndex:
         if self._file_system.exists(self.path):
             self._file_system.rename(self.path, path)
         self.path = path
+
+
+def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile:
+    """The file, with ``entries`` as its content. Raises KafkaStorageError; the file is empty then."""
+    file = file_system.open_file(path, create=True)
+    written = False
+    try:
+        file.truncate(0)
+        file.write_at(entries, 0)
+        written = True
+    finally:
+        if not written:
+            file.truncate(0)  # half an index would be taken for a whole one
+            file.close()
+    return file

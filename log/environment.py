@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from log.damage import DamageCounts
 from log.file_system import FileSystem, LogStorageError
 from log.producer_state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
+from log.reserve import Reserve, lacks_room
 from log.time import Time
 from protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
+
+LEAST_ROOM_BYTES = 64 * 1024
+"""A disk with less than this is called full; it holds no more than a request or two."""
+T = TypeVar("T")
 
 
 class DeletionQueue:
@@ -61,13 +68,32 @@ class DeletionQueue:
 
 
 class DirectoryState:
-    """One entry of ``log.dirs`` and whether it still works. ``failure`` is read without a lock and never cleared."""
+    """One entry of ``log.dirs`` and whether it still works. ``failure`` is read without a lock and never cleared.
 
-    __slots__ = ("_listeners", "_names_lock", "_names_seen", "_names_synced", "failure", "path")
+    ``shortage`` is set while the disk is full and tells why: reads go on, and so do deletions. ``append_refusal`` is
+    the failure, or the shortage while the reserve is given up: records must not take the room given to deletions.
+    """
 
-    def __init__(self, path: str) -> None:
+    __slots__ = (
+        "_listeners",
+        "_names_lock",
+        "_names_seen",
+        "_names_synced",
+        "_reserve",
+        "_room_lock",
+        "append_refusal",
+        "failure",
+        "path",
+        "shortage",
+    )
+
+    def __init__(self, path: str, reserve: Reserve | None = None) -> None:
         self.path = path
         self.failure: KafkaStorageError | None = None
+        self.shortage: KafkaStorageError | None = None
+        self.append_refusal: KafkaStorageError | None = None
+        self._reserve = reserve
+        self._room_lock = threading.Lock()
         self._listeners: list[Callable[[DirectoryState], None]] = []
         self._names_lock = threading.Lock()
         self._names_seen = 0
@@ -100,7 +126,7 @@ class DirectoryState:
     def mark_offline(self, error: KafkaStorageError) -> None:
         """Nothing of this directory is served from now on: what the disk holds is not known any more (F9)."""
         if self.failure is None:
-            self.failure = error
+            self.failure = self.append_refusal = error
             logger.error("log directory %s goes offline: %s", self.path, error)
             for listener in self._listeners:
                 listener(self)
@@ -109,6 +135,63 @@ class DirectoryState:
         """Take the directory offline unless the error left everything as it was (a full disk, no permission)."""
         if isinstance(error, LogStorageError) and not error.recoverable:
             self.mark_offline(error)
+        elif lacks_room(error):
+            self._begin_shortage(error)
+
+    # ---- room
+
+    def give_up_reserve(self) -> bool:
+        """Free the room that is kept for deletions and metadata; False when there is none. Any thread."""
+        with self._room_lock:
+            if self._reserve is None or not self._reserve.give_up():
+                return False
+            self.append_refusal = self.failure or self._full()
+        self._begin_shortage(self._full())
+        logger.warning("log directory %s: the reserve is given up for deletions and metadata", self.path)
+        return True
+
+    def with_reserve(self, write: Callable[[], T]) -> T:
+        """Do ``write``; where the disk is full, give up the reserve and do it once more. Raises KafkaStorageError."""
+        try:
+            return write()
+        except LogStorageError as error:
+            if not (error.lacks_room and self.give_up_reserve()):
+                raise
+            return write()
+
+    def check_room(self, file_system: FileSystem) -> None:
+        """See whether the disk is full, and make the reserve again where there is room. In a worker."""
+        if self.failure is not None:
+            return
+        try:
+            with self._room_lock:
+                if self._reserve is not None:
+                    self._reserve.make()
+                self.append_refusal = self.failure
+            if file_system.disk_space(self.path)[1] < LEAST_ROOM_BYTES:
+                raise self._full()
+        except LogStorageError as error:
+            if error.lacks_room:
+                self._begin_shortage(error)
+            else:
+                logger.debug("log directory %s has no reserve: %s", self.path, error)
+            return
+        self._end_shortage()
+
+    def _full(self) -> LogStorageError:
+        return LogStorageError("write", self.path, errno.ENOSPC)
+
+    def _begin_shortage(self, error: KafkaStorageError) -> None:
+        if self.shortage is None:
+            self.shortage = error
+            logger.warning("log directory %s is full, nothing is taken until there is room: %s", self.path, error)
+
+    def _end_shortage(self) -> None:
+        if self.shortage is not None:
+            self.shortage = None
+            logger.info("log directory %s has room again", self.path)
+
+    # ---- failures
 
     def ensure_online(self) -> None:
         """Raises KafkaStorageError when the directory is offline."""

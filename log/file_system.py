@@ -29,6 +29,9 @@ RECOVERABLE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EFBIG}
 )
 
+#: Nothing is wrong but that no room is left, on the disk or in the user's quota.
+NO_ROOM_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 #: The kernel cannot copy between these two files (other file system, old kernel): read and write instead.
 _NOT_COPYABLE = frozenset({errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 
@@ -47,6 +50,11 @@ class LogStorageError(KafkaStorageError):
     def recoverable(self) -> bool:
         """True when the directory may stay online: a full or read-only disk, no permission, no descriptors left."""
         return self.os_errno in RECOVERABLE_ERRNOS and self.operation != "sync"
+
+    @property
+    def lacks_room(self) -> bool:
+        """True when the disk or the user's quota is full."""
+        return self.os_errno in NO_ROOM_ERRNOS and self.recoverable
 
 
 class FileEntry(NamedTuple):
@@ -229,6 +237,19 @@ class OsFile:
         # A log that was dropped without being closed (a failed start, a directory that went offline) leaks nothing.
         if self._fd >= 0:
             os.close(self._fd)
+
+
+def allocate(file: OpenFile, size: int) -> None:
+    """Give ``file`` blocks for ``size`` bytes, without writing them where the file system can. Raises
+    LogStorageError."""
+    with _translated("write", file.path):
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
+def open_in_memory(path: str) -> OpenFile:
+    """An empty file in memory, for what the disk has no room for; ``path`` is only its name in errors."""
+    with _translated("open", path):
+        return OsFile(os.memfd_create(os.path.basename(path)), path)
 
 
 class OsFileSystem:

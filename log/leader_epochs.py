@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from log.checkpoints import LEADER_EPOCH_FILE, EpochEntry, encode_lines, read_leader_epochs
 from log.file_system import FileSystem
+from log.reserve import write_if_room
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_EPOCH_OFFSET = -1
@@ -48,7 +49,7 @@ class LeaderEpochCache:
         self._publish(entries)
         self._dirty = True
         if write:
-            self._write(sync=False)
+            write_if_room(lambda: self._write(sync=False), "leader epochs are written by the next flush")
 
     def _write(self, *, sync: bool) -> None:
         with self._write_lock:
@@ -62,6 +63,11 @@ class LeaderEpochCache:
         if epoch > self.latest_epoch:
             kept = [entry for entry in self._entries if entry.start_offset < start_offset]
             self._change([*kept, EpochEntry(epoch, start_offset)], write=write)
+
+    def save(self) -> None:
+        """Write the file if it changed and there is room. Raises KafkaStorageError."""
+        if self._dirty:
+            write_if_room(lambda: self._write(sync=False), "leader epochs are written by the next flush")
 
     def flush(self) -> None:
         """Make the file durable if it changed. Raises KafkaStorageError."""

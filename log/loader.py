@@ -42,6 +42,7 @@ from log.recovery import (
 )
 from log.recovery_progress import RecoveryProgress
 from log.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
+from log.reserve import write_if_room
 from log.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -326,7 +327,7 @@ class LogLoader:
                 damage=self._request.environment.damage,
             )
             cut = cut_bytes > 0
-            state.take_snapshot()
+            write_if_room(state.take_snapshot, f"no snapshot of producers at offset {state.end_offset}")
             kept.append(segment)
             end = segment.read_next_offset()
         return LogSegments(kept)
@@ -383,7 +384,7 @@ class LogLoader:
             for header in segment.headers():
                 if header.leader_epoch > self._epochs.latest_epoch:
                     self._epochs.assign(header.leader_epoch, header.base_offset, write=False)
-        self._epochs.flush()
+        self._epochs.save()
 
 
 def _shows_compaction(segments: LogSegments, end: LogSegment) -> bool:

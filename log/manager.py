@@ -4,8 +4,9 @@ Start: after a clean stop only names are listed, and a log opens when somebody f
 partitions start in a fraction of a second and hold no descriptor). Without the clean-shutdown marker all logs of that
 directory are recovered, in threads, before the broker serves.
 
-A partition that cannot be loaded is refused with its reason each time it is asked for; the others serve. A directory
-that fails goes offline for good (until restart); the others serve.
+A partition that cannot be loaded is refused with its reason each time it is asked for; the others serve. Where the
+reason can pass by itself (a full disk, no descriptors, no permission), ``room`` tries again each second; an
+administrator has every refused log tried again. A directory that fails goes offline for good (until restart).
 
 Deleting is done when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
 partition may be made anew; its files go after ``file.delete.delay.ms``.
@@ -44,7 +45,9 @@ from log.file_system import FileSystem
 from log.loader import LoadRequest, load_log
 from log.records.scan_engine import SCAN
 from log.recovery_progress import RecoveryProgress
+from log.reserve import DEFAULT_RESERVE_BYTES, Reserve
 from log.retention_clock import RetentionClock
+from log.room import RoomWatch
 from log.segment import LOG_SUFFIX
 from log.time import Time
 from log.topic_partition import TopicPartition
@@ -86,9 +89,9 @@ class LogDirectory:
 
     __slots__ = ("_written", "high_watermarks", "path", "recovery_points", "start_offsets", "state", "was_clean")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, state: DirectoryState) -> None:
         self.path = path
-        self.state = DirectoryState(path)
+        self.state = state
         self.was_clean = False
         self.recovery_points: dict[TopicPartition, int] = {}
         self.start_offsets: dict[TopicPartition, int] = {}
@@ -122,7 +125,9 @@ class LogDirectory:
         if self._written.get(name) == offsets or not self.is_online:
             return
         try:
-            write_offset_checkpoint(file_system, os.path.join(self.path, name), offsets)
+            self.state.with_reserve(
+                lambda: write_offset_checkpoint(file_system, os.path.join(self.path, name), offsets)
+            )
         except KafkaStorageError as error:
             self.state.note(error)
             raise
@@ -148,7 +153,7 @@ class LogDirectory:
             self.write(file_system, LOG_START_OFFSET_FILE, self.start_offsets)
             self.write(file_system, REPLICATION_OFFSET_FILE, self.high_watermarks)
             if clean and self.is_online:
-                write_clean_shutdown(file_system, self.path, broker_epoch)
+                self.state.with_reserve(lambda: write_clean_shutdown(file_system, self.path, broker_epoch))
         except KafkaStorageError as error:
             logger.error("%s: no clean shutdown: %s", self.path, error)
 
@@ -173,10 +178,13 @@ class LogManager:
 
     def __init__(
         self, log_dirs: Iterable[str], file_system: FileSystem, time: Time, default_config: LogConfig,
-        *, recovery_threads: int = 2,
+        *, recovery_threads: int = 2, reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     ) -> None:  # fmt: skip
         self.environment = LogEnvironment(file_system, time)
-        self.directories = [LogDirectory(os.path.abspath(path)) for path in dict.fromkeys(log_dirs)]
+        self.directories = [
+            LogDirectory(path, DirectoryState(path, Reserve(file_system, path, reserve_bytes)))
+            for path in map(os.path.abspath, dict.fromkeys(log_dirs))
+        ]
         self.default_config = default_config
         self._recovery_threads = recovery_threads
         self._file_system = file_system
@@ -184,6 +192,12 @@ class LogManager:
         self._lock = threading.Lock()
         self._entries: dict[TopicPartition, _Entry] = {}
         self._configs: TopicConfigs = lambda _: None
+        self.room = RoomWatch(
+            file_system,
+            self.directories,
+            self._entries,
+            lambda partition: self._open(partition, self._entries[partition]),
+        )
         self._retention_clock = RetentionClock(time)
 
     # ---- start and stop
@@ -210,6 +224,8 @@ class LogManager:
             failures = "; ".join(str(directory.state.failure) for directory in self.directories)
             raise KafkaStorageError(f"no log directory works: {failures}")
         self._recover_unclean()
+        for directory in self._online:
+            directory.state.check_room(self._file_system)
         return strays
 
     def _find_logs(self, directory: LogDirectory) -> list[TopicPartition]:
@@ -268,6 +284,9 @@ class LogManager:
     def shutdown(self, broker_epoch: int = 0) -> None:
         """Flush and close every log, write the checkpoints, and where all of that went well the clean-shutdown
         marker."""
+        for directory in self._online:
+            if directory.state.shortage is not None:
+                directory.state.give_up_reserve()  # for the last snapshots and checkpoints
         with self._lock:
             entries = list(self._entries.values())
         opened = [entry for entry in entries if entry.log is not None]
@@ -296,6 +315,8 @@ class LogManager:
         while (entry := self._entries.get(partition)) is not None:
             if entry.log is not None:
                 return entry.log
+            if entry.error is not None:
+                return _refuse(entry)  # not under the lock: it may be tried again in a worker just now
             with entry.lock:
                 if not entry.is_gone:
                     return self._load(partition, entry).log or _refuse(entry)
@@ -315,6 +336,8 @@ class LogManager:
                 with self._lock:
                     entry = self._entries.get(partition) or self._make_entry(partition, topic_id, is_new=is_new)
                     self._entries[partition] = entry
+            if entry.error is not None and not entry.is_gone:
+                return _refuse(entry)
             with entry.lock:
                 if entry.is_gone:
                     continue
@@ -391,14 +414,15 @@ class LogManager:
                     entry.log.abandon()
                 path = os.path.join(entry.directory.path, name_aside(partition, DELETE_DIRECTORY_SUFFIX))
                 if entry.directory.is_online:
-                    self._file_system.rename(entry.path, path)
+                    entry.directory.state.with_reserve(partial(self._file_system.rename, entry.path, path))
                 with self._lock:
                     entry.is_gone = True
                     del self._entries[partition]
                     entry.directory.forget(partition)
             config = entry.log.config if entry.log is not None else self.default_config
             delete = partial(_remove_deleted, self._file_system, entry.log, path)
-            self.environment.deletions.schedule(config.file_delete_delay_ms, delete)
+            is_full = entry.directory.state.shortage is not None  # then the room is wanted now
+            self.environment.deletions.schedule(0 if is_full else config.file_delete_delay_ms, delete)
             return True
         return False
 

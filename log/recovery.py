@@ -33,6 +33,7 @@ from log.producer_state import ProducerStateManager
 from log.records.scan_engine import SCAN
 from log.recovery_progress import RecoveryProgress
 from log.replay import replay_batch
+from log.reserve import write_if_room
 from log.segment import LogSegment
 from log.time_index import TimestampOffset
 from protocol.errors import CorruptMessageError, KafkaStorageError
@@ -126,6 +127,7 @@ class SegmentRecovery:
             self.damage.cut_bytes += size - self.valid
             segment.records.truncate_to(self.valid)
         self.builder.finish()
+        write_if_room(segment.transaction_index.save, "aborted transactions are kept in memory")
         if self._progress is not None:
             self._progress.add(size - self.valid)
         return size - self.valid
@@ -284,6 +286,7 @@ def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) 
             aborted = replay_batch(state, header, batch)
             if aborted is not None:
                 segment.transaction_index.append(aborted)
+    write_if_room(segment.transaction_index.save, "aborted transactions are kept in memory")
 
 
 def index_fault(segment: LogSegment, interval_bytes: int, *, every_entry: bool) -> str | None:

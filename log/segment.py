@@ -342,7 +342,7 @@ class LogSegment:
         self.records.close()
         self.offset_index.release()
         self.time_index.release()
-        self.transaction_index.close()
+        self.transaction_index.release()
 
     def delete_files(self) -> None:
         """Unlink all files, whichever exist. Call ``close`` first."""

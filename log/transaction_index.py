@@ -8,18 +8,25 @@ Entry, 34 bytes big-endian::
 Last offsets strictly grow. A reader of offsets [from, to) under read_committed needs each transaction with
 ``last offset >= from and first offset < to``; it may stop at an entry whose last stable offset is >= ``to``. The file
 is made with the first entry.
+
+A rebuild goes on in memory and replaces the file as a whole at its end: half a file would look like a whole one. An
+append that a full disk refuses stays in memory as well, because its marker is in the log already; ``save`` writes it
+later, and no recovery point passes its segment before.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from log.abstract_index import IndexCorruptError
-from log.file_system import FileSystem, OpenFile
+from log.file_system import FileSystem, LogStorageError, OpenFile
 from protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
 
 ENTRY = Struct(">hqqqq")
 _CHUNK_ENTRIES = 512
@@ -37,7 +44,7 @@ class AbortedTxn(NamedTuple):
 class TransactionIndex:
     """See the module. Appends under the log's lock; reads by any thread (``pread`` below the published count)."""
 
-    __slots__ = ("_entries", "_file", "_file_lock", "_file_system", "_last_offset", "path", "start_offset")
+    __slots__ = ("_entries", "_file", "_file_lock", "_file_system", "_last_offset", "_memory", "path", "start_offset")
 
     def __init__(self, file_system: FileSystem, path: str, start_offset: int) -> None:
         self._file_system = file_system
@@ -47,6 +54,7 @@ class TransactionIndex:
         self._file_lock = threading.RLock()
         self._entries = -1
         self._last_offset: int | None = None
+        self._memory: bytearray | None = None  # all entries, while the file does not have them
         self.path = path
         self.start_offset = start_offset
 
@@ -85,6 +93,8 @@ class TransactionIndex:
     def _read(self, slot: int, count: int) -> bytes:
         with self._file_lock:
             self._load()
+            if self._memory is not None:
+                return bytes(self._memory[slot * ENTRY.size : (slot + count) * ENTRY.size])
             if self._file is None:
                 raise KafkaStorageError(f"{self.path} is gone")
             return self._file.read_at(slot * ENTRY.size, count * ENTRY.size)
@@ -96,11 +106,41 @@ class TransactionIndex:
         """Add an aborted transaction. Raises KafkaStorageError."""
         entries = self.entries
         assert self._last_offset is None or transaction.last_offset > self._last_offset
-        if self._file is None:
-            self._file = self._file_system.open_file(self.path, create=True)
-        self._file.write_at(ENTRY.pack(0, *transaction), entries * ENTRY.size)
+        self._write(ENTRY.pack(0, *transaction), entries)
         self._last_offset = transaction.last_offset
         self._entries = entries + 1
+
+    def _write(self, packed: bytes, entries: int) -> None:
+        """Write the entry behind the first ``entries``; in memory where the disk is full."""
+        if self._memory is None:
+            try:
+                if self._file is None:
+                    self._file = self._file_system.open_file(self.path, create=True)
+                self._file.write_at(packed, entries * ENTRY.size)
+                return
+            except LogStorageError as error:
+                if not error.recoverable:
+                    raise
+                logger.warning("%s is kept in memory until it can be written: %s", self.path, error)
+            present = b"" if self._file is None else self._file.read_at(0, entries * ENTRY.size)
+            self._memory = bytearray(present)
+        self._memory += packed
+
+    def save(self) -> None:
+        """Replace the file by what is in memory alone. Raises KafkaStorageError; then it stays there.
+
+        Under the log's lock, or for an index whose segment is closed.
+        """
+        with self._file_lock:
+            memory = self._memory
+            if memory is None:
+                return
+            if memory or self._file_system.exists(self.path):
+                self._file_system.replace_file(self.path, bytes(memory), sync=False)
+                old, self._file = self._file, self._file_system.open_file(self.path)
+                if old is not None:
+                    old.close()
+            self._memory = None
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTxn], bool]:
         """Transactions that touch [``fetch_offset``, ``upper_bound_offset``), and whether later segments need no
@@ -128,28 +168,39 @@ class TransactionIndex:
             if entry.last_offset >= offset:
                 break
             kept, last = kept + 1, entry.last_offset
-        if self._file is not None and kept != self._entries:
-            self._entries, self._last_offset = kept, last
+        if kept == self._entries:
+            return
+        self._entries, self._last_offset = kept, last
+        if self._memory is not None:
+            del self._memory[kept * ENTRY.size :]
+        elif self._file is not None:
             self._file.truncate(kept * ENTRY.size)
 
     def reset(self) -> None:
-        """Forget every entry (before a rebuild)."""
-        self.entries  # noqa: B018 - opens the file
+        """Forget every entry, in memory: ``save`` after the rebuild."""
         self._entries, self._last_offset = 0, None
-        if self._file is not None:
-            self._file.truncate(0)
+        self._memory = bytearray()
 
     def flush(self) -> None:
         """Make the entries durable. Raises KafkaStorageError."""
+        self.save()
         if self._file is not None:
             self._file.sync()
 
     def close(self) -> None:
-        """Close the file; a later look opens it again."""
+        """Save and close the file; a later look opens it again. Raises KafkaStorageError: then it is not saved, and
+        the log must not count as closed cleanly."""
+        try:
+            self.save()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Close the file as it is, for an index that is deleted."""
         with self._file_lock:
             if self._file is not None:
                 self._file.close()
-            self._file, self._entries, self._last_offset = None, -1, None
+            self._file, self._memory, self._entries, self._last_offset = None, None, -1, None
 
     def rename_to(self, path: str) -> None:
         """Give the file another name, when it exists."""

@@ -169,7 +169,7 @@ class UnifiedLog:
         producer errors, RecordListTooLargeError, KafkaStorageError; then nothing was written.
         """
         with self.lock:
-            if self._directory_state.failure is not None or self.is_closed:
+            if self._directory_state.append_refusal is not None or self.is_closed:
                 raise self._unavailable()
             next_offset = self.log_end_offset
             result = self._validate(records, next_offset, leader_epoch, self._time.milliseconds(), origin)
@@ -265,6 +265,8 @@ class UnifiedLog:
     def _unavailable(self) -> KafkaStorageError:
         if self.is_closed:
             return KafkaStorageError(f"the log of {self.topic_partition} is closed")
+        if self._directory_state.failure is None:
+            return KafkaStorageError(f"{self.topic_partition} takes no records: {self._directory_state.append_refusal}")
         return KafkaStorageError(f"{self.topic_partition} is offline: {self._directory_state.failure}")
 
     # ---- read
@@ -497,6 +499,13 @@ class UnifiedLog:
             finish_swap(self, new, old)
             self.version += 1
         sync_swap(self)
+
+    def save_indices(self) -> None:
+        """Write the indices that are in memory because the disk was full. Raises KafkaStorageError."""
+        with self.lock:
+            for segment in self.segments:
+                for index in (segment.offset_index, segment.time_index, segment.transaction_index):
+                    index.save()
 
     def update_config(self, config: LogConfig) -> None:
         """Take over changed topic settings; the next append sees them."""

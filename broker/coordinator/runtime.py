@@ -27,6 +27,7 @@ from log.time import Time
 from protocol.errors import (
     CoordinatorLoadInProgressError,
     KafkaError,
+    KafkaStorageError,
     NotCoordinatorError,
 )
 from protocol.record_batch import RecordBatch
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 LOAD_CHUNK_BYTES = 128 * 1024
 """Read per turn of the loop: about 1,500 offset commits, 15 ms of work."""
+RETRY_MS = 1_000
+"""A partition whose log is refused is tried again after this time."""
 FIRST_TURN_CHUNKS = 4
 """What the first request of a partition waits for before it is told to come again."""
 
@@ -102,6 +105,8 @@ class CoordinatorRuntime(Generic[S]):
         self._shards: dict[int, S] = {}
         self._loading: dict[int, _Loading[S]] = {}
         self._failed: dict[int, KafkaError] = {}
+        self._reported: dict[int, str] = {}
+        """Why partitions could not be loaded, as the log has it: a reason that stays is logged once."""
         self._when_loaded: dict[int, list[Callable[[S], CoordinatorResult[None]]]] = {}
         self._partition_of: dict[str, int] = {}
 
@@ -287,6 +292,7 @@ class CoordinatorRuntime(Generic[S]):
         partition, shard = loading.partition, loading.shard
         del self._loading[partition]
         self._shards[partition] = shard
+        self._reported.pop(partition, None)
         for decide in self._when_loaded.pop(partition, ()):
             execute_for_clock(self, partition, shard, decide(shard))
         for result in shard.on_loaded():
@@ -297,9 +303,18 @@ class CoordinatorRuntime(Generic[S]):
             self._arm(partition, shard, deadline_ms)
 
     def _fail(self, partition: int, error: KafkaError) -> None:
-        logger.error("%s-%d cannot be loaded, its groups are refused: %s", self._name, partition, error)
+        if self._reported.get(partition) != str(error):
+            logger.error("%s-%d cannot be loaded, its groups are refused: %s", self._name, partition, error)
+        self._reported[partition] = str(error)
         self._loading.pop(partition, None)
         self._failed[partition] = error
+        if isinstance(error, KafkaStorageError):  # the log may be served again: its disk was full
+
+            def try_again() -> None:
+                if self._failed.pop(partition, None) is not None:
+                    self._load_next(iter((partition,)))
+
+            self._call_later(RETRY_MS, try_again)
 
     # -- clocks -------------------------------------------------------------------------------------------------
 

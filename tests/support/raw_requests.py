@@ -18,7 +18,7 @@ from protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.record_batch import Record, build_batch
+from protocol.record_batch import Record, build_batch, iter_batches
 from tests.support import raw_client
 
 NOW_MS = 1_700_000_000_000
@@ -61,11 +61,17 @@ def offset(port: int, topic: str, timestamp: int) -> int:
 
 def delete_records(port: int, topic: str, before: int) -> int:
     """The new low watermark of partition 0."""
+    code, low_watermark = try_delete_records(port, topic, before)
+    assert code == 0, code
+    return low_watermark
+
+
+def try_delete_records(port: int, topic: str, before: int) -> tuple[int, int]:
+    """Error code and new low watermark of partition 0."""
     partitions = [DeleteRecordsPartition(partition_index=0, offset=before)]
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=5000)
     answer = DeleteRecordsResponse.decode(ask(port, 21, 1, request.encode(1)), 1).topics[0].partitions[0]
-    assert answer.error_code == 0
-    return answer.low_watermark
+    return answer.error_code, answer.low_watermark
 
 
 def fetch_error(port: int, topic: str, fetch_offset: int) -> int:
@@ -75,3 +81,56 @@ def fetch_error(port: int, topic: str, fetch_offset: int) -> int:
     request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=-1, topics=topics)
     answer = FetchResponse.decode(ask(port, 1, 7, request.encode(7)), 7)
     return answer.responses[0].partitions[0].error_code
+
+
+def produced(port: int, topic: str, value: bytes, *, partition: int = 0) -> tuple[int, int]:
+    """Error code and base offset of one record with acks=all."""
+    batch = build_batch([Record(0, NOW_MS, b"k", value)])
+    data = [PartitionProduceData(index=partition, records=memoryview(batch))]
+    request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
+    answer = ProduceResponse.decode(ask(port, 0, 7, request.encode(7)), 7).responses[0].partition_responses[0]
+    return answer.error_code, answer.base_offset
+
+
+def fetch_values(port: int, topic: str, first: int = 0) -> dict[int, bytes | None]:
+    """Every record of partition 0 from offset ``first`` on. An error fails the test."""
+    values: dict[int, bytes | None] = {}
+    with raw_client.connect(port) as connection:
+        while True:
+            partition = FetchPartition(partition=0, fetch_offset=first, partition_max_bytes=1 << 20)
+            topics = [FetchTopic(topic=topic, partitions=[partition])]
+            request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, session_epoch=-1, topics=topics)
+            connection.sendall(raw_client.frame(1, 7, 1, request.encode(7)))
+            answer = FetchResponse.decode(memoryview(raw_client.receive_frame(connection))[4:], 7)
+            found = answer.responses[0].partitions[0]
+            assert found.error_code == 0, (topic, first, found.error_code)
+            assert isinstance(found.records, memoryview | bytes | None)
+            batches = list(iter_batches(found.records or b""))
+            if not batches:
+                return values
+            values |= {record.offset: record.value for entry in batches for record in entry.records()}
+            first = batches[-1].last_offset + 1
+
+
+def delete_topic(port: int, topic: str) -> int:
+    """Error code of DeleteTopics v1."""
+    name = topic.encode()
+    answer = ask(port, 20, 1, struct.pack(">ih", 1, len(name)) + name + struct.pack(">i", 10_000))
+    return int(struct.unpack(">h", answer[-2:])[0])
+
+
+def commit_offset(port: int, group: str, topic: str, committed: int) -> int:
+    """Error code of OffsetCommit v2 for partition 0, by no member."""
+    text = struct.pack(">h", len(group)) + group.encode() + struct.pack(">ihq", -1, 0, -1)
+    text += struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">iiqh", 1, 0, committed, 0)
+    return int(struct.unpack(">h", ask(port, 8, 2, text)[-2:])[0])
+
+
+def committed_offset(port: int, group: str, topic: str) -> tuple[int, int]:
+    """Error code and offset of OffsetFetch v2 for partition 0."""
+    text = struct.pack(">h", len(group)) + group.encode() + struct.pack(">ih", 1, len(topic)) + topic.encode()
+    answer = ask(port, 9, 2, text + struct.pack(">ii", 1, 0))
+    position = 4 + 2 + len(topic) + 4 + 4
+    offset_there, metadata = struct.unpack_from(">qh", answer, position)
+    (code,) = struct.unpack_from(">h", answer, position + 10 + max(metadata, 0))
+    return int(code) or int(struct.unpack(">h", answer[-2:])[0]), int(offset_there)

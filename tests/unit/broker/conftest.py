@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,8 @@ def _stores_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     opened: list[SqliteMetadataStore] = []
     construct = SqliteMetadataStore.__init__
 
-    def construct_and_note(store: SqliteMetadataStore, path: str, time: Time) -> None:
-        construct(store, path, time)
+    def construct_and_note(store: SqliteMetadataStore, path: str, time: Time, *more: Any) -> None:
+        construct(store, path, time, *more)
         opened.append(store)
 
     monkeypatch.setattr(SqliteMetadataStore, "__init__", construct_and_note)

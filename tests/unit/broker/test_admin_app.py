@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -17,6 +18,8 @@ import pytest
 from broker.admin_app import serve
 from broker.admin_metrics import request_samples
 from broker.compaction import cleaner_of
+from log.file_system import LogStorageError
+from log.topic_partition import TopicPartition
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaStorageError
 from protocol.record_batch import Record, build_batch
@@ -94,6 +97,30 @@ async def test_not_ready_while_a_directory_is_offline(tmp_path: Path) -> None:
         assert (status, text) == (503, f"{tmp_path}: sync failed\n")
         assert (await pages.get("/healthz"))[0] == 200
         pages.parts.log_manager.directories[0].state.failure = None
+
+
+async def test_a_full_directory_and_a_refused_log_are_told_and_the_log_can_be_tried_again(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.produce((b"key", b"value"))
+    log = next((tmp_path / f"{TOPIC}-0").glob("*.log"))
+    wrong = log.rename(log.with_name(f"{7:020d}.log"))
+    async with admin(tmp_path) as pages:
+        manager = pages.parts.log_manager
+        with pytest.raises(KafkaStorageError):
+            manager.get_log(TopicPartition(TOPIC, 0))
+        manager.directories[0].state.note(LogStorageError("write", str(tmp_path), errno.ENOSPC))
+
+        status, text = await pages.get("/readyz")
+
+        assert status == 503
+        assert f"{tmp_path}: write of {tmp_path} failed: No space left on device\n" in text
+        assert f"{TOPIC}-0 is refused: " in text
+        status, answer = await pages.post("/logs/retry")
+        assert (status, answer[0]["topic"], answer[0]["partition"]) == (200, TOPIC, 0)
+        wrong.rename(log)
+        assert await pages.post("/logs/retry") == (200, [])
+        manager.room.run()
+        assert await pages.get("/readyz") == (200, "ok\n")
 
 
 async def test_unknown_page_and_method_are_refused(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def test_damage_and_offline_directories_are_counted(tmp_path: Path) -> None:
     found = {sample.name: sample.value for sample in metrics.collect() if "_log_" in sample.name}
     assert found == {
         "kafka_log_logmanager_offlinelogdirectorycount": 1,
+        "tidelog_log_full_directories": 0,
         "tidelog_log_refused_partitions": 0,
         "tidelog_log_damaged_batches": 1,
         "tidelog_log_damaged_reads": 2,

@@ -294,6 +294,38 @@ def test_a_store_that_cannot_be_written_says_so(store: SqliteMetadataStore, path
     store._connection.execute("ROLLBACK")
 
 
+def limit_pages(store: SqliteMetadataStore) -> None:
+    """Let the file grow no further: SQLite answers as on a full disk."""
+    store._connection.execute("PRAGMA max_page_count = 1")
+
+
+def test_a_full_store_gets_room_once_and_goes_on(path: str, time: ManualTime) -> None:
+    calls: list[int] = []
+
+    def make_room() -> bool:
+        calls.append(1)
+        full._connection.execute("PRAGMA max_page_count = 1000000")
+        return True
+
+    full = SqliteMetadataStore(path, time, make_room)
+    limit_pages(full)
+    assert full.txn([], [Put("/a", bytes(100_000))], []) == 1
+    assert calls == [1]
+    assert full.list("/") == [KeyValue("/a", bytes(100_000), 1)]
+    full.close()
+
+
+def test_a_full_store_without_room_changes_nothing_and_takes_what_comes_later(path: str, time: ManualTime) -> None:
+    full = SqliteMetadataStore(path, time)
+    limit_pages(full)
+    with pytest.raises(MetadataStoreError, match="full"):
+        full.txn([], [Put("/a", bytes(100_000))], [])
+    assert full.list("/") == []
+    full._connection.execute("PRAGMA max_page_count = 1000000")
+    assert full.txn([], [Put("/a", b"1")], []) == 1
+    full.close()
+
+
 def test_prefix_end_is_the_next_text() -> None:
     assert prefix_end("/topics/") == "/topics0"
 

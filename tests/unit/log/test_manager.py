@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from log.config import LogConfig
-from log.file_system import OsFileSystem
+from log.file_system import LogStorageError, OpenFile, OsFileSystem
 from log.manager import LogManager
 from log.time import ManualTime
 from log.topic_partition import TopicPartition
@@ -55,6 +56,40 @@ def test_unclean_restart_recovers(tmp_path: Path) -> None:
     recovered = again.get_log(T0)
     assert recovered is not None
     assert recovered.log_end_offset == 50
+
+
+class NoDescriptors(OsFileSystem):
+    """Opening files fails while ``code`` is set."""
+
+    code = 0
+
+    def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
+        if self.code and path.endswith(".log"):
+            raise LogStorageError("open", path, self.code)
+        return super().open_file(path, create=create, writable=writable)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EDQUOT])
+def test_a_log_refused_for_now_is_tried_again(tmp_path: Path, code: int) -> None:
+    manager = manager_of(tmp_path)
+    append(manager.get_or_create_log(T0, ID, CONFIG), batch(3))
+    disk = NoDescriptors()
+    disk.code = code
+    again = LogManager([str(tmp_path)], disk, ManualTime(NOW_MS), CONFIG)
+    again.startup()
+    for _ in range(2):
+        with pytest.raises(LogStorageError):
+            again.get_log(T0)
+        with pytest.raises(LogStorageError):
+            again.get_or_create_log(T0, ID, CONFIG)
+    again.room.run()
+    assert list(again.refused) == [T0]
+    disk.code = 0
+    again.room.run()
+    assert again.refused == {}
+    log = again.get_log(T0)
+    assert log is not None
+    assert len(values(log)) == 3
 
 
 def test_deleted_name_is_free_at_once(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
-from broker.coordinator.runtime import FIRST_TURN_CHUNKS, LOAD_CHUNK_BYTES, java_string_hash
+from broker.coordinator.runtime import FIRST_TURN_CHUNKS, LOAD_CHUNK_BYTES, RETRY_MS, java_string_hash
 from log.time import ManualTime
 from protocol.errors import CoordinatorLoadInProgressError, KafkaStorageError, NotCoordinatorError
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
@@ -130,6 +131,33 @@ def test_a_partition_that_cannot_be_read_refuses(
         broken.loop.run_soon()
     assert broken.coordinator.list_groups([], []) == []
     assert "cannot be loaded" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["read", "end_offset"])
+def test_a_partition_whose_log_is_served_again_is_loaded_without_a_restart(name: str) -> None:
+    """The disk was full when its log was loaded."""
+    world = GroupWorld()
+    commit(world, 5)
+
+    class Refused(MemoryTopicLog):
+        is_refused = True
+
+    def refused(log: Refused, *arguments: Any) -> Any:
+        if log.is_refused:
+            raise KafkaStorageError
+        return getattr(MemoryTopicLog, name)(log, *arguments)
+
+    setattr(Refused, name, refused)
+    log = Refused()
+    log.batches, log.ends = world.log.batches, world.log.ends
+    again = GroupWorld(log, ManualTime())
+    for _ in range(3):
+        with pytest.raises(NotCoordinatorError):
+            again.runtime.shard_for("g")
+        again.advance(RETRY_MS)
+    log.is_refused = False
+    again.advance(RETRY_MS)
+    assert again.runtime.shard_for("g").offsets.get("g", "t", 0) is not None
 
 
 def test_records_that_are_not_understood_are_skipped() -> None:

@@ -1,0 +1,97 @@
+"""Room on the disks: notices each second which log directory is full or has room again, and tries refused logs again.
+
+A log that could not be loaded for lack of room, of permission or of descriptors is refused for now, not for good.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from log.environment import DirectoryState
+from log.file_system import FileSystem, LogStorageError
+from log.topic_partition import TopicPartition
+from log.unified_log import UnifiedLog
+from protocol.errors import KafkaError, KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+
+class Directory(Protocol):
+    """What is needed of a log directory."""
+
+    @property
+    def state(self) -> DirectoryState: ...
+
+
+class Entry(Protocol):
+    """What is needed of a partition that has a directory (``log.manager`` tells of ``lock``)."""
+
+    path: str
+    log: UnifiedLog | None
+    error: KafkaError | None
+    lock: threading.Lock
+    is_gone: bool
+
+
+class RoomWatch:
+    """See the module. ``run`` and ``try_refused_again`` belong in a worker."""
+
+    __slots__ = ("_directories", "_entries", "_file_system", "_open_log")
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directories: Sequence[Directory],
+        entries: Mapping[TopicPartition, Entry],
+        open_log: Callable[[TopicPartition], UnifiedLog],
+    ) -> None:
+        self._file_system = file_system
+        self._directories = directories
+        self._entries = entries
+        self._open_log = open_log
+
+    def run(self) -> None:
+        """Look at every disk once. Call it each second."""
+        for directory in self._directories:
+            was_short = directory.state.shortage is not None
+            directory.state.check_room(self._file_system)
+            if was_short and directory.state.shortage is None:
+                self._save_indices()
+        self.try_refused_again(every=False)
+
+    def _save_indices(self) -> None:
+        """Write the indices that were kept in memory while a disk was full."""
+        for entry in list(self._entries.values()):
+            if entry.log is not None and entry.log.is_serving:
+                try:
+                    entry.log.save_indices()
+                except KafkaStorageError as error:
+                    logger.warning("indices of %s stay in memory: %s", entry.path, error)
+
+    def try_refused_again(self, *, every: bool = True) -> None:
+        """Load the refused logs again; unless ``every``, those alone whose reason can pass by itself."""
+        for partition, entry in list(self._entries.items()):
+            if entry.error is not None and (every or _can_pass(entry.error)):
+                with entry.lock:
+                    if not entry.is_gone and entry.log is None:
+                        self._load(partition, entry)
+
+    def _load(self, partition: TopicPartition, entry: Entry) -> None:
+        """Open a refused log; whoever asks for it meanwhile is refused as before. Under the entry's lock."""
+        try:
+            entry.log = self._open_log(partition)
+        except KafkaError as error:
+            if str(error) != str(entry.error):
+                logger.error("%s is still refused: %s", entry.path, error)
+            entry.error = error
+            return
+        entry.error = None
+        logger.info("%s is served from now on", entry.path)
+
+
+def _can_pass(error: KafkaError) -> bool:
+    """Whether the reason of a refusal can go by itself: a full disk, no permission, no descriptors."""
+    return isinstance(error, LogStorageError) and error.recoverable
