@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA_DIR ?= data
 PORT ?= 9092
 
-.PHONY: run test unit contract clients faults fuzz lint types imports fmt check bench load docs image kafka-jars clean help
+.PHONY: run test unit contract clients faults fuzz lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ bench: $(VENV)/.bench ## the table of benchmarks/RESULTS.md, Tidelog and Apache 
 
 load: $(VENV)/.bench ## load test of any broker: make load LOAD="--bootstrap HOST:PORT"
 	$(BIN)/python -m benchmarks.load $(LOAD)
+
+churn: $(VENV)/.test ## a minute of connections that come and go badly, with 1,024 descriptors
+	TIDELOG_CHURN_S=60 $(BIN)/python -m pytest -s tests/faults/test_network_departures.py -k churn
 
 docs: $(VENV)/.test ## make docs/configuration.md anew from the tables
 	$(BIN)/python -m tidelog.configuration_page > docs/configuration.md

@@ -1,19 +1,23 @@
 """Accepts connections of one listener, as many as there is room for.
 
-    accepting --no descriptor left (EMFILE), or the reserve reached--> paused --a second, or one closed--> accepting
-    accepting --max.connections reached-----------------------------> paused --a connection closed-------> accepting
+    accepting --no descriptor left (EMFILE), or the reserve reached, and none gives way--> paused
+    accepting --max.connections reached--> paused
+    paused    --a connection closed, or RETRY_MS after descriptors were short--> accepting
 
 A paused acceptor leaves clients in the kernel's backlog and takes its listener off the loop, so there is no spin (F12).
-Descriptors are given out lowest first, so an accepted descriptor above ``limit - reserve`` means that so many are
-in use: the reserve stays for segments, which must open while clients knock. Loop thread only.
+Descriptors are given out lowest first, so an accepted one above ``limit - reserve`` means that so many are in use:
+the reserve stays for segments, which must open while clients knock. Before it pauses, a connection gives way
+(``Shell.make_room``): one that was reset, else the oldest that has sent no request yet. Loop thread only.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import resource
 import socket
+import sys
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 
@@ -22,7 +26,11 @@ from broker.timers import TimerQueue
 logger = logging.getLogger(__name__)
 
 ACCEPT_PER_TURN = 64
-PAUSE_MS = 1_000
+RETRY_MS = 100
+"""Files other than connections may have been closed meanwhile."""
+LOG_EVERY_MS = 10_000
+RECOUNT_MS = 1_000
+"""How often open files are counted while descriptors are short: a directory of /proc is read for it."""
 RESERVED_SHARE = 8
 """One in so many descriptors is kept for segments and the store, and at least RESERVED_MINIMUM."""
 RESERVED_MINIMUM = 64
@@ -42,6 +50,48 @@ def highest_client_descriptor(limit: int) -> int:
     return limit - min(max(limit // RESERVED_SHARE, RESERVED_MINIMUM), limit // 2)
 
 
+def count_open_descriptors() -> int:
+    """The descriptors in use in this process; 0 when the system does not tell."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0
+
+
+class DescriptorReserve:
+    """Tells when connections eat into the reserve of descriptors. Loop thread only.
+
+    The number of an accepted descriptor shows the first shortage. From then on the number of connections decides: when
+    connections of low descriptors give way, new ones get those, and high numbers come no more though all are in use.
+    """
+
+    def __init__(
+        self,
+        highest_descriptor: int,
+        count_connections: Callable[[], int],
+        monotonic_ms: Callable[[], float],
+        count_open: Callable[[], int] = count_open_descriptors,
+    ) -> None:
+        self._highest = highest_descriptor
+        self._count_connections = count_connections
+        self._count_open = count_open
+        self._monotonic_ms = monotonic_ms
+        self._most_connections = sys.maxsize
+        self._counted_until_ms = 0.0
+
+    def is_touched(self, descriptor: int) -> bool:
+        """Whether the connection that got ``descriptor`` is one too many."""
+        connections = self._count_connections()
+        if descriptor < self._highest and connections <= self._most_connections:
+            return False
+        now = self._monotonic_ms()
+        if now >= self._counted_until_ms:
+            self._counted_until_ms = now + RECOUNT_MS
+            others = max(self._count_open(), descriptor + 1) - connections
+            self._most_connections = self._highest - others
+        return connections > self._most_connections
+
+
 class Acceptor:
     """One listening socket. ``on_accept(socket, peer host)`` takes over each connection."""
 
@@ -53,14 +103,17 @@ class Acceptor:
         *,
         on_accept: Callable[[socket.socket, str], None],
         has_room: Callable[[], bool],
-        highest_descriptor: int,
+        make_room: Callable[[], bool],
+        reserve: DescriptorReserve,
     ) -> None:
         self._loop = loop
         self._timers = timers
         self._listener = listener
         self._on_accept = on_accept
         self._has_room = has_room
-        self._highest_descriptor = highest_descriptor
+        self._make_room = make_room
+        self._log_after_ms = 0.0
+        self._reserve = reserve
         self._accepting = False
         self._closed = False
 
@@ -93,17 +146,25 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _OUT_OF_RESOURCES:
-                    self._pause_for_a_while(str(error))
+                # Else this client gave up while it waited.
+                if error.errno in _OUT_OF_RESOURCES and not self._go_on(str(error)):
                     return
-                continue  # this client gave up while it waited
+                continue
             client.setblocking(False)
+            descriptor = client.fileno()
             self._on_accept(client, address[0])
-            if client.fileno() >= self._highest_descriptor:
-                self._pause_for_a_while("only the reserve of descriptors is left")
+            if self._reserve.is_touched(descriptor) and not self._go_on("only the reserve of descriptors is left"):
                 return
 
-    def _pause_for_a_while(self, reason: str) -> None:
-        logger.warning("accepting no connections for a while: %s", reason)
-        self.pause()
-        self._timers.schedule(PAUSE_MS, self.resume)
+    def _go_on(self, shortage: str) -> bool:
+        """Descriptors are short: go on if a connection gave way, else pause. Says which."""
+        has_made_room = self._make_room()
+        now = self._timers.monotonic_ms()
+        if now >= self._log_after_ms:
+            self._log_after_ms = now + LOG_EVERY_MS
+            way = "connections that sent no request give way" if has_made_room else "accepting no connections meanwhile"
+            logger.warning("%s: %s", shortage, way)
+        if not has_made_room:
+            self.pause()
+            self._timers.schedule(RETRY_MS, self.resume)
+        return has_made_room

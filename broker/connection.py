@@ -6,14 +6,18 @@ of the connection's own; the rest of a large frame is then received there direct
 arriving bytes. So an idle connection owns no buffer.
 
     state            reads                        leaves it when
-    open             yes                          a request must wait; too much is queued; FRAMES_PER_TURN handled
+    open             yes                          a request must wait; too much is queued; the turn is over
     waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, fsync, rebalance); see ``hurry``
     queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
+    ended            no                           the client has finished: its last requests are handled, then closed
     finishing        no                           the last answer is sent: then closed
+
+A turn is over after FRAMES_PER_TURN frames or TURN_MS. Frames that are left wait in the reader for the next one.
 
 Invariants: frames are answered in order, one in flight; a frame's view dies with the ``dispatch`` call; the socket of
 a connection whose stretch a thread is sending closes only after the thread came back (a descriptor number is never
-reused under it); a client that begins a frame and does not go on, or never drains, is closed by ``Shell.sweep``.
+reused under it); a client that begins a frame and does not go on, never drains, or has reset the connection, is closed
+by ``Shell.sweep``.
 """
 
 from __future__ import annotations
@@ -42,6 +46,11 @@ logger = logging.getLogger(__name__)
 
 FRAMES_PER_TURN = 64
 """So that one pipelining client cannot hold the loop."""
+TURN_MS = 2.0
+"""After so much time the connection's next frames wait until the others had their turn."""
+FRAMES_PER_LOOK = 4
+"""The time is looked at after so many frames, and after each one that is larger than SMALL_FRAME_BYTES."""
+SMALL_FRAME_BYTES = 512
 READ_AHEAD_BYTES = 64 * 1024
 """What a connection may buffer of requests that wait their turn."""
 QUEUE_BYTES = 1024 * 1024
@@ -52,6 +61,9 @@ RELEASE_AFTER_MS = 2_000
 SLOWEST_BYTES_PER_S = 32 * 1024
 """A frame larger than the deadline allows at this rate gets its time at this rate."""
 
+_TCP_CLOSE = 7
+"""The state of a connection that was reset, in the first byte of Linux' ``tcp_info``."""
+
 _unpack_length = struct.Struct(">i").unpack_from
 
 
@@ -60,12 +72,14 @@ class Connection:
 
     __slots__ = (
         "_drain_scheduled",
+        "_ended",
         "_finishing",
         "_has_frames",
         "_has_parts",
         "_idle_timer",
         "_in_thread",
         "_in_turn",
+        "_is_doubted",
         "_last_active_ms",
         "_last_received_ms",
         "_last_sent_ms",
@@ -96,6 +110,8 @@ class Connection:
         self._in_turn = False
         self._in_thread = False
         self._finishing = False
+        self._ended = False
+        self._is_doubted = False
         self._has_frames = False
         self._has_parts = False
         self._turn_scheduled = False
@@ -104,7 +120,7 @@ class Connection:
         self._last_active_ms = self._last_sent_ms = self._last_received_ms = shell.monotonic_ms()
         self._quick_requests = 0
         self._partial_since_ms = 0.0
-        shell.connections[self] = None
+        shell.add(self)
         self._reading = True
         shell.loop.add_reader(sock.fileno(), self.on_readable)
         self._idle_timer: Timer = shell.timers.schedule(shell.limits.max_idle_ms, partial(check_idle, self))
@@ -131,18 +147,20 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self.close()
-            return
+            count = 0
         if not count:
-            self.close()
+            end_of_stream(self)
             return
+        if not self._is_doubted:
+            self._is_doubted = True
+            shell.doubt(self)
         self._last_active_ms = now_ms
         if reader is not None:
             reader.buffer_updated(count)
             self._turn()
             return
         if self._pending is not None or self._queue:
-            self._keep(shell.scratch_view[:count])
+            keep(self, shell.scratch_view[:count])
             self._has_frames = True
             self._end_turn()
             return
@@ -158,7 +176,7 @@ class Connection:
         finally:
             self._in_turn = False
         if taken < count:
-            self._keep(shell.scratch_view[taken:count])
+            keep(self, shell.scratch_view[taken:count])
         self._end_turn()
 
     def _answer_frames(self, view: memoryview, count: int) -> int:
@@ -168,9 +186,10 @@ class Connection:
         """
         dispatch, context, out = self._shell.dispatch, self.context, self._out
         max_frame_bytes = self._shell.limits.max_frame_bytes
+        monotonic_ms = self._shell.monotonic_ms
         position = owed = 0
         self._has_frames = True
-        for _ in range(FRAMES_PER_TURN):
+        for handled in range(FRAMES_PER_TURN):
             if count - position < 4:
                 self._has_frames = False
                 break
@@ -180,6 +199,9 @@ class Connection:
             end = position + 4 + size
             if end > count:
                 self._has_frames = False
+                break
+            may_be_over = handled and (size > SMALL_FRAME_BYTES or not handled % FRAMES_PER_LOOK)
+            if may_be_over and monotonic_ms() - self._last_active_ms >= TURN_MS:
                 break
             answer = dispatch(context, view[position + 4 : end])
             position = end
@@ -207,13 +229,6 @@ class Connection:
             self._has_parts = True
         return self._may_handle()
 
-    def _keep(self, rest: memoryview) -> None:
-        """Copy what the turn left over out of the shared scratch buffer."""
-        self._reader = FrameReader(self._shell.limits.max_frame_bytes)
-        self._reader.receive_data(rest)
-        self._partial_since_ms = self._last_active_ms
-        self._shell.watch(self)
-
     def _turn(self) -> None:
         """Answer frames out of the connection's own reader."""
         self._turn_scheduled = False
@@ -221,10 +236,11 @@ class Connection:
         if reader is None or self.closed:
             return
         self._in_turn = self._has_frames = True
+        deadline = self._shell.monotonic_ms() + TURN_MS
         largest = 0
         try:
             for _ in range(FRAMES_PER_TURN):
-                if not self._may_handle():
+                if not self._may_handle() or (largest and self._shell.monotonic_ms() >= deadline):
                     break
                 frame = reader.next_frame()
                 if frame is None:
@@ -265,6 +281,9 @@ class Connection:
         if reader is not None and not self._turn_scheduled and self._has_frames and self._may_handle():
             self._turn_scheduled = True
             self._shell.loop.call_soon(measure, self, self._turn)
+        if self._ended and not self._turn_scheduled:
+            self.close()
+            return
         if reader is not None or not self._reading or self._finishing:
             self._update_reading()
         if self._finishing:
@@ -274,7 +293,7 @@ class Connection:
 
     def _update_reading(self) -> None:
         reader = self._reader
-        wanted = not self._finishing
+        wanted = not (self._finishing or self._ended)
         if reader is not None and reader.buffered_bytes >= READ_AHEAD_BYTES:
             wanted = wanted and not self._turn_scheduled and self._may_handle()
         if wanted != self._reading:
@@ -428,6 +447,24 @@ class Connection:
             release_socket(self.sock, self._queue)
         self._shell.forget(self)
 
+    def notice_reset(self) -> bool:
+        """Close if the client has reset the connection, after the requests that are still here; says whether it has.
+
+        The loop tells of a reset once. If data came with it, that call received the data, and there is no other.
+        """
+        self._is_doubted = False
+        if self.closed or not is_reset(self.sock):
+            return False
+        if self._pending is not None or self._queue or self._in_thread:
+            self.close()
+        elif not self._turn_scheduled and self._reading:
+            self.on_readable()
+        elif not self._turn_scheduled:
+            self.close()
+        if not self.closed:
+            self._shell.loop.call_soon(self.notice_reset)
+        return True
+
     def inspect(self, now_ms: float) -> bool:
         """Close a client that is too slow, take back an unused buffer; False when there is nothing left to watch."""
         limits = self._shell.limits
@@ -466,6 +503,24 @@ class Muted(Pending):
 
     def hurry(self) -> None:
         """Who is over its quota waits."""
+
+
+def end_of_stream(connection: Connection) -> None:
+    """The client sends nothing more: close, once the requests that are here already are handled."""
+    if connection._turn_scheduled:
+        connection._ended = True
+        connection._update_reading()
+    else:
+        connection.close()
+
+
+def keep(connection: Connection, rest: memoryview) -> None:
+    """Copy what the turn left over out of the shared scratch buffer."""
+    shell = connection._shell
+    connection._reader = FrameReader(shell.limits.max_frame_bytes)
+    connection._reader.receive_data(rest)
+    connection._partial_since_ms = connection._last_active_ms
+    shell.watch(connection)
 
 
 def check_idle(connection: Connection) -> None:
@@ -532,6 +587,14 @@ def refuse(connection: Connection, error: BaseException) -> None:
     if not connection.closed:
         logger.info("closing the connection of %s: %s", connection.context.client_host, error)
         connection.close()
+
+
+def is_reset(sock: socket.socket) -> bool:
+    """Whether the kernel calls this TCP connection closed. Costs 0.5 µs; never raises."""
+    try:
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
+    except OSError:
+        return False  # not TCP
 
 
 def release_socket(sock: socket.socket, queue: SendQueue | None) -> None:

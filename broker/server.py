@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 
-from broker.acceptor import Acceptor, highest_client_descriptor, raise_descriptor_limit
+from broker.acceptor import Acceptor, DescriptorReserve, highest_client_descriptor, raise_descriptor_limit
 from broker.admin_http import AdminListener
 from broker.background import BackgroundJobs, Job
 from broker.broker import Broker, RequestContext
@@ -153,7 +153,13 @@ class Server:
             connection.close()
 
     def _open_listeners(self, loop: asyncio.AbstractEventLoop) -> None:
-        highest = highest_client_descriptor(self._descriptor_limit)
+        assert self._shell is not None
+        shell = self._shell
+        reserve = DescriptorReserve(
+            highest_client_descriptor(self._descriptor_limit),
+            lambda: len(shell.connections),
+            self.broker.timers.monotonic_ms,
+        )
         for endpoint in self.config.listeners:
             listener = open_listener(endpoint, self.config)
             bound = endpoint._replace(port=listener.getsockname()[1])
@@ -164,7 +170,8 @@ class Server:
                 listener,
                 on_accept=partial(self._on_accept, bound),
                 has_room=self._has_room,
-                highest_descriptor=highest,
+                make_room=self._shell.make_room,
+                reserve=reserve,
             )
             self._acceptors.append(acceptor)
         for acceptor in self._acceptors:

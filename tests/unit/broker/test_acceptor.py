@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.acceptor import ACCEPT_PER_TURN, PAUSE_MS, Acceptor, highest_client_descriptor
+from broker.acceptor import ACCEPT_PER_TURN, RETRY_MS, Acceptor, DescriptorReserve, highest_client_descriptor
+from log.time import ManualTime
 from tests.unit.broker.manual_loop import ManualLoop
 
 
@@ -61,15 +62,25 @@ class Fixture:
         self.listener = FakeListener()
         self.accepted: list[socket.socket] = []
         self.room = 1000
+        self.may_give_way = self.gave_way = 0
         self.acceptor = Acceptor(
             cast(Any, self.loop),
             self.loop.timers,
             cast(Any, self.listener),
             on_accept=lambda client, host: self.accepted.append(client),
             has_room=lambda: len(self.accepted) < self.room,
-            highest_descriptor=100,
+            make_room=self.make_room,
+            reserve=DescriptorReserve(
+                100, lambda: len(self.accepted) - self.gave_way, self.loop.time.monotonic_ms, lambda: 0
+            ),
         )
         self.acceptor.resume()
+
+    def make_room(self) -> bool:
+        if self.gave_way == self.may_give_way:
+            return False
+        self.gave_way += 1
+        return True
 
     @property
     def accepts(self) -> bool:
@@ -94,8 +105,44 @@ def test_without_descriptors_accepting_pauses_and_resumes(fixture: Fixture, code
     fixture.listener.waiting = [OSError(code, "none left")]
     fixture.acceptor.on_readable()
     assert not fixture.accepts
-    fixture.loop.advance(PAUSE_MS + 10)
+    fixture.loop.advance(RETRY_MS + 10)
     assert fixture.accepts
+
+
+def test_accepting_goes_on_as_long_as_others_give_way(fixture: Fixture) -> None:
+    fixture.may_give_way = 2
+    fixture.listener.waiting = [OSError(errno.EMFILE, "none left"), FakeSocket(100), FakeSocket(100), FakeSocket(99)]
+    fixture.acceptor.on_readable()
+    assert len(fixture.accepted) == 2
+    assert not fixture.accepts
+
+
+def test_a_shortage_that_lasts_is_logged_once_in_a_while(fixture: Fixture, caplog: pytest.LogCaptureFixture) -> None:
+    fixture.loop.advance(1)
+    fixture.listener.waiting = [OSError(errno.EMFILE, "none left") for _ in range(10)]
+    for _ in range(10):
+        fixture.acceptor.on_readable()
+        fixture.loop.advance(RETRY_MS + 10)
+    assert len(caplog.records) == 1
+
+
+def test_the_reserve_stays_whole_while_one_after_the_other_gives_way() -> None:
+    """Descriptors as the kernel gives them: the lowest that is free."""
+    time = ManualTime()
+    segments, connections = set(range(10)), list[int]()
+    reserve = DescriptorReserve(
+        100, lambda: len(connections), time.monotonic_ms, lambda: len(segments) + len(connections)
+    )
+    for count in range(1000):
+        descriptor = next(number for number in range(1000) if number not in segments and number not in connections)
+        connections.append(descriptor)
+        if reserve.is_touched(descriptor):
+            connections.pop(0)
+        time.advance(7)
+        if count == 500:
+            segments -= set(range(5))
+    assert 90 <= len(segments) + len(connections) <= 101
+    assert len(connections) >= 94
 
 
 def test_the_reserve_is_left_alone(fixture: Fixture) -> None:

@@ -14,16 +14,19 @@ import pytest
 
 from broker.broker import RequestContext
 from broker.connection import (
+    FRAMES_PER_LOOK,
     FRAMES_PER_TURN,
     QUEUE_BYTES,
     READ_AHEAD_BYTES,
     RELEASE_AFTER_MS,
+    TURN_MS,
     Connection,
 )
 from broker.dispatch import Parts, Pending
 from broker.errors import CloseConnectionError
-from broker.shell import Limits, Shell
+from broker.shell import SWEEP_MS, SWEEP_PER_TURN, Limits, Shell
 from broker.wakefulness import QUICK_REQUESTS, SAMPLE
+from log.time import ManualTime
 from protocol.errors import InvalidRequestError
 from protocol.transferable import TransferableRecords
 from tests.unit.broker.data_broker import InlineLoop
@@ -79,15 +82,18 @@ class FakePending(Pending):
 
 
 class FakeDispatcher:
-    """Echoes each frame, unless the test put something else in its place."""
+    """Echoes each frame, unless the test put something else in its place. Each frame takes ``cost_ms``."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: ManualTime) -> None:
+        self.time = time
+        self.cost_ms = 0.0
         self.frames: list[bytes] = []
         self.answers: dict[bytes, Any] = {}
 
     def dispatch(self, context: RequestContext, frame: memoryview) -> Any:
         data = bytes(frame)
         self.frames.append(data)
+        self.time.advance(self.cost_ms)
         answer = self.answers.get(data, data)
         if isinstance(answer, Exception):
             raise answer
@@ -97,7 +103,7 @@ class FakeDispatcher:
 class Fixture:
     def __init__(self) -> None:
         self.loop = SocketLoop()
-        self.dispatcher = FakeDispatcher()
+        self.dispatcher = FakeDispatcher(self.loop.time)
         limits = Limits(max_frame_bytes=MAX_FRAME_BYTES, max_idle_ms=60_000, stall_ms=5_000, awake_ms=0.15)
         self.shell = Shell(cast(Any, self.loop), cast(Any, self.dispatcher), self.loop.timers, cast(Any, None), limits)
         ours, self.client = socket.socketpair()
@@ -469,6 +475,64 @@ def test_a_muted_client_may_go(fixture: Fixture) -> None:
     pending.answer(b"answer")
     fixture.connection.close()
     fixture.loop.advance(60_000)
+
+
+def test_requests_are_handled_though_their_sender_has_finished(fixture: Fixture) -> None:
+    count = 3 * FRAMES_PER_TURN + 1
+    fixture.send(*[b"%04d" % number for number in range(count)])
+    fixture.client.shutdown(socket.SHUT_WR)
+    for _ in range(10):
+        if not fixture.connection.closed:
+            fixture.loop.turn()
+    assert fixture.connection.closed
+    assert fixture.dispatcher.frames == [b"%04d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("cost_ms", [0.1, 0.7, 1.0, 3.0, 100.0])
+@pytest.mark.parametrize("padding", [0, 1000])
+def test_a_turn_ends_after_its_time_and_the_order_stays(fixture: Fixture, cost_ms: float, padding: int) -> None:
+    fixture.dispatcher.cost_ms = cost_ms
+    sent = [b"%04d" % number + bytes(padding) for number in range(40)]
+    fixture.send(*sent)
+    most = TURN_MS / cost_ms + (FRAMES_PER_LOOK if not padding else 1)
+    fixture.loop.readers[fixture.connection.sock.fileno()]()
+    assert len(fixture.dispatcher.frames) <= most
+    while fixture.loop.soon:
+        before = len(fixture.dispatcher.frames)
+        fixture.loop.run_soon()
+        assert 0 < len(fixture.dispatcher.frames) - before <= most
+    assert fixture.dispatcher.frames == sent
+    assert fixture.client.recv(100_000) == b"".join(sent)
+
+
+def test_when_descriptors_are_short_the_oldest_that_said_nothing_gives_way(fixture: Fixture) -> None:
+    shell, talker = fixture.shell, fixture.connection
+    talker.context.api_key = 3
+    silent = [Connection(shell, socket.socket(), RequestContext()) for _ in range(2)]
+    assert shell.make_room()
+    assert [connection.closed for connection in silent] == [True, False]
+    assert shell.make_room()
+    assert not shell.make_room()
+    assert not talker.closed
+
+
+def test_a_sweep_over_many_connections_takes_several_turns(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the connections is reset."""
+    looked_at: list[Connection] = []
+    monkeypatch.setattr(Connection, "notice_reset", lambda self: looked_at.append(self))
+    count = 2 * SWEEP_PER_TURN + 1
+    connections = [Connection(fixture.shell, socket.socket(), RequestContext()) for _ in range(count)]
+    for connection in connections:
+        fixture.shell.doubt(connection)
+    fixture.loop.advance(SWEEP_MS + 10)
+    turns = [len(looked_at)]
+    while fixture.loop.soon:
+        fixture.loop.run_soon()
+        turns.append(len(looked_at))
+    assert turns == [SWEEP_PER_TURN, 2 * SWEEP_PER_TURN, count]
+    assert looked_at == connections
+    for connection in connections:
+        connection.close()
 
 
 def test_the_loop_stays_awake_for_a_client_that_asks_again_at_once(fixture: Fixture) -> None:
