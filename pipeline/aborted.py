@@ -1,5 +1,6 @@
 """Aborted transactions of a range of offsets, from the ``.txnindex`` files of a partition.
 
+Readers go by the markers in the log (:mod:`pipeline.markers`) and ask here only where damage may hide one.
 An entry is a fact about offsets, and offsets do not change: it stays true whatever becomes of its file. So every file
 there is is read, those of a swap under way and those to be deleted too; a reader that finds a segment before the
 cleaner's swap and its index after it would otherwise take aborted records for committed ones.

@@ -22,8 +22,10 @@ import numpy as np
 from log.records import columns_reference as layout
 from log.records.columns import decoder_for
 from log.topic_partition import TopicPartition
+from pipeline.audit_engine import AuditEngine, load_kernels
 from pipeline.errors import CorruptBatchError
 from pipeline.holes import Hole, Holes
+from pipeline.markers import MarkerWalk
 from pipeline.plan_rows import LostRange, SegmentSlice
 from pipeline.row_filter import RowFilter
 from pipeline.segment_files import OpenSegment, SegmentFile
@@ -134,13 +136,33 @@ class ColumnReader:
             [piece.start_offset, piece.end_offset, self._filter.min_time, self._filter.max_time,
              self._filter.key is not None, 0 if looks_for_holes else piece.end_offset], np.int64,
         )  # fmt: skip
-        transactions = sorted((t.producer_id, t.first_offset, t.last_offset) for t in piece.aborted)
-        self._aborted = np.array(transactions if read_committed else [], np.int64).reshape(-1, 3)
+        self._aborted = np.zeros((0, 3), np.int64)
+        self._markers = self._follow_markers() if read_committed else None
+
+    def _follow_markers(self) -> MarkerWalk:
+        piece = self._piece
+        return MarkerWalk(
+            TopicPartition(piece.topic, piece.partition),
+            SegmentFile(piece.base_offset, piece.path),
+            self._file,
+            position=piece.start_position,
+            end_offset=piece.end_offset,
+            engine=AuditEngine(None if self._decoder is layout else load_kernels()),
+        )
 
     def blocks(self) -> Iterator[Block]:
         """The slice's records. Raises CorruptBatchError, DataLossError, PipelineError."""
+        try:
+            yield from self._read()
+        finally:
+            if self._markers is not None:
+                self._markers.close()
+
+    def _read(self) -> Iterator[Block]:
         at = 0
         while self._fill(at):
+            if self._markers is not None:
+                self._aborted = self._markers.aborted_below(self._chunk.array, self._chunk.used, self._position)
             at = yield from self._decode_filled()
             if self._is_ended:
                 self._check_end(at)

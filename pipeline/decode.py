@@ -177,6 +177,6 @@ def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSli
         lost=options.lost,
     )
     try:
-        return [replace(current, aborted=piece.aborted) for current in plan_range(wanted, request)]
+        return plan_range(wanted, request)
     except FileNotFoundError:
         return []

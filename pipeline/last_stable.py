@@ -4,8 +4,7 @@
     batch headers from there to the end              -> transactions that began, markers that ended some
 
 The broker takes a snapshot whenever a segment rolls and when it stops, so the walk covers the active segment at most.
-A damaged or missing snapshot only lengthens it. Aborts met on the way are handed on: a live broker writes the marker a
-moment before its entry in the transaction index.
+A damaged or missing snapshot only lengthens it. A damaged marker ends nothing: what it may have ended counts as open.
 """
 
 from __future__ import annotations
@@ -14,29 +13,19 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from log.batch_scan import BatchHeader
+from log.batch_scan import BatchHeader, crc_matches
 from log.checkpoints import CheckpointCorruptError
 from log.producer_snapshot import decode_snapshot
 from pipeline.batch_walk import headers
-from pipeline.errors import CorruptBatchError
-from pipeline.plan_rows import AbortedTransaction
 from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile
 from pipeline.sparse_index import offset_index
 from pipeline.storage import files_at, names_in
-from protocol.errors import KafkaError, KafkaStorageError
-from protocol.record_batch import RECORD_BATCH_OVERHEAD, RecordBatch, parse_end_transaction_marker
+from protocol.errors import KafkaStorageError
+from protocol.record_batch import RECORD_BATCH_OVERHEAD
 
 _SNAPSHOT = re.compile(r"(\d{20})\.snapshot")
 _NO_TRANSACTION = -1
-
-
-class Transactions(NamedTuple):
-    """The first offset of the oldest transaction that is open (None: none is), and aborts that were met."""
-
-    first_unstable: int | None
-    aborted: tuple[AbortedTransaction, ...]
 
 
 @dataclass(slots=True)
@@ -49,7 +38,6 @@ class _Walked:
     last_position: int
     last: bytes
     open_transactions: dict[int, int]
-    aborted: list[AbortedTransaction]
 
 
 #: By path of an active segment: a stream asks at every trigger, and goes on where it was. Forgotten all at once.
@@ -57,8 +45,10 @@ _WALKED: dict[str, _Walked] = {}
 MAX_REMEMBERED = 10_000
 
 
-def look_for_transactions(segments: Sequence[SegmentFile], end: int, count: ReadCount | None = None) -> Transactions:
-    """The transactions of a log that ends at ``end``. One thread.
+def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: ReadCount | None = None) -> int | None:
+    """The first offset of the oldest transaction that is open in a log that ends at ``end``; None when none is.
+
+    One thread.
 
     Raises FileNotFoundError when a segment goes meanwhile, CorruptBatchError.
     """
@@ -66,7 +56,7 @@ def look_for_transactions(segments: Sequence[SegmentFile], end: int, count: Read
     if walk is None:
         directory = os.path.dirname(segments[0].path)
         offset, open_transactions = _newest_snapshot(directory, segments[0].base_offset, end)
-        walk = _Walk(offset, end, open_transactions, [])
+        walk = _Walk(offset, end, open_transactions)
         for number, segment in enumerate(segments):
             following = segments[number + 1].base_offset if number + 1 < len(segments) else end
             if following > offset:
@@ -76,7 +66,7 @@ def look_for_transactions(segments: Sequence[SegmentFile], end: int, count: Read
         _WALKED.clear()
     if walk.walked is not None:
         _WALKED[segments[-1].path] = walk.walked
-    return Transactions(min(walk.open_transactions.values(), default=None), tuple(walk.aborted))
+    return min(walk.open_transactions.values(), default=None)
 
 
 def _continued(active: SegmentFile, end: int, count: ReadCount | None) -> _Walk | None:
@@ -87,7 +77,7 @@ def _continued(active: SegmentFile, end: int, count: ReadCount | None) -> _Walk 
     with OpenSegment(active.path, count) as file:
         if file.inode != known.inode or file.read_at(known.last_position, len(known.last)) != known.last:
             return None
-        walk = _Walk(active.base_offset, end, dict(known.open_transactions), list(known.aborted))
+        walk = _Walk(active.base_offset, end, dict(known.open_transactions))
         walk.walked = known
         walk.go(file, known.position)
     return walk
@@ -123,13 +113,10 @@ def _position(segment: SegmentFile, offset: int, count: ReadCount | None) -> int
 class _Walk:
     """Follows the transactions from offset ``start`` to ``end``."""
 
-    def __init__(
-        self, start: int, end: int, open_transactions: dict[int, int], aborted: list[AbortedTransaction]
-    ) -> None:
+    def __init__(self, start: int, end: int, open_transactions: dict[int, int]) -> None:
         self._start = start
         self._end = end
         self.open_transactions = open_transactions
-        self.aborted = aborted
         self.walked: _Walked | None = None
 
     def go(self, file: OpenSegment, position: int) -> None:
@@ -144,23 +131,11 @@ class _Walk:
         if last is not None:
             first_bytes = file.read_at(last.position, RECORD_BATCH_OVERHEAD)
             self.walked = _Walked(
-                file.inode, last.position + last.size, last.position, first_bytes,
-                dict(self.open_transactions), list(self.aborted),
-            )  # fmt: skip
+                file.inode, last.position + last.size, last.position, first_bytes, dict(self.open_transactions)
+            )
 
     def _note(self, file: OpenSegment, header: BatchHeader) -> None:
         if not header.is_control:
             self.open_transactions.setdefault(header.producer_id, header.base_offset)
-            return
-        first = self.open_transactions.pop(header.producer_id, None)
-        if first is not None and _is_abort(file, header):
-            self.aborted.append(AbortedTransaction(header.producer_id, first, header.last_offset))
-
-
-def _is_abort(file: OpenSegment, header: BatchHeader) -> bool:
-    try:
-        batch = RecordBatch(file.read_at(header.position, header.size))
-        marker = parse_end_transaction_marker(next(iter(batch.records())))
-    except (KafkaError, StopIteration) as error:
-        raise CorruptBatchError(file.path, header.position, header.base_offset, f"no marker: {error}") from error
-    return marker is not None and not marker.commit
+        elif crc_matches(header, memoryview(file.read_at(header.position, header.size))):
+            self.open_transactions.pop(header.producer_id, None)

@@ -23,9 +23,8 @@ from log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
 from log.topic_partition import TopicPartition
 from pipeline.batch_walk import valid_end
 from pipeline.errors import PipelineError
-from pipeline.last_stable import look_for_transactions
+from pipeline.last_stable import first_unstable_offset
 from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
-from pipeline.plan_rows import AbortedTransaction
 from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
 from pipeline.selection import PartitionDirectory
 from pipeline.sparse_index import offset_index
@@ -48,13 +47,11 @@ ATTEMPTS = 5
 
 
 class LogBounds(NamedTuple):
-    """First offset, the one behind the last record, and how far read_committed may see; ``aborted`` are transactions
-    whose abort was met while looking for that (their index entry may be a moment behind)."""
+    """First offset, the one behind the last record, and how far read_committed may see."""
 
     start: int
     end: int
     last_stable: int
-    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 def log_bounds(
@@ -87,9 +84,8 @@ def bounds_of(
     end = max(start, end_of_segment(segments[-1], count))
     if not read_committed:
         return LogBounds(start, end, end)
-    found = look_for_transactions(segments, end, count)
-    unstable = end if found.first_unstable is None else found.first_unstable
-    return LogBounds(start, end, min(end, max(unstable, start)), found.aborted)
+    unstable = first_unstable_offset(segments, end, count)
+    return LogBounds(start, end, end if unstable is None else min(end, max(unstable, start)))
 
 
 def start_offsets_path(directory: PartitionDirectory) -> str:

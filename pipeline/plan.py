@@ -18,11 +18,10 @@ from itertools import pairwise
 
 from log.checkpoints import read_partition_metadata
 from log.topic_partition import TopicPartition
-from pipeline.aborted import aborted_transactions
 from pipeline.errors import DataLossError, PipelineError
 from pipeline.holes import Hole, Holes
 from pipeline.key_lookup import find_key
-from pipeline.plan_rows import AbortedTransaction, OffsetRange, ReadRequest, SegmentSlice
+from pipeline.plan_rows import OffsetRange, ReadRequest, SegmentSlice
 from pipeline.row_filter import RowFilter
 from pipeline.segment_files import SegmentFile, list_segments
 from pipeline.segment_plan import SegmentPlan
@@ -31,7 +30,7 @@ from pipeline.storage import files_at, for_each, is_directory
 from protocol.errors import KafkaStorageError
 
 __all__ = [
-    "AbortedTransaction", "OffsetRange", "ReadRequest", "RowFilter", "SegmentSlice", "group", "plan", "plan_range",
+    "OffsetRange", "ReadRequest", "RowFilter", "SegmentSlice", "group", "plan", "plan_range",
 ]  # fmt: skip
 
 #: How often a range is planned again because the cleaner or retention took its files away meanwhile.
@@ -73,7 +72,7 @@ def plan_range(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
     for _ in range(ATTEMPTS):
         try:
             _ensure_same_topic(wanted)
-            return _plan_files(_with_aborted(wanted, request), request)
+            return _plan_files(wanted, request)
         except FileNotFoundError:
             if not is_directory(wanted.directory.path):
                 break
@@ -88,13 +87,6 @@ def _ensure_same_topic(wanted: OffsetRange) -> None:
         raise PipelineError(f"{directory.path}: {error}") from error
     if directory.topic_id is not None and topic_id is not None and topic_id != directory.topic_id:
         raise recreated(directory.topic, directory.topic_id, topic_id)
-
-
-def _with_aborted(wanted: OffsetRange, request: ReadRequest) -> OffsetRange:
-    if not request.read_committed:
-        return wanted
-    found = aborted_transactions(wanted.directory.path, wanted.start, wanted.end, request.count)
-    return replace(wanted, aborted=tuple(dict.fromkeys((*wanted.aborted, *found))))
 
 
 def _plan_files(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:

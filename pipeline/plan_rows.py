@@ -33,9 +33,9 @@ class LostRange(NamedTuple):
 class SegmentSlice:
     """One plan row: bytes ``start_position`` to ``end_position`` of a segment, of which the records from
     ``start_offset`` (inclusive) to ``end_offset`` (exclusive) are meant. ``inode`` is the file's when it was planned, 0
-    when unknown, ``changed_ns`` its time of change (``st_ctime_ns``), 0 for the active segment, which only grows;
-    ``aborted`` are the transactions a read_committed reader must leave out. ``is_exact`` says that every
-    batch between the positions begins below ``end_offset``: one that claims not to is damaged."""
+    when unknown, ``changed_ns`` its time of change (``st_ctime_ns``), 0 for the active segment, which only grows.
+    ``is_exact`` says that every batch between the positions begins below ``end_offset``: one that claims not to is
+    damaged."""
 
     topic: str
     topic_id: bytes | None
@@ -48,7 +48,6 @@ class SegmentSlice:
     end_offset: int
     inode: int = 0
     changed_ns: int = 0
-    aborted: tuple[AbortedTransaction, ...] = ()
     is_exact: bool = False
 
     @property
@@ -59,13 +58,11 @@ class SegmentSlice:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Records of one partition from ``start`` (inclusive) to ``end`` (exclusive), within the log's bounds. ``aborted``
-    are aborted transactions known already (``LogBounds.aborted``); the index files say the others."""
+    """Records of one partition from ``start`` (inclusive) to ``end`` (exclusive), within the log's bounds."""
 
     directory: PartitionDirectory
     start: int
     end: int
-    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,6 @@ class ReadRequest:
     bytes_per_task: int = DEFAULT_BYTES_PER_TASK
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
-    read_committed: bool = False
     fail_on_data_loss: bool = True
     row_filter: RowFilter = field(default_factory=RowFilter)
     count: ReadCount = field(default_factory=ReadCount)

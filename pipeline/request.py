@@ -41,7 +41,6 @@ def batch_request(options: SourceOptions) -> ReadRequest:
         bytes_per_task=options.bytes_per_task,
         min_partitions=options.min_partitions,
         max_records_per_partition=options.max_records_per_partition,
-        read_committed=options.read_committed,
         fail_on_data_loss=options.fail_on_data_loss,
         row_filter=options.row_filter,
         count=count,
@@ -69,7 +68,7 @@ def _range(partition: Partition, options: SourceOptions, count: ReadCount) -> Of
             f"{partition.directory.topic}-{partition.directory.partition}: the range starts at {start} "
             f"({options.starting.option}) and ends at {end} ({options.ending.option})"
         )
-    return OffsetRange(partition.directory, start, max(start, end), partition.bounds.aborted)
+    return OffsetRange(partition.directory, start, max(start, end))
 
 
 def starting_offset(partition: Partition, options: SourceOptions, count: ReadCount | None = None) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from log.batch_scan import BatchHeader
 from pipeline.batch_walk import header_at, headers
 from pipeline.errors import CorruptBatchError
-from pipeline.plan_rows import AbortedTransaction, OffsetRange, ReadRequest, SegmentSlice
+from pipeline.plan_rows import OffsetRange, ReadRequest, SegmentSlice
 from pipeline.segment_files import OpenSegment, SegmentFile
 from pipeline.sparse_index import SparseIndex, offset_index, time_index
 from protocol.record_batch import MAGIC_V2
@@ -92,12 +92,8 @@ class SegmentPlan:
             end_offset=offsets[1],
             inode=self._file.inode,
             changed_ns=0 if self.following is None else self._file.changed_ns,
-            aborted=self._aborted(*offsets),
             is_exact=is_exact,
         )
-
-    def _aborted(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
-        return tuple(t for t in self._wanted.aborted if t.last_offset >= start and t.first_offset < end)
 
     def _first_in_time(self, end: int) -> int:
         """The first offset that may be as late as the filter asks; ``end`` when the whole segment is too early."""

@@ -8,6 +8,7 @@ searches over 4 KiB reads: a plan touches a few pages of an index, not all of it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -93,3 +94,15 @@ def offset_index(file: SegmentFile, count: ReadCount | None = None) -> SparseInd
 def time_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
     """Largest timestamp so far in ms -> relative offset up to which it holds."""
     return SparseIndex(file.beside(".timeindex"), _TIME_ENTRY, count)
+
+
+def indexed_batches(file: SegmentFile, position: int, count: ReadCount | None = None) -> Iterator[tuple[int, int]]:
+    """Byte position and last offset of each batch above byte ``position`` that the offset index names, in order."""
+    index = offset_index(file, count)
+    try:
+        for slot in range(index.floor(position, by_value=True) + 1, index.entries):
+            entry = index.entry(slot)
+            if entry.value > position:
+                yield entry.value, file.base_offset + entry.key
+    finally:
+        index.close()

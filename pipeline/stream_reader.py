@@ -111,7 +111,6 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bytes_per_task=self.options.bytes_per_task,
             min_partitions=self.options.min_partitions,
             max_records_per_partition=self.options.max_records_per_partition,
-            read_committed=self.options.read_committed,
             fail_on_data_loss=self.options.fail_on_data_loss,
             row_filter=self.options.row_filter,
         )
@@ -165,7 +164,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lost(f"{_name(partition.directory)} begins at {start}, records from {begin} on are gone")
         if end > partition.end:
             self._lost(f"{_name(partition.directory)} ends at {partition.end}, below {end} where this batch ends")
-        return OffsetRange(partition.directory, max(begin, start), min(end, partition.end), partition.bounds.aborted)
+        return OffsetRange(partition.directory, max(begin, start), min(end, partition.end))
 
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:

@@ -82,7 +82,7 @@ def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) 
     for begin, end, rows in table.ranges(directory, state):
         begin = max(begin, partition.bounds.start)
         if begin < end:
-            request = ReadRequest((), 1 << 40, read_committed=source.read_committed, looks_for_holes=False)
+            request = ReadRequest((), 1 << 40, looks_for_holes=False)
             pieces = tuple(plan_range(OffsetRange(directory, begin, end), request))
             plans.append(
                 ComparePlan(directory.topic, directory.partition, begin, end, rows, pieces, source.read_committed)

@@ -261,7 +261,6 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
     read = ReadRequest(
         (),
         request.file_bytes,
-        read_committed=request.source.read_committed,
         fail_on_data_loss=request.fail_on_data_loss,
     )
     wanted = OffsetRange(plan.partition.directory, plan.start, plan.end)

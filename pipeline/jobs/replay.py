@@ -139,7 +139,7 @@ def _check_partitions(plans: list[ReplayPlan], request: ReplayRequest) -> None:
 
 def _plan(wanted: OffsetRange, request: ReplayRequest, target: Target) -> ReplayPlan:
     directory = wanted.directory
-    read = ReadRequest((), request.source.bytes_per_task, read_committed=True)
+    read = ReadRequest((), request.source.bytes_per_task)
     writer = f"replay-{request.name}-{directory.topic}-{id_text(directory.topic_id)}-{directory.partition}"
     return ReplayPlan(
         directory.topic,

@@ -59,9 +59,9 @@ def directory_of(data: DataDirectory, topic: str = "t", partition: int = 0) -> P
 
 def slices_of(data: DataDirectory, start: int = 0, end: int | None = None, **fields: Any) -> list[SegmentSlice]:
     directory = directory_of(data)
-    bounds = log_bounds(directory, read_committed=fields.get("read_committed", False))
+    bounds = log_bounds(directory, read_committed=fields.pop("read_committed", False))
     end = bounds.last_stable if end is None else end
-    return plan(ReadRequest((OffsetRange(directory, start, end, bounds.aborted),), **fields))
+    return plan(ReadRequest((OffsetRange(directory, start, end),), **fields))
 
 
 def rows_of(slices: list[SegmentSlice], wanted: Columns = ALL, **options: Any) -> list[Row]:

@@ -163,7 +163,7 @@ def test_a_topic_made_anew_shows_its_id(crowded: DataDirectory) -> None:
     directory.mkdir()
     write_partition_metadata(OsFileSystem(), str(directory), b"\3" * 16)
     (found,) = watching.partitions()
-    assert (found.directory.topic_id, found.bounds) == (b"\3" * 16, (0, 0, 0, ()))
+    assert (found.directory.topic_id, found.bounds) == (b"\3" * 16, (0, 0, 0))
 
 
 def test_rolls_and_deleted_segments_are_seen(crowded: DataDirectory) -> None:

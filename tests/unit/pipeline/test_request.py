@@ -18,7 +18,7 @@ from log.indexer import LogIndexer
 from log.topic_partition import TopicPartition
 from pipeline import last_stable
 from pipeline.columns import Columns
-from pipeline.decode import Isolation, ReadOptions, read_slice
+from pipeline.decode import ReadOptions, read_slice
 from pipeline.errors import (
     DataLossError,
     OffsetRangeError,
@@ -55,8 +55,7 @@ def request_of(data: DataDirectory, **given: str) -> ReadRequest:
 
 
 def offsets_of(request: ReadRequest, slices: list[SegmentSlice] | None = None) -> list[int]:
-    isolation = Isolation.READ_COMMITTED if request.read_committed else Isolation.READ_UNCOMMITTED
-    options = ReadOptions(isolation, row_filter=request.row_filter, count=request.count)
+    options = ReadOptions(row_filter=request.row_filter, count=request.count)
     found: list[int] = []
     for piece in plan(request) if slices is None else slices:
         for batch in read_slice(piece, Columns(("offset",)), options=options):
@@ -116,7 +115,7 @@ class TestSelection:
 class TestBounds:
     def test_the_end_is_that_of_the_records(self, data: DataDirectory) -> None:
         log = data.log("t")
-        assert log_bounds(request_directory(data)) == (0, 0, 0, ())
+        assert log_bounds(request_directory(data)) == (0, 0, 0)
         for _ in range(5):
             fill(log, 7)
             bounds = log_bounds(request_directory(data), read_committed=True)

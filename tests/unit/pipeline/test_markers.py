@@ -1,0 +1,241 @@
+"""Committed records of logs whose transaction indices are missing, damaged or another segment's: as the markers say."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from log.batch_scan import iter_batches
+from pipeline.columns import Columns
+from pipeline.decode import Isolation, read_slice
+from pipeline.errors import PipelineError
+from pipeline.jobs.compact import CompactRequest, compact
+from pipeline.offline_logs import Configuration
+from pipeline.offsets import log_bounds
+from pipeline.plan import OffsetRange, ReadRequest, plan
+from pipeline.segment_files import OpenSegment, list_segments
+from pipeline.selection import PartitionDirectory
+from protocol.record_batch import Record, RecordBatch, parse_end_transaction_marker
+from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, write
+
+pytest.importorskip("pyarrow")
+
+PRODUCERS = 4
+SEEDS = range(3)
+
+
+def write_transactions(data: DataDirectory, chance: random.Random, steps: int = 110) -> None:
+    """Transactions of several producers, interleaved, over many segments; records of no transaction between them."""
+    log = data.log("t")
+    is_open = dict.fromkeys(range(PRODUCERS), False)
+    sequences = dict.fromkeys(range(PRODUCERS), 0)
+    for step in range(steps):
+        producer_id = chance.randrange(PRODUCERS + 1)
+        records = [Record(i, NOW_MS + step, b"k%d" % chance.randrange(30), b"v" * chance.randrange(120))
+                   for i in range(chance.randrange(1, 4))]  # fmt: skip
+        if producer_id == PRODUCERS:
+            write(log, records)
+        elif is_open[producer_id] and chance.random() < 0.4:
+            end_transaction(log, producer_id, commit=chance.random() < 0.5)
+            is_open[producer_id] = False
+        else:
+            write(log, records, producer_id=producer_id, producer_epoch=0, base_sequence=sequences[producer_id],
+                  is_transactional=True)  # fmt: skip
+            sequences[producer_id] += len(records)
+            is_open[producer_id] = True
+    for producer_id, still in is_open.items():
+        if still:
+            end_transaction(log, producer_id, commit=chance.random() < 0.5)
+
+
+def committed_by_markers(directory: Path) -> list[tuple[int, bytes | None]]:
+    """The naive reading: all batches in order, each transaction kept or dropped when its marker comes."""
+    kept: list[tuple[int, bytes | None]] = []
+    waiting: dict[int, list[tuple[int, bytes | None]]] = {}
+    for segment in list_segments(str(directory)):
+        with OpenSegment(segment.path) as file:
+            for header, data in iter_batches(file, 0, file.size):
+                records = list(RecordBatch(bytes(data)).records())
+                if header.is_control:
+                    marker = parse_end_transaction_marker(records[0]) if records else None
+                    ended = waiting.pop(header.producer_id, [])
+                    kept += ended if marker is not None and marker.commit else []
+                elif header.is_transactional:
+                    waiting.setdefault(header.producer_id, []).extend((r.offset, r.value) for r in records)
+                else:
+                    kept += [(r.offset, r.value) for r in records]
+    return sorted(kept)
+
+
+def committed_by_reader(directory: Path, bytes_per_task: int = 1 << 30) -> list[tuple[int, bytes | None]]:
+    place = PartitionDirectory("t", TOPIC_ID, 0, str(directory))
+    bounds = log_bounds(place, read_committed=True)
+    wanted = OffsetRange(place, bounds.start, bounds.last_stable)
+    found: list[tuple[int, bytes | None]] = []
+    for piece in plan(ReadRequest((wanted,), bytes_per_task)):
+        for batch in read_slice(piece, Columns.all(headers=False), isolation=Isolation.READ_COMMITTED):
+            found += zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
+    return found
+
+
+def indices(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.txnindex"))
+
+
+def remove(directory: Path, chance: random.Random) -> None:
+    chance.choice(indices(directory)).unlink()
+
+
+def remove_all(directory: Path, chance: random.Random) -> None:
+    for path in indices(directory):
+        path.unlink()
+
+
+def empty(directory: Path, chance: random.Random) -> None:
+    chance.choice(indices(directory)).write_bytes(b"")
+
+
+def cut_entries(directory: Path, chance: random.Random) -> None:
+    path = chance.choice(indices(directory))
+    path.write_bytes(path.read_bytes()[: 34 * chance.randrange(path.stat().st_size // 34)])
+
+
+def cut_bytes(directory: Path, chance: random.Random) -> None:
+    path = chance.choice(indices(directory))
+    path.write_bytes(path.read_bytes()[: chance.randrange(path.stat().st_size)])
+
+
+def flip(directory: Path, chance: random.Random) -> None:
+    path = chance.choice(indices(directory))
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def swap_segments(directory: Path, chance: random.Random) -> None:
+    one, other = chance.sample(indices(directory), 2)
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+def overlap(directory: Path, chance: random.Random) -> None:
+    """An entry that reaches over everything its producer wrote."""
+    path = chance.choice(indices(directory))
+    data = bytearray(path.read_bytes())
+    data[10:18] = (0).to_bytes(8, "big")
+    path.write_bytes(data)
+
+
+Damage = Callable[[Path, random.Random], None]
+DAMAGES: list[Damage] = [remove, remove_all, empty, cut_entries, cut_bytes, flip, swap_segments, overlap]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damaged_indices_do_not_change_what_is_read(tmp_path: Path, damage: Damage) -> None:
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        data = DataDirectory(tmp_path / str(seed))
+        write_transactions(data, chance)
+        data.close()
+        directory = data.path / "t-0"
+        expected = committed_by_markers(directory)
+        assert committed_by_reader(directory) == expected, "as it was written"
+        damage(directory, chance)
+        assert committed_by_reader(directory) == expected, seed
+        assert committed_by_reader(directory, bytes_per_task=1000) == expected, seed
+
+
+@pytest.mark.parametrize("damage", [remove_all, flip], ids=lambda damage: damage.__name__)
+def test_compacted_logs_are_read_by_their_markers(tmp_path: Path, damage: Damage) -> None:
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        data = DataDirectory(tmp_path / str(seed))
+        write_transactions(data, chance)
+        data.close()
+        compact(None, CompactRequest(data.source(), Configuration(overrides={"cleanup.policy": "compact"})))
+        directory = data.path / "t-0"
+        expected = committed_by_markers(directory)
+        damage(directory, chance)
+        assert committed_by_reader(directory) == expected, seed
+
+
+def corrupt_a_marker(directory: Path, chance: random.Random) -> Path:
+    """Change a byte within a marker; the file."""
+    markers = []
+    for segment in list_segments(str(directory)):
+        with OpenSegment(segment.path) as file:
+            markers += [(Path(segment.path), header) for header, _ in iter_batches(file, 0, file.size)
+                        if header.is_control]  # fmt: skip
+    path, header = chance.choice(markers[:-PRODUCERS])  # a damaged end of the log would be a torn tail
+    data = bytearray(path.read_bytes())
+    data[header.position + header.size - 1] ^= 0xFF
+    path.write_bytes(data)
+    return path
+
+
+def test_a_lost_marker_is_read_by_the_index_or_refused(tmp_path: Path) -> None:
+    for seed in range(12):
+        chance = random.Random(seed)
+        data = DataDirectory(tmp_path / str(seed))
+        write_transactions(data, chance)
+        data.close()
+        directory = data.path / "t-0"
+        expected = committed_by_markers(directory)
+        damaged = corrupt_a_marker(directory, chance)
+        if seed % 2:
+            remove_all(directory, chance)
+        with pytest.raises(PipelineError, match=str(damaged)):
+            committed_by_reader(directory)
+        read = before_damage(directory)
+        assert read == [row for row in expected if row[0] <= read[-1][0]] if read else True
+
+
+def before_damage(directory: Path) -> list[tuple[int, bytes | None]]:
+    """Rows of the segments in front of the damaged one, or none where reading them is refused."""
+    segments = list_segments(str(directory))
+    place = PartitionDirectory("t", TOPIC_ID, 0, str(directory))
+    found: list[tuple[int, bytes | None]] = []
+    for low, high in itertools.pairwise(segments):
+        try:
+            for piece in plan(ReadRequest((OffsetRange(place, low.base_offset, high.base_offset),))):
+                for batch in read_slice(piece, Columns.all(headers=False), isolation=Isolation.READ_COMMITTED):
+                    found += zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
+        except PipelineError:
+            break
+    return found
+
+
+def test_a_removed_segment_may_have_held_markers(tmp_path: Path) -> None:
+    """The transaction goes on behind the missing segment: only the index knows what the lost marker said."""
+    data = DataDirectory(tmp_path / "data", segment_bytes=450)
+    log = data.log("t")
+    fields = {"producer_id": 1, "producer_epoch": 0, "is_transactional": True}
+    write(log, [Record(0, NOW_MS, b"k", b"aborted" * 50)], base_sequence=0, **fields)
+    end_transaction(log, 1, commit=False)
+    write(log, [Record(0, NOW_MS, b"k", b"x" * 300)])
+    write(log, [Record(0, NOW_MS, b"k", b"aborted, too" * 30)], base_sequence=1, **fields)
+    end_transaction(log, 1, commit=False)
+    data.close()
+    directory = data.path / "t-0"
+    segments = list_segments(str(directory))
+    assert len(segments) >= 3
+    shutil.copytree(directory, tmp_path / "whole")
+    Path(segments[1].path).unlink()
+    place = PartitionDirectory("t", TOPIC_ID, 0, str(directory))
+
+    def first_segment() -> list[bytes]:
+        pieces = plan(ReadRequest((OffsetRange(place, 0, segments[1].base_offset),)))
+        batches = [b for piece in pieces for b in read_slice(
+            piece, Columns.all(headers=False), isolation=Isolation.READ_COMMITTED)]  # fmt: skip
+        return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+    assert first_segment() == []
+    remove_all(directory, random.Random(0))
+    with pytest.raises(PipelineError, match=r"no \.txnindex says"):
+        first_segment()
