@@ -6,8 +6,7 @@
 Reading goes on behind a damaged batch: with the next one when the damaged one's size can be believed, else where the
 offset index names one. A file is synced before its name is told, and a range without rows has no file.
 
-Columns are those of ``format("tidelog")``. Offsets and times are delta-coded, the constant columns dictionaries; keys
-and values go as they are: dictionaries and statistics of them cost more time than everything else together.
+Columns are those of ``format("tidelog")``; how the file is written, and how it grows, says ``pipeline.export_parquet``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pipeline.columns import Columns
 from pipeline.decode import Isolation, ReadOptions, read_slice
 from pipeline.errors import CorruptBatchError, MalformedTimestampError
 from pipeline.export_manifest import DATA, DEAD_LETTER, TableFile, id_text
-from pipeline.jobs.errors import JobError
+from pipeline.export_parquet import RowWriter, sync_file
 from pipeline.plan import SegmentSlice
 from pipeline.plan_rows import LostRange
 from pipeline.segment_files import OpenSegment, SegmentFile
@@ -35,27 +34,26 @@ from protocol.record_batch import iter_batches as iter_entries
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows are collected to row groups of about this many bytes in memory.
-ROW_GROUP_BYTES = 32 * 1024 * 1024
 #: Of a damaged batch so many bytes are kept.
 DEAD_LETTER_BYTES = 16 * 1024 * 1024
-ZSTD_LEVEL = 1
 #: The latest time whose microseconds fit 64 bits.
 MAX_MILLISECONDS = (2**63 - 1) // 1000
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """One file to write: slices of one partition, one behind the other, and where to stage it.
+    """One file to write: slices of one partition, one after the other, and where to stage it.
 
-    ``begins_with`` is an earlier, small file at that path whose rows come first.
+    ``grows`` is an earlier, small file and its path: it is to get these rows behind its own. ``ends_in_name`` says that
+    the file never grows, and its name tells where it ends.
     """
 
     slices: tuple[SegmentSlice, ...]
     staging: str
     start: int
     end: int
-    begins_with: tuple[str, TableFile] | None = None
+    grows: tuple[str, TableFile] | None = None
+    ends_in_name: bool = False
     headers: bool = True
     read_committed: bool = True
     keep_damaged: bool = True
@@ -63,15 +61,24 @@ class FilePlan:
 
     @property
     def name(self) -> str:
-        """The file's name: a function of topic id, partition and offset range."""
+        """The file's name: a function of topic id, partition and first offset; with ``ends_in_name`` of the end too."""
+        if self.grows is not None:
+            return self.grows[1].name
+        return self.letters_name if self.ends_in_name else self._named((self.start,))
+
+    @property
+    def letters_name(self) -> str:
+        """The name of the dead letters of this range."""
+        return self._named((self.start, self.end))
+
+    def _named(self, offsets: tuple[int, ...]) -> str:
         first = self.slices[0]
-        return file_name(first.topic, first.topic_id, first.partition, (self.start, self.end))
+        return file_name(first.topic, first.topic_id, first.partition, offsets)
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of the log it is made of."""
-        earlier = 0 if self.begins_with is None else self.begins_with[1].log_bytes
-        return earlier + sum(piece.size_bytes for piece in self.slices)
+        """Bytes of the log that are read for it."""
+        return sum(piece.size_bytes for piece in self.slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,29 +115,36 @@ class DeadLetters:
         )
 
 
-def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, int]) -> str:
-    """``<topic>-<topic id>-<partition>-<start>-<end>.parquet``, offsets in 20 digits."""
-    return f"{topic}-{id_text(topic_id)}-{partition}-{offsets[0]:020d}-{offsets[1]:020d}.parquet"
+def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, ...]) -> str:
+    """``<topic>-<topic id>-<partition>-<start>.parquet`` or ``...-<start>-<end>.parquet``, offsets in 20 digits."""
+    numbers = "-".join(f"{offset:020d}" for offset in offsets)
+    return f"{topic}-{id_text(topic_id)}-{partition}-{numbers}.parquet"
 
 
 def write_file(plan: FilePlan) -> FileResult:
     """Write the plan's file into its staging directory. Raises PipelineError, OSError."""
     letters = DeadLetters()
-    path = os.path.join(plan.staging, DATA, plan.name)
     lost: list[LostRange] = []
-    rows, largest = _write_rows(path, _batches(plan, letters, lost), plan)
-    file = table_file(plan, path, rows) if rows else None
+    plan, writer = _open_writer(plan)
+    try:
+        writer.write(_batches(plan, letters, lost))
+    except BaseException:
+        writer.give_up()
+        raise
+    file = _finished(plan, writer)
     dead = None
     if letters.rows:
-        path = os.path.join(plan.staging, DEAD_LETTER, plan.name)
+        path = os.path.join(plan.staging, DEAD_LETTER, plan.letters_name)
         _write_dead_letters(path, letters)
-        dead = table_file(plan, path, len(letters.rows))
-    return FileResult(file, dead, largest, tuple(lost))
+        dead = table_file(replace(plan, grows=None, ends_in_name=True), path, len(letters.rows))
+    return FileResult(file, dead, writer.largest_timestamp, tuple(lost))
 
 
 def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
-    """The finished file at ``path`` as a manifest names it."""
+    """The finished file at ``path``, with so many new rows, as a manifest names it."""
     first = plan.slices[0]
+    if plan.grows is not None:
+        return _longer(plan, plan.grows[1], rows=rows, size=os.path.getsize(path))
     return TableFile(
         name=plan.name,
         topic=first.topic,
@@ -144,60 +158,52 @@ def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
     )
 
 
-# ---- writing
+def _longer(plan: FilePlan, earlier: TableFile, *, rows: int, size: int) -> TableFile:
+    return replace(
+        earlier, end=plan.end, rows=earlier.rows + rows, size=size, log_bytes=earlier.log_bytes + plan.log_bytes
+    )
 
 
-def _write_rows(path: str, batches: Iterator[pa.RecordBatch], plan: FilePlan) -> tuple[int, int]:
-    """(rows written, largest time in ms or -1); without rows there is no file."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    group: list[pa.RecordBatch] = []
-    group_bytes = rows = 0
-    largest = -1
-    writer = None
+def _open_writer(plan: FilePlan) -> tuple[FilePlan, RowWriter]:
+    """The writer of the plan's file, and the plan: without growth where the earlier file cannot grow."""
+    writer = RowWriter(_staged(plan), Columns.all(headers=plan.headers).arrow_schema(), _origin(plan))
+    if plan.grows is None:
+        return plan, writer
     try:
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            group.append(batch)
-            group_bytes += batch.nbytes
-            rows += batch.num_rows
-            largest = max(largest, pc.max(batch.column("timestamp").cast(pa.int64())).as_py() // 1000)
-            if group_bytes >= ROW_GROUP_BYTES:
-                writer = writer or _open_writer(path, batch.schema, plan)
-                writer.write_table(pa.Table.from_batches(group))
-                group, group_bytes = [], 0
-        if group:
-            writer = writer or _open_writer(path, group[0].schema, plan)
-            writer.write_table(pa.Table.from_batches(group))
-    finally:
-        if writer is not None:
-            writer.close()
-    if writer is not None:
-        _sync(path)
-    return rows, largest
+        if writer.begin_with(plan.grows[0]):
+            return plan, writer
+    except BaseException:
+        writer.give_up()
+        raise
+    writer.give_up()
+    return _open_writer(replace(plan, grows=None))
 
 
-def _open_writer(path: str, schema: pa.Schema, plan: FilePlan) -> Any:
-    import pyarrow.parquet as pq
+def _finished(plan: FilePlan, writer: RowWriter) -> TableFile | None:
+    """The file as the table has it; one that gets no rows is not staged, and only covers more offsets."""
+    if writer.rows:
+        writer.close()
+        return table_file(plan, _staged(plan), writer.rows)
+    writer.give_up()
+    return None if plan.grows is None else _longer(plan, plan.grows[1], rows=0, size=plan.grows[1].size)
 
+
+def _staged(plan: FilePlan) -> str:
+    return os.path.join(plan.staging, DATA, plan.name)
+
+
+def _origin(plan: FilePlan) -> dict[str, str]:
     first = plan.slices[0]
-    origin = {
+    start = plan.start if plan.grows is None else plan.grows[1].start
+    return {
         "tidelog.topic": first.topic,
         "tidelog.topic-id": id_text(first.topic_id),
         "tidelog.partition": str(first.partition),
-        "tidelog.offsets": f"{plan.start} {plan.end}",
+        "tidelog.offsets": f"{start} {plan.end}",
     }
-    return pq.ParquetWriter(
-        path,
-        schema.with_metadata(origin),
-        compression="zstd",
-        compression_level=ZSTD_LEVEL,
-        use_dictionary=["topic", "partition", "timestampType"],
-        write_statistics=["partition", "offset", "timestamp"],
-        column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
-    )
+
+
+# ---- dead letters
 
 
 def _write_dead_letters(path: str, letters: DeadLetters) -> None:
@@ -205,7 +211,7 @@ def _write_dead_letters(path: str, letters: DeadLetters) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.Table.from_pylist(letters.rows, dead_letter_schema()), path, compression="zstd")
-    _sync(path)
+    sync_file(path)
 
 
 def dead_letter_schema() -> pa.Schema:
@@ -226,14 +232,6 @@ def dead_letter_schema() -> pa.Schema:
     )
 
 
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 # ---- reading on behind damage
 
 
@@ -241,8 +239,6 @@ def _batches(plan: FilePlan, letters: DeadLetters, lost: list[LostRange]) -> Ite
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
     options = ReadOptions(isolation, plan.fail_on_data_loss, lost=lost)
     wanted = Columns.all(headers=plan.headers)
-    if plan.begins_with is not None:
-        yield from _earlier(plan.begins_with[0], wanted)
     waiting = list(plan.slices)
     while waiting:
         reading = _Reading(waiting.pop(0), wanted, options)
@@ -259,19 +255,6 @@ def _go_on(reading: _Reading, letters: DeadLetters) -> list[SegmentSlice]:
         behind = _behind(reading, reading.problem, letters)
         return [] if behind is None else [behind]
     return _around(reading, letters)
-
-
-def _earlier(path: str, wanted: Columns) -> Iterator[pa.RecordBatch]:
-    """The rows of an earlier file. Raises JobError when it has other columns."""
-    import pyarrow.parquet as pq
-
-    schema = wanted.arrow_schema()
-    with pq.ParquetFile(path) as file:
-        if file.schema_arrow.names != schema.names:
-            found = ", ".join(file.schema_arrow.names)
-            raise JobError(f"{path} has the columns {found}: expected {', '.join(schema.names)} (the headers option)")
-        for batch in file.iter_batches():
-            yield batch.cast(schema)
 
 
 class _Reading:

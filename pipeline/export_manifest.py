@@ -7,9 +7,13 @@
 
 A version holds the whole state: per topic its id, per partition where the exported offsets begin and end, how far it is
 complete, and all files. Committing is compare-and-set: version n + 1 is made by linking a finished file under its name,
-which fails when the name exists; and under the lock the newest version must still be the one the run began with. A file
-is a function of (topic id, partition, offset range), in its name. A version names the run that staged its files: they
+which fails when the name exists; and under the lock the newest version must still be the one the run began with. A
+file's name is a function of (topic id, partition, first offset). A version names the run that staged its files: they
 are moved from staging into the table after the commit, and whoever comes next finishes that when the run was killed.
+
+A reader of ``data`` that knows nothing of manifests sees each row at most once: no two files ever hold the same row,
+no file goes, and one that grows is replaced by a rename (``pipeline.export_parquet``). Files of a partition come in the
+order of their offsets.
 """
 
 from __future__ import annotations
@@ -87,7 +91,6 @@ class Manifest:
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     files: tuple[TableFile, ...] = ()
     dead_letters: tuple[TableFile, ...] = ()
-    removed: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """The version as it lies on disk."""
@@ -103,7 +106,8 @@ class Manifest:
             topics = {name: _topic_state(state) for name, state in raw.pop("topics").items()}
             files = tuple(TableFile(**entry) for entry in raw.pop("files"))
             letters = tuple(TableFile(**entry) for entry in raw.pop("dead_letters"))
-            return cls(topics=topics, files=files, dead_letters=letters, removed=tuple(raw.pop("removed")), **raw)
+            raw.pop("removed", None)  # of a time when small files were taken into others
+            return cls(topics=topics, files=files, dead_letters=letters, **raw)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise JobError(f"{path} is no manifest of a Tidelog export: {error}") from error
 
@@ -216,7 +220,7 @@ class ExportTable:
         )
 
     def _settle(self, manifest: Manifest) -> None:
-        """Bring the newest version's files in, remove what it replaced, and the staging of dead runs. Repeatable."""
+        """Bring the newest version's files in, and remove the staging of dead runs. Repeatable."""
         staging = self.directory(DIRECTORY, STAGING)
         for folder, files in ((DATA, manifest.files), (DEAD_LETTER, manifest.dead_letters)):
             staged = os.path.join(staging, manifest.run, folder)
@@ -225,8 +229,6 @@ class ExportTable:
                 if name in names:
                     os.replace(os.path.join(staged, name), self.directory(folder, name))
             self._file_system.sync_directory(self.directory(folder))
-        for name in manifest.removed:
-            self._file_system.unlink(self.directory(DATA, name), missing_ok=True)
         for run in os.listdir(staging):
             self._remove_dead(os.path.join(staging, run))
         for version in self._versions()[:-VERSIONS_KEPT]:

@@ -3,8 +3,9 @@
     manifest (offset vector, topic ids) -> what is new in the log -> files of about ``file_bytes`` of the log each
     -> workers write them into staging -> one commit: the next version of the manifest, or nothing
 
-The first run begins at the log start. A later one goes on where the newest version ends; a small last file is taken
-into the one that follows it, so that small files do not add up. Gaps of compaction and aborted transactions are
+The first run begins at the log start. A later one goes on where the newest version ends; a small last file grows, so
+that small files do not add up: one rename gives its name to a file that begins with the same bytes. No two files of a
+table hold one row, at any moment. Gaps of compaction and aborted transactions are
 normal: a range of offsets may have fewer rows, or none. What is refused, until the request says otherwise:
 
 - a topic that was deleted and made anew (its id is another one): ``restart_recreated`` begins with the new one, the
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pipeline.errors import DataLossError, TopicRecreatedError
-from pipeline.export_file import FilePlan, FileResult, group_slices, write_file
+from pipeline.export_file import FilePlan, FileResult, file_name, group_slices, write_file
 from pipeline.export_manifest import (
     DATA,
     ExportTable,
@@ -43,6 +44,7 @@ from pipeline.jobs.runner import Task, run_tasks
 from pipeline.jobs.source import LogSource
 from pipeline.log_watch import Partition
 from pipeline.plan import OffsetRange, ReadRequest, plan_range
+from pipeline.selection import PartitionDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,15 +111,16 @@ class ExportResult:
 
 @dataclass(slots=True)
 class PartitionPlan:
-    """What a run adds to one partition: offsets ``start`` to ``end``; ``replaces`` is a small file taken into the first
-    new one."""
+    """What a run adds to one partition: offsets ``start`` to ``end``. ``grows`` is a small file that gets the first of
+    the rows; ``may_grow`` says whether this table's files do."""
 
     partition: Partition
     before: PartitionState | None
     start: int
     end: int
     lost: tuple[tuple[int, int], ...] = ()
-    replaces: TableFile | None = None
+    grows: TableFile | None = None
+    may_grow: bool = True
     results: list[FileResult] = field(default_factory=list)
 
     @property
@@ -215,7 +218,7 @@ def _write(
 
 
 def plan_partition(
-    partition: Partition, before: Manifest, request: ExportRequest, *, absorb: bool = True
+    partition: Partition, before: Manifest, request: ExportRequest, *, may_grow: bool = True
 ) -> PartitionPlan:
     """What a run adds to one partition. Raises TopicRecreatedError, DataLossError, JobError."""
     directory, bounds = partition.directory, partition.bounds
@@ -230,7 +233,7 @@ def plan_partition(
         topic = None
     state = None if topic is None else topic.partitions.get(number)
     if state is None:
-        return PartitionPlan(partition, None, bounds.start, partition.end)
+        return PartitionPlan(partition, None, bounds.start, partition.end, may_grow=may_grow)
     if state.end > bounds.end:
         raise JobError(
             f"{name}-{number} ends at offset {bounds.end}, the table has it up to {state.end}: the log was cut; "
@@ -245,15 +248,19 @@ def plan_partition(
             )
         lost = (*lost, (state.end, bounds.start))
     start, end = max(state.end, bounds.start), max(partition.end, state.end, bounds.start)
-    last = _last_file(before, name, id_text(directory.topic_id), number) if absorb and end > start else None
-    if last is not None and (last.end != start or last.log_bytes * 2 > request.file_bytes):
-        last = None
-    return PartitionPlan(partition, state, start, end, lost, last)
+    last = _growing(before, directory, start, request.file_bytes) if may_grow and end > start else None
+    return PartitionPlan(partition, state, start, end, lost, last, may_grow)
 
 
-def _last_file(before: Manifest, topic: str, topic_id: str, number: int) -> TableFile | None:
-    mine = (f for f in before.files if (f.topic, f.topic_id, f.partition) == (topic, topic_id, number))
-    return max(mine, key=lambda file: file.end, default=None)
+def _growing(before: Manifest, directory: PartitionDirectory, start: int, file_bytes: int) -> TableFile | None:
+    """The partition's last file, where it is small, ends at ``start`` and has a name that says no end."""
+    identity = (directory.topic, id_text(directory.topic_id), directory.partition)
+    mine = (file for file in before.files if (file.topic, file.topic_id, file.partition) == identity)
+    last = max(mine, key=lambda file: file.end, default=None)
+    if last is None or last.end != start or last.log_bytes * 2 > file_bytes:
+        return None
+    name = file_name(directory.topic, directory.topic_id, directory.partition, (last.start,))
+    return last if last.name == name else None
 
 
 def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> list[FilePlan]:
@@ -273,6 +280,7 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
             staging,
             starts[number],
             starts[number + 1],
+            ends_in_name=not plan.may_grow,
             headers=request.headers,
             read_committed=request.source.read_committed,
             keep_damaged=request.keep_damaged,
@@ -280,10 +288,9 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
         )
         for number, group in enumerate(groups)
     ]
-    earlier = plan.replaces
-    if earlier is not None and files:
-        path = ExportTable(request.table).directory(DATA, earlier.name)
-        files[0] = replace(files[0], start=earlier.start, begins_with=(path, earlier))
+    if plan.grows is not None and files:
+        path = ExportTable(request.table).directory(DATA, plan.grows.name)
+        files[0] = replace(files[0], grows=(path, plan.grows))
     return files
 
 
@@ -297,9 +304,9 @@ def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Mani
         if directory.topic in topics and topics[directory.topic].topic_id == topic_id:
             known = topics[directory.topic].partitions
         topics[directory.topic] = TopicState(topic_id, {**known, directory.partition: plan.state()})
-    gone = {plan.replaces.name for plan in plans if plan.replaces is not None}
     results = [result for plan in plans for result in plan.results]
-    files = [file for file in before.files if file.name not in gone]
+    new = [result.file for result in results if result.file is not None]
+    names = {file.name for file in new}
     letters = [result.dead_letters for result in results if result.dead_letters is not None]
     return replace(
         before,
@@ -307,7 +314,6 @@ def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Mani
         run=run,
         created_ms=time.time_ns() // 1_000_000,
         topics=topics,
-        files=(*files, *(result.file for result in results if result.file is not None)),
+        files=(*(file for file in before.files if file.name not in names), *new),
         dead_letters=(*before.dead_letters, *letters),
-        removed=tuple(sorted(gone)),
     )

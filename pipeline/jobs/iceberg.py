@@ -99,7 +99,7 @@ def _export(
     table = _table(catalog, target.name, columns.arrow_schema())
     before, area = state_of(table), _staging_area(table)
     looked = Look.at(request.source)
-    plans = [plan_partition(p, before, request, absorb=False) for p in looked.partitions]
+    plans = [plan_partition(p, before, request, may_grow=False) for p in looked.partitions]
     plans = [plan for plan in plans if plan.is_new]
     if not plans:
         return looked.unchanged(before)
@@ -255,7 +255,7 @@ def _commit(table: Table, before: Manifest, after: Manifest, area: ExportTable, 
         "run it again to go on from there"
     )
     new = [file.name for file in after.files if file not in before.files]
-    state = replace(after, files=(), dead_letters=(), removed=(), created_ms=time.time_ns() // 1_000_000)
+    state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
     text = json.dumps(json.loads(state.to_json()), separators=(",", ":"))
     table.refresh()
     if state_of(table).version != before.version:
