@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,6 +99,18 @@ class _Buffer:
         return start
 
 
+def follow_markers(piece: SegmentSlice, file: OpenSegment, decoder: ModuleType) -> MarkerWalk:
+    """The walk over a slice's transaction markers; compiled where the decoder is."""
+    return MarkerWalk(
+        TopicPartition(piece.topic, piece.partition),
+        SegmentFile(piece.base_offset, piece.path),
+        file,
+        position=piece.start_position,
+        end_offset=piece.end_offset,
+        engine=AuditEngine(None if decoder is layout else load_kernels()),
+    )
+
+
 class ColumnReader:
     """Decodes one slice out of an open file. One thread."""
 
@@ -137,18 +150,7 @@ class ColumnReader:
              self._filter.key is not None, 0 if looks_for_holes else piece.end_offset], np.int64,
         )  # fmt: skip
         self._aborted = np.zeros((0, 3), np.int64)
-        self._markers = self._follow_markers() if read_committed else None
-
-    def _follow_markers(self) -> MarkerWalk:
-        piece = self._piece
-        return MarkerWalk(
-            TopicPartition(piece.topic, piece.partition),
-            SegmentFile(piece.base_offset, piece.path),
-            self._file,
-            position=piece.start_position,
-            end_offset=piece.end_offset,
-            engine=AuditEngine(None if self._decoder is layout else load_kernels()),
-        )
+        self._markers = follow_markers(piece, file, self._decoder) if read_committed else None
 
     def blocks(self) -> Iterator[Block]:
         """The slice's records. Raises CorruptBatchError, DataLossError, PipelineError."""
