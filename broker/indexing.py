@@ -4,6 +4,9 @@
     indexer       round after round over those logs: one step each; waits when there is nothing to do
     supervision   a thread that died is started again; the log it died on rests for RETRY_MS
 
+Whatever the thread does on a log's files it does within ``log.files``: a deletion waits for the step, and no step makes
+a directory or a file of a log that was deleted.
+
 Nothing here is imported before a topic asks for an index. The produce path knows nothing of it: the thread sees by the
 high watermark that there is something to do. As long as no kernels are loaded a step is small and the thread rests
 three times as long as it worked, since plain Python work holds the interpreter that answers producers.
@@ -19,6 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from log.background import give_way
+from log.file_use import LogDeletedError
 from log.find.engine import ENGINE
 from log.find.rows import Rows
 from log.indexer import STEP_BYTES, LogIndexer
@@ -190,7 +194,10 @@ class Indexing:
                 continue
             self._current = partition
             try:
-                worked += self._work_on(partition, log, config, now)
+                with log.files:
+                    worked += self._work_on(partition, log, config, now)
+            except LogDeletedError:
+                self._indexers.pop(partition, None)
             except KafkaError as error:
                 if not log.is_closed:
                     logger.warning("indexing %s: %s; trying again later", partition, error)
@@ -242,7 +249,8 @@ class Indexing:
         if indexer.log.is_closed:
             return
         try:
-            indexer.checkpoint()
+            with indexer.log.files:
+                indexer.checkpoint()
         except KafkaError as error:
             logger.warning("no checkpoint for the index of %s: %s", indexer.log.topic_partition, error)
 

@@ -18,7 +18,7 @@ from broker.group_flush import NEVER, GroupFlush, InThread
 from broker.purgatory import Purgatory
 from log.topic_partition import TopicPartition
 from log.validator import AppendOrigin
-from protocol.errors import FencedLeaderEpochError, UnknownLeaderEpochError
+from protocol.errors import FencedLeaderEpochError, UnknownLeaderEpochError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from log.unified_log import LogAppendInfo, UnifiedLog
@@ -87,6 +87,10 @@ class Partition:
             log.update_high_watermark(log.log_end_offset)
         return log
 
+    def delete(self) -> None:
+        """The topic was deleted: whoever still has this object must not open, and so make, a log of its name."""
+        self._open_log = _no_log
+
     @property
     def opened_log(self) -> UnifiedLog | None:
         """The log if something has touched it already."""
@@ -154,3 +158,8 @@ class Partition:
         if leader_epoch == self.leader_epoch:
             return leader_epoch, log.log_end_offset
         return log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
+
+
+def _no_log() -> UnifiedLog:
+    """Raises UnknownTopicOrPartitionError: the partition was deleted."""
+    raise UnknownTopicOrPartitionError

@@ -41,6 +41,7 @@ class ReplicaManager:
         "_node_id",
         "_partitions",
         "_purgatory",
+        "_removed",
         "_topics",
         "make_way",
         "on_index_configs",
@@ -66,6 +67,8 @@ class ReplicaManager:
         self._in_thread = in_thread
         self._node_id = node_id
         self._partitions: dict[bytes, dict[int, Partition]] = {}
+        self._removed: dict[bytes, dict[int, Partition]] = {}
+        """Partitions whose logs are being removed."""
         self._eager_left = EAGER_LOGS
         self._eager_until_ms = 0.0
         self.make_way: Callable[[str], object] = lambda _topic: None
@@ -130,14 +133,28 @@ class ReplicaManager:
         self._eager_left -= share
         return share
 
-    def topic_deleted(self, image: TopicImage) -> None:
-        """Remove the logs; fetches parked on them are answered with the error."""
-        partitions = self._partitions.pop(image.topic_id, {})
-        for index in range(image.partition_count):
-            self._log_manager.delete_log(TopicPartition(image.name, index))
-            self.on_log_deleted(TopicPartition(image.name, index))
+    def remove_logs(self, image: TopicImage) -> Callable[[], None]:
+        """What removes the topic's logs, in any thread: it waits for those that work on their files. Raises
+        KafkaStorageError."""
+        partitions = self._removed[image.topic_id] = self._partitions.pop(image.topic_id, {})
         for partition in partitions.values():
+            partition.delete()
+        manager = self._log_manager
+
+        def remove() -> None:
+            for index in range(image.partition_count):
+                manager.delete_log(TopicPartition(image.name, index))
+
+        return remove
+
+    def topic_deleted(self, image: TopicImage) -> bool:
+        """The logs are gone: fetches parked on them are answered with the error. False when a directory is offline,
+        which may hold some."""
+        for index in range(image.partition_count):
+            self.on_log_deleted(TopicPartition(image.name, index))
+        for partition in self._removed.pop(image.topic_id, {}).values():
             self._purgatory.touch(partition)
+        return self._log_manager.is_whole
 
     def topic_configs_changed(self, image: TopicImage) -> None:
         """Give the open logs their new configuration; closed ones read it when they open."""

@@ -75,7 +75,8 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         log_manager = log_manager_of(config, file_system, time, claimed.failures)
         known = load_topics(config, time, make_room=log_manager.directories[0].state.give_up_reserve)
         topic_configs = {name: known.configs.log_config(image) for name, image in known.metadata.topics.items()}
-        found = await loop.run_in_executor(executor, log_manager.startup, topic_configs)
+        deleted = known.topics.unfinished_deletions()
+        found = await loop.run_in_executor(executor, log_manager.startup, topic_configs, deleted)
         strays = sweep_strays(log_manager, known.topics, found)
     except (KafkaStorageError, MetadataStoreError) as error:
         raise StartError(str(error)) from error
@@ -142,12 +143,11 @@ def log_manager_of(
 
 
 def sweep_strays(log_manager: LogManager, topics: TopicManager, found: list[TopicPartition]) -> StrayLogs:
-    """Finish deletions that a crash cut short. Raises KafkaStorageError."""
+    """Note the directories of no topic, and that the manager has finished the deletions that were left to it."""
     strays = StrayLogs(log_manager)
-    deleted = topics.unfinished_deletions()
-    strays.sweep(found, deleted)
-    if all(directory.is_online for directory in log_manager.directories):
-        topics.deletions_finished(deleted)
+    strays.note(found)
+    if log_manager.is_whole:
+        topics.deletions_finished(topics.unfinished_deletions())
     return strays
 
 

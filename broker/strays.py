@@ -3,7 +3,8 @@
 A deletion commits to the store before any directory is renamed, and the same transaction notes the topic's id as being
 deleted. So a directory found at the start without a topic is one of two things:
 
-  partition.metadata has the id of a deletion   the deletion was cut short: it is finished now
+  partition.metadata has the id of a deletion   it was cut short, or the directory was offline: the log manager has
+                                                finished it, also beside a new topic of that name
   anything else                                 not ours to judge (a lost store, a copied directory): reported, left
                                                 alone, and renamed to ``<topic>-<n>.<id>-stray``, as Kafka does, when a
                                                 new topic needs the name
@@ -15,11 +16,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable
-from functools import partial
+from collections.abc import Iterable
 
-from log.checkpoints import CheckpointCorruptError, read_partition_metadata
-from log.manager import DELETE_DIRECTORY_SUFFIX, LogManager, name_aside
+from log.manager import LogManager, name_aside
 from log.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -37,19 +36,12 @@ class StrayLogs:
         self._file_system = log_manager.environment.file_system
         self._left: dict[str, list[tuple[str, TopicPartition]]] = {}
 
-    def sweep(self, found: Iterable[TopicPartition], deleted_ids: Collection[bytes]) -> None:
-        """Finish the deletion of those with a deleted topic's id, keep the places of the others.
-
-        ``found`` is what ``LogManager.startup`` returned. Raises KafkaStorageError.
-        """
+    def note(self, found: Iterable[TopicPartition]) -> None:
+        """Keep their places. ``found`` is what ``LogManager.startup`` returned."""
         for partition in dict.fromkeys(found):
             for directory in self._log_manager.directories:
                 path = os.path.join(directory.path, partition.directory_name)
-                if not directory.is_online or not self._file_system.exists(path):
-                    continue
-                if self._topic_id(path) in deleted_ids:
-                    self._delete(path, partition)
-                else:
+                if directory.is_online and self._file_system.exists(path):
                     self._left.setdefault(partition.topic, []).append((path, partition))
 
     def make_way(self, topic: str) -> None:
@@ -59,15 +51,3 @@ class StrayLogs:
                 aside = os.path.join(os.path.dirname(path), name_aside(partition, STRAY_SUFFIX))
                 self._file_system.rename(path, aside)
                 logger.warning("%s belongs to no known topic; kept as %s", path, aside)
-
-    def _topic_id(self, path: str) -> bytes | None:
-        try:
-            return read_partition_metadata(self._file_system, path)
-        except CheckpointCorruptError:
-            return None
-
-    def _delete(self, path: str, partition: TopicPartition) -> None:
-        gone = os.path.join(os.path.dirname(path), name_aside(partition, DELETE_DIRECTORY_SUFFIX))
-        self._file_system.rename(path, gone)
-        logger.info("%s is of a topic that was being deleted when the broker stopped; removed", path)
-        self._log_manager.environment.deletions.schedule(0, partial(self._file_system.remove_directory, gone))

@@ -2,7 +2,7 @@
 
     create    commit (in memory and in the WAL) -> sync in a thread -> first logs in a thread -> shown and answered
     widen     commit                            -> sync in a thread -> first logs in a thread -> shown and answered
-    delete    commit, hidden from everybody     -> sync in a thread -> logs renamed away     -> name free, answered
+    delete    commit, hidden from everybody     -> sync in a thread -> logs renamed in a thread -> name free, answered
     configs   commit, in force at once          -> sync in a thread -> answered
 
 The order is that of ``broker/topic_manager.py``, so its argument about crashes holds: no topic or partition is shown,
@@ -189,6 +189,10 @@ class TopicChanges:
         """What makes the first logs of a new topic, in any thread. Raises KafkaStorageError, at once or when done."""
         return do_nothing if self.listener is None else self.listener.first_logs(image, 0)
 
+    def last_logs(self, image: TopicImage) -> Callable[[], None]:
+        """What removes the logs of a topic whose deletion is durable, in any thread. Raises KafkaStorageError."""
+        return do_nothing if self.listener is None else self.listener.remove_logs(image)
+
     def _make_new_logs(self, before: TopicImage, change: Change, durable: Deferred[None]) -> None:
         """The logs of a topic's new partitions."""
         try:
@@ -244,10 +248,20 @@ class TopicChanges:
     def _remove_logs(self, change: Change, durable: Deferred[None]) -> None:
         try:
             durable.result()
-            self._topics.finish_delete(change.image)
-        except (KafkaError, MetadataStoreError) as error:
+        except MetadataStoreError as error:
             change.done.fail(storage_error(error))
         else:
+            # In a thread: it waits for those that work on the files, a sync or a step of the indexer.
+            self.in_thread(self.last_logs(change.image)).on_done(partial(self._removed, change))
+
+    def _removed(self, change: Change, removed: Deferred[None]) -> None:
+        try:
+            removed.result()
+        except KafkaError as error:
+            self._topics.finish_delete(change.image, removed=False)
+            change.done.fail(error)
+        else:
+            self._topics.finish_delete(change.image, removed=True)
             change.done.complete(change.image)
 
     # One sync at a time, for all that was committed before it.

@@ -65,8 +65,13 @@ class TopicListener(Protocol):
         """Partitions ``first_partition`` and above of this topic exist from now on, and their first logs."""
         ...
 
-    def topic_deleted(self, image: TopicImage) -> None:
-        """The topic is gone; its logs go before this returns."""
+    def remove_logs(self, image: TopicImage) -> Callable[[], None]:
+        """What removes the logs of a topic that is gone, in any thread; it may raise KafkaStorageError. The topic's
+        name is held until it is done."""
+        ...
+
+    def topic_deleted(self, image: TopicImage) -> bool:
+        """The topic's logs are gone, but for those in directories that are offline: whether there is none."""
         ...
 
     def topic_configs_changed(self, image: TopicImage) -> None:
@@ -118,9 +123,10 @@ class TopicManager:
         for entry in self._store.list(TOPICS_PREFIX):
             self._show(decode_topic(entry))
 
-    def unfinished_deletions(self) -> set[bytes]:
-        """Ids of deleted topics whose logs may still be there; for the start."""
-        return {uuid_from_str(entry.key[len(DELETED_PREFIX) :]) for entry in self._store.list(DELETED_PREFIX)}
+    def unfinished_deletions(self) -> dict[bytes, str]:
+        """Ids and names of deleted topics whose logs may still be there; for the start."""
+        entries = self._store.list(DELETED_PREFIX)
+        return {uuid_from_str(entry.key[len(DELETED_PREFIX) :]): entry.value.decode() for entry in entries}
 
     def deletions_finished(self, topic_ids: Iterable[bytes]) -> None:
         """Nothing is left of these topics; the store may forget them."""
@@ -190,7 +196,7 @@ class TopicManager:
     def undo_create(self, image: TopicImage) -> None:
         """The last step of a creation whose logs could not be made, so that the client may try again."""
         with contextlib.suppress(KafkaError, MetadataStoreError):  # the disk that took no log may take nothing else
-            self.finish_delete(self._commit_deletion(image, sync=True))
+            remove_now(self, self._commit_deletion(image, sync=True))
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
         """The internal topic of this name, created if it does not exist yet."""
@@ -207,7 +213,7 @@ class TopicManager:
         start removes them. Source: DeleteTopics.
         """
         image = self.begin_delete(name, sync=True)
-        self.finish_delete(image)
+        remove_now(self, image)
         return image
 
     def begin_delete(self, name: str, *, sync: bool) -> TopicImage:
@@ -222,13 +228,14 @@ class TopicManager:
             raise UnknownTopicOrPartitionError
         return self._commit_deletion(image, sync=sync)
 
-    def finish_delete(self, image: TopicImage) -> None:
-        """The last step: the logs go, the name is free. Raises KafkaStorageError for logs that stay."""
+    def finish_delete(self, image: TopicImage, *, removed: bool) -> None:
+        """The last step: the name is free. Where logs may be left, in a directory that is offline or takes no rename,
+        the store keeps the topic's id for the start that finds them."""
         self.in_transit.discard(image.name)
         self._collision_keys.pop(collision_key(image.name), None)
-        if self._listener is not None:
-            self._listener.topic_deleted(image)
-        self._done_deletions.append(DELETED_PREFIX + uuid_to_str(image.topic_id))
+        is_whole = self._listener is None or self._listener.topic_deleted(image)
+        if removed and is_whole:
+            self._done_deletions.append(DELETED_PREFIX + uuid_to_str(image.topic_id))
 
     def begin_widen(self, name: str, count: int, *, validate_only: bool = False) -> tuple[TopicImage, TopicImage]:
         """Commit, without syncing, that a topic has ``count`` partitions in all; it is shown by ``finish_create``.
@@ -295,6 +302,16 @@ class TopicManager:
         other = self._collision_keys.get(collision_key(name))
         if other is not None:
             raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
+
+
+def remove_now(topics: TopicManager, image: TopicImage) -> None:
+    """Both last steps of a deletion, without a thread. Raises KafkaStorageError for logs that stay."""
+    removed = False
+    try:
+        topics.changes.last_logs(image)()
+        removed = True
+    finally:
+        topics.finish_delete(image, removed=removed)
 
 
 def partition_count(config: BrokerConfig, partitions: int) -> int:

@@ -47,6 +47,8 @@ class CleanerCheckpoint:
     def save(self, log: UnifiedLog, offset: int) -> None:
         """Save that the log is clean below ``offset``. Raises KafkaStorageError."""
         with self._lock:
+            if log.is_closed:
+                return  # deleted: the next log of that name must not inherit it
             self._incarnations[log.topic_partition] = log
             self._offsets_of(log)[log.topic_partition] = offset
             self._write(os.path.dirname(log.directory))

@@ -21,6 +21,7 @@ from cleaner import layout as at
 from cleaner.engine import ByteArray, Engine, IntegerArray
 from log.file_records import FileRecords
 from log.file_system import LogStorageError
+from log.file_use import LogDeletedError
 from log.offset_index import OffsetIndex
 from log.segment import CLEANED_SUFFIX, SEGMENT_FILE_SUFFIXES, LogSegment, file_name
 from log.time_index import TimeIndex, TimestampOffset
@@ -80,14 +81,16 @@ class CleanedSegment:
         """Make the new segment's files and copy what was passed so far. Raises KafkaStorageError."""
         if self.segment is None:
             environment = self._log.environment
-            self._remove_leftovers()
-            self.segment = LogSegment.create(
-                self._log.directory,
-                self._base_offset,
-                self._log.config,
-                (environment.file_system, environment.time),
-                CLEANED_SUFFIX,
-            )
+            with self._log.files:
+                self._remove_leftovers()
+                self.segment = LogSegment.create(
+                    self._log.directory,
+                    self._base_offset,
+                    self._log.config,
+                    (environment.file_system, environment.time),
+                    CLEANED_SUFFIX,
+                )
+                self.segment.records.shared  # noqa: B018 - opened while the name is this log's for sure
         for source, start, end in self._passed:
             copy_range(source.records, self.segment.records, (start, end), self._check)
             self.bytes_written += end - start
@@ -174,13 +177,14 @@ class CleanedSegment:
         if segment is None:
             return None
         self.begin()
-        self._write_offset_index(segment.offset_index)
-        self._write_time_index(segment.time_index)
-        for transaction in sorted(self._aborted, key=lambda aborted: aborted.last_offset):
-            segment.transaction_index.append(transaction)
-        segment.adopt_largest(TimestampOffset(int(self._index_state[2]), int(self._index_state[3])))
-        segment.flush()
-        self._copy_date(modified_from, segment)
+        with self._log.files:
+            self._write_offset_index(segment.offset_index)
+            self._write_time_index(segment.time_index)
+            for transaction in sorted(self._aborted, key=lambda aborted: aborted.last_offset):
+                segment.transaction_index.append(transaction)
+            segment.adopt_largest(TimestampOffset(int(self._index_state[2]), int(self._index_state[3])))
+            segment.flush()
+            self._copy_date(modified_from, segment)
         return segment
 
     def _write_offset_index(self, index: OffsetIndex) -> None:
@@ -234,10 +238,15 @@ class CleanedSegment:
 
     def discard(self) -> None:
         """Remove the files of a round that ended early. Raises KafkaStorageError."""
-        if self.segment is not None:
-            self.segment.close()
-            self.segment.delete_files()
-            self.segment = None
+        segment, self.segment = self.segment, None
+        if segment is None:
+            return
+        try:
+            with self._log.files:
+                segment.close()
+                segment.delete_files()
+        except LogDeletedError:  # they go with the directory, whose name is not this log's any more
+            segment.release()
 
 
 def group_segments(

@@ -21,6 +21,7 @@ rest.
 
 from __future__ import annotations
 
+import errno
 import logging
 import mmap
 import threading
@@ -78,6 +79,7 @@ class AbstractIndex:
         "_file",
         "_file_system",
         "_is_rebuilt",
+        "_is_sealed",
         "_last",
         "_load_lock",
         "_map",
@@ -97,6 +99,7 @@ class AbstractIndex:
         self._capacity = 0
         self._is_rebuilt = False  # between ``reset`` and ``trim``: the entries can be made again from the records
         self._memory: OpenFile | None = None  # takes the file's place while the disk has no room for a rebuild
+        self._is_sealed = False
         self.path = path
         self.base_offset = base_offset
         self.max_entries = max_bytes // self.ENTRY.size
@@ -130,6 +133,8 @@ class AbstractIndex:
     def _load(self) -> int:
         with self._load_lock:
             if self._entries < 0:
+                if self._is_sealed:
+                    raise KafkaStorageError(f"{self.path} is closed")
                 entries = 0
                 if self._file_system.exists(self.path):
                     file = self._file_system.open_file(self.path)
@@ -141,9 +146,11 @@ class AbstractIndex:
             return self._entries
 
     def _remap(self, file: OpenFile) -> None:
-        self._map = (
-            mmap.mmap(file.fileno(), self._capacity, mmap.MAP_SHARED, mmap.PROT_READ) if self._capacity else None
-        )
+        size = self._capacity
+        try:
+            self._map = mmap.mmap(file.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ) if size else None
+        except OSError as error:
+            raise LogStorageError("map", self.path, error.errno or errno.EIO) from error
 
     def _writable(self) -> OpenFile:
         """The file, opened when there is something to write: an idle index holds no descriptor but its mapping's."""
@@ -207,7 +214,7 @@ class AbstractIndex:
         """
         with self._load_lock:
             memory = self._memory
-            if memory is None:
+            if memory is None or self._is_sealed:
                 return
             file = _write_index(self._file_system, self.path, memory.read_at(0, self.size_bytes))
             self._capacity = self.size_bytes
@@ -221,8 +228,12 @@ class AbstractIndex:
         wanted = max(INITIAL_CAPACITY_BYTES, self._capacity * 2) // self.ENTRY.size * self.ENTRY.size
         capacity = max(min(wanted, limit), self._entries * self.ENTRY.size + self.ENTRY.size, needed)
         file.truncate(capacity)
-        self._capacity = capacity
-        self._remap(file)
+        before, self._capacity = self._capacity, capacity
+        try:
+            self._remap(file)
+        except LogStorageError:
+            self._capacity = before  # the mapping is the old one: the next entry tries again
+            raise
 
     def create(self) -> None:
         """Make the empty file, as Kafka does with its segment; an old one of that name is emptied."""
@@ -312,3 +323,9 @@ def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile
             file.truncate(0)  # half an index would be taken for a whole one
             file.close()
     return file
+
+
+def seal_index(index: AbstractIndex) -> None:
+    """Open its file no more, if it is not open. Any thread."""
+    with index._load_lock:
+        index._is_sealed = True

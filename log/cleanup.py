@@ -18,11 +18,13 @@ timestamp, so a record from the future keeps its segment (F11).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from log.file_system import LogStorageError
+from log.file_use import LogDeletedError
 from log.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, LogSegment
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ def _schedule_deletion(log: UnifiedLog, segment: LogSegment) -> None:
 
     def delete() -> None:
         segment.release()
-        segment.delete_files()
+        with contextlib.suppress(LogDeletedError), log.files:  # what was deleted as a whole goes with its directory
+            segment.delete_files()
 
     log.environment.deletions.schedule(log.config.file_delete_delay_ms, delete)
 
@@ -62,7 +65,7 @@ def delete_old_segments(log: UnifiedLog, now_ms: int) -> int:
             if log.config.retention_bytes >= 0:
                 count += _delete_while(log, "beyond retention.bytes", _oversized(log, now_ms))
     except LogStorageError as error:
-        log._directory_state.note(error)
+        log.note(error)
         raise
     return count
 
@@ -119,7 +122,7 @@ def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
     """Steps 2 and 3 of the module's table for flushed ``.cleaned`` segments. Without the log's lock: a directory takes
     milliseconds to sync, up to a hundred while others write, and appends would wait for it on the event loop.
 
-    Raises KafkaStorageError; the next start then undoes the swap.
+    Raises KafkaStorageError; the swap is undone then, or by the next start.
     """
     try:
         for segment in sorted(new, key=lambda s: s.base_offset, reverse=True):
@@ -127,7 +130,10 @@ def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
             segment.rename_suffix(SWAP_SUFFIX)
         log.environment.file_system.sync_directory(log.directory)
     except LogStorageError as error:
-        _swap_failed(log, error)
+        if error.recoverable:
+            undo_swap(log, new)
+        else:
+            _swap_failed(log, error)
         raise
 
 
@@ -168,18 +174,22 @@ def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSeg
 
 
 def sync_swap(log: UnifiedLog) -> None:
-    """Step 6. Without the log's lock. Raises KafkaStorageError."""
+    """Step 6. Without the log's lock. Raises KafkaStorageError.
+
+    Without a descriptor for it the names are made durable by the next sync of the directory: each state before that is
+    one of the table.
+    """
     try:
         log.environment.file_system.sync_directory(log.directory)
     except LogStorageError as error:
+        if error.recoverable:
+            logger.warning("%s: the swapped segments' names are not synced yet: %s", log.topic_partition, error)
+            return
         _swap_failed(log, error)
         raise
 
 
 def _swap_failed(log: UnifiedLog, error: LogStorageError) -> None:
-    """Half-renamed files and a snapshot that disagrees with them: only a restart may sort that out.
-
-    Unless the log was deleted meanwhile and its directory has another name: then nobody will look at the files.
-    """
-    if not log.is_closed:
-        log._directory_state.mark_offline(error)
+    """Half-renamed files and a snapshot that disagrees with them: only loading the log again may sort that out."""
+    log.note(error)
+    log.take_out_of_service(error)

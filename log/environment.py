@@ -6,6 +6,7 @@ import errno
 import heapq
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 LEAST_ROOM_BYTES = 64 * 1024
 """A disk with less than this is called full; it holds no more than a request or two."""
 T = TypeVar("T")
+PROBE_FILE = ".probe"
+"""Written, synced, read back and removed to see whether a directory works."""
+_PROBE_BYTES = 4096
 
 
 class DeletionQueue:
@@ -131,12 +135,20 @@ class DirectoryState:
             for listener in self._listeners:
                 listener(self)
 
-    def note(self, error: KafkaStorageError) -> None:
-        """Take the directory offline unless the error left everything as it was (a full disk, no permission)."""
-        if isinstance(error, LogStorageError) and not error.recoverable:
-            self.mark_offline(error)
-        elif lacks_room(error):
+    def note(self, error: KafkaStorageError, file_system: FileSystem) -> None:
+        """Take the directory offline if the error shows that its disk does not work.
+
+        A failed sync does. A full disk, a lack of descriptors or of permission does not: everything is as it was. Any
+        other error may be of one file only (it was removed, a bad sector), so the directory is probed. Blocks on disk.
+        """
+        if lacks_room(error):
             self._begin_shortage(error)
+        if self.failure is not None or not isinstance(error, LogStorageError) or error.recoverable:
+            return
+        if error.operation == "sync" or not probe_directory(file_system, self.path):
+            self.mark_offline(error)
+        else:
+            logger.error("%s; log directory %s stays online, it passed a probe", error, self.path)
 
     # ---- room
 
@@ -197,6 +209,24 @@ class DirectoryState:
         """Raises KafkaStorageError when the directory is offline."""
         if self.failure is not None:
             raise KafkaStorageError(f"log directory {self.path} is offline: {self.failure}")
+
+
+def probe_directory(file_system: FileSystem, path: str) -> bool:
+    """Whether a file can be written, synced and read back in the directory. True as well when the disk is full or
+    descriptors are short: that proves nothing against it."""
+    probe, data = os.path.join(path, f"{PROBE_FILE}-{os.urandom(8).hex()}"), os.urandom(_PROBE_BYTES)
+    try:
+        file = file_system.open_file(probe, create=True)
+        try:
+            file.write_at(data, 0)
+            file.sync()
+            is_equal = file.read_at(0, len(data)) == data
+        finally:
+            file.close()
+            file_system.unlink(probe, missing_ok=True)
+    except LogStorageError as error:
+        return error.recoverable
+    return is_equal
 
 
 @dataclass(slots=True)

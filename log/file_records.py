@@ -181,6 +181,11 @@ class FileRecords:
         finally:
             shared.release()
 
+    def seal(self) -> None:
+        """Open the file no more, if it is not open."""
+        with self._open_lock:
+            self._closed = True
+
     def close(self) -> None:
         """Give up the owner's reference; the descriptor closes with its last reader."""
         with self._open_lock:

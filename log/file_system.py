@@ -26,8 +26,9 @@ from protocol.errors import KafkaStorageError
 
 #: Errors that leave everything written before intact: the operation is refused, the directory stays online.
 RECOVERABLE_ERRNOS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EFBIG}
-)
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EFBIG,
+     errno.ENOMEM}
+)  # fmt: skip
 
 #: Nothing is wrong but that no room is left, on the disk or in the user's quota.
 NO_ROOM_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -48,7 +49,8 @@ class LogStorageError(KafkaStorageError):
 
     @property
     def recoverable(self) -> bool:
-        """True when the directory may stay online: a full or read-only disk, no permission, no descriptors left."""
+        """True when the directory may stay online: a full or read-only disk, no permission, no descriptors or mappings
+        left."""
         return self.os_errno in RECOVERABLE_ERRNOS and self.operation != "sync"
 
     @property
@@ -344,12 +346,13 @@ class OsFileSystem:
             os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        with _translated("sync", path):
+        with _translated("open", path):  # not "sync": a lack of descriptors says nothing about what the disk holds
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+        try:
+            with _translated("sync", path):
                 os.fsync(fd)
-            finally:
-                os.close(fd)
+        finally:
+            os.close(fd)
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)

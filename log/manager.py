@@ -14,7 +14,7 @@ partition may be made anew; its files go after ``file.delete.delay.ms``.
 The manager's lock guards the table of partitions alone; each entry has a lock of its own, under which its log is opened
 and deleted, so a log whose indices are built anew keeps nobody waiting who wants another one. Order: the entry's lock,
 then the manager's. An entry that was deleted while somebody waited for its lock says so, and is looked up again.
-Deleting waits for an opening of that very log: it works on files of that name.
+Deleting waits for an opening of that very log, and for those that work on its files (``log.file_use``).
 
 Methods may be called by any thread; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``)
 belong in a worker.
@@ -22,6 +22,7 @@ belong in a worker.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -35,13 +36,14 @@ from log.checkpoints import (
     REPLICATION_OFFSET_FILE,
     CheckpointCorruptError,
     read_offset_checkpoint,
+    read_partition_metadata,
     take_clean_shutdown,
     write_clean_shutdown,
     write_offset_checkpoint,
 )
 from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
-from log.file_system import FileSystem
+from log.file_system import FileSystem, LogStorageError
 from log.loader import LoadRequest, load_log
 from log.records.scan_engine import SCAN
 from log.recovery_progress import RecoveryProgress
@@ -59,6 +61,7 @@ logger = logging.getLogger(__name__)
 DELETE_DIRECTORY_SUFFIX = "-delete"
 _RESERVED_SUFFIXES = (DELETE_DIRECTORY_SUFFIX, "-stray", "-future")
 _MAX_NAME_BYTES = 255
+_OFFSET_FILES = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, REPLICATION_OFFSET_FILE)
 _PROGRESS_SECONDS = 2.0
 #: Closing is waiting for syncs, which a journal takes together: one thread more for so many open logs.
 _LOGS_PER_CLOSING_THREAD = 64
@@ -70,10 +73,13 @@ TopicConfigs = Callable[[str], LogConfig | None]
 class _Entry:
     """A partition that has a directory: its log once opened, or why it cannot be. See the module for ``lock``."""
 
-    __slots__ = ("clean", "directory", "error", "is_gone", "lock", "log", "path", "topic_id")
+    __slots__ = ("clean", "directory", "error", "is_gone", "is_new", "lock", "log", "path", "topic_id")
 
-    def __init__(self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None) -> None:
+    def __init__(
+        self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None, is_new: bool = False
+    ) -> None:
         """``topic_id``: whose log it is to be when it is new, whoever opens it first."""
+        self.is_new = is_new
         self.directory = directory
         self.path = path
         self.topic_id = topic_id
@@ -87,7 +93,9 @@ class _Entry:
 class LogDirectory:
     """One entry of ``log.dirs``: its state and the offsets its checkpoint files hold."""
 
-    __slots__ = ("_written", "high_watermarks", "path", "recovery_points", "start_offsets", "state", "was_clean")
+    __slots__ = (
+        "_write_lock", "_written", "high_watermarks", "path", "recovery_points", "start_offsets", "state", "was_clean",
+    )  # fmt: skip
 
     def __init__(self, path: str, state: DirectoryState) -> None:
         self.path = path
@@ -97,6 +105,8 @@ class LogDirectory:
         self.start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._written: dict[str, dict[TopicPartition, int]] = {}
+        """What the files hold. Like the files, under ``_write_lock``."""
+        self._write_lock = threading.Lock()
 
     @property
     def is_online(self) -> bool:
@@ -114,53 +124,67 @@ class LogDirectory:
 
     def _read_file(self, file_system: FileSystem, name: str) -> dict[TopicPartition, int]:
         try:
-            return read_offset_checkpoint(file_system, os.path.join(self.path, name))
+            offsets = read_offset_checkpoint(file_system, os.path.join(self.path, name))
         except CheckpointCorruptError as error:
             logger.error("%s; going on without it", error)
             self.was_clean = False
             return {}
-
-    def write(self, file_system: FileSystem, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Replace a checkpoint file, unless it has this content already. Takes the directory offline on failure."""
-        if self._written.get(name) == offsets or not self.is_online:
-            return
-        try:
-            self.state.with_reserve(
-                lambda: write_offset_checkpoint(file_system, os.path.join(self.path, name), offsets)
-            )
-        except KafkaStorageError as error:
-            self.state.note(error)
-            raise
         self._written[name] = dict(offsets)
+        return offsets
 
-    def collect(self, entries: Iterable[tuple[TopicPartition, _Entry]]) -> None:
-        """Take the offsets of the open logs over what the files said; closed logs have not moved."""
-        for partition, entry in entries:
-            log = entry.log
-            if log is None or entry.is_gone or entry.directory is not self:
-                continue
-            self.recovery_points[partition] = log.recovery_point
-            self.high_watermarks[partition] = log.high_watermark
-            if log.log_start_offset > log.segments.first.base_offset:
-                self.start_offsets[partition] = log.log_start_offset
-            else:
-                self.start_offsets.pop(partition, None)
+    def write(self, file_system: FileSystem, name: str) -> None:
+        """Replace a checkpoint file, unless it has this content already. A disk that fails takes the directory
+        offline."""
+        with self._write_lock:
+            offsets = dict(self._offsets(name))  # one step for other threads: the tables change meanwhile
+            if self._written.get(name) == offsets or not self.is_online:
+                return
+            path = os.path.join(self.path, name)
+            try:
+                self.state.with_reserve(lambda: write_offset_checkpoint(file_system, path, offsets))
+            except KafkaStorageError as error:
+                self.state.note(error, file_system)
+                raise
+            self._written[name] = offsets
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        return {
+            RECOVERY_POINT_FILE: self.recovery_points,
+            LOG_START_OFFSET_FILE: self.start_offsets,
+            REPLICATION_OFFSET_FILE: self.high_watermarks,
+        }[name]
+
+    def collect(self, partition: TopicPartition, log: UnifiedLog) -> None:
+        """Take an open log's offsets over what the files said; closed logs have not moved. Under the manager's lock."""
+        self.recovery_points[partition] = log.recovery_point
+        self.high_watermarks[partition] = log.high_watermark
+        if log.log_start_offset > log.segments.first.base_offset:
+            self.start_offsets[partition] = log.log_start_offset
+        else:
+            self.start_offsets.pop(partition, None)
 
     def finish(self, file_system: FileSystem, broker_epoch: int, *, clean: bool) -> None:
         """Write all checkpoints, then the clean-shutdown marker if every log of the directory was closed well."""
         try:
-            self.write(file_system, RECOVERY_POINT_FILE, self.recovery_points)
-            self.write(file_system, LOG_START_OFFSET_FILE, self.start_offsets)
-            self.write(file_system, REPLICATION_OFFSET_FILE, self.high_watermarks)
+            for name in _OFFSET_FILES:
+                self.write(file_system, name)
             if clean and self.is_online:
                 self.state.with_reserve(lambda: write_clean_shutdown(file_system, self.path, broker_epoch))
         except KafkaStorageError as error:
             logger.error("%s: no clean shutdown: %s", self.path, error)
 
     def forget(self, partition: TopicPartition) -> None:
-        """A deleted partition's offsets must not greet the next one of that name."""
+        """A deleted partition's offsets must not greet the next one of that name. Under the manager's lock."""
         for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks):
             offsets.pop(partition, None)
+
+    def erase(self, partition: TopicPartition, file_system: FileSystem) -> None:
+        """The same for the files, before a new log of that name takes records: a kill would give it the start and the
+        recovery point of the old one. One write is for all that were deleted since the last. Raises KafkaStorageError.
+        """
+        for name in _OFFSET_FILES:
+            if partition in self._written.get(name, ()):
+                self.write(file_system, name)
 
 
 class DirectoryDescription(NamedTuple):
@@ -198,16 +222,24 @@ class LogManager:
             self._entries,
             lambda partition: self._open(partition, self._entries[partition]),
         )
+        self._deleted_topics: Mapping[bytes, str] = {}
         self._retention_clock = RetentionClock(time)
 
     # ---- start and stop
 
-    def startup(self, topic_configs: TopicConfigs | Mapping[str, LogConfig] | None = None) -> list[TopicPartition]:
+    def startup(
+        self,
+        topic_configs: TopicConfigs | Mapping[str, LogConfig] | None = None,
+        deleted_topics: Mapping[bytes, str] | None = None,
+    ) -> list[TopicPartition]:
         """Find the logs, recover those of directories without the clean marker; returns those of unknown topics.
 
         ``topic_configs`` gives a topic's configuration, None for a topic that does not exist (its logs are reported and
-        left alone). Raises KafkaStorageError when no directory works.
+        left alone). ``deleted_topics`` are ids and names of topics whose deletion was acknowledged while it could not
+        be finished: their logs go now, also beside a new topic of that name. Raises KafkaStorageError when no directory
+        works.
         """
+        self._deleted_topics = deleted_topics or {}
         if topic_configs is None:
             self._configs = lambda _: self.default_config
         elif isinstance(topic_configs, Mapping):
@@ -239,6 +271,9 @@ class LogManager:
                 continue
             partition = _partition_of(name)
             if partition is None:
+                continue
+            if _is_of(self._deleted_topics, self._file_system, partition, path):
+                _finish_deletion(self.environment, partition, path)
                 continue
             if self._configs(partition.topic) is None:
                 logger.warning("%s belongs to no known topic; left alone", path)
@@ -302,7 +337,7 @@ class LogManager:
         dirty |= {entry.directory.path for entry in entries if entry.error is not None}
         for directory in self.directories:
             if directory.is_online:
-                directory.collect(list(self._entries.items()))
+                _collect(directory, self._entries, self._lock)
                 directory.finish(self._file_system, broker_epoch, clean=directory.path not in dirty)
 
     # ---- finding, making, deleting
@@ -356,7 +391,7 @@ class LogManager:
         path = os.path.join(directory.path, partition.directory_name)
         self._file_system.make_directory(path)
         directory.forget(partition)
-        return _Entry(directory, path, clean=True, topic_id=topic_id)
+        return _Entry(directory, path, clean=True, topic_id=topic_id, is_new=True)
 
     def _load(
         self,
@@ -386,6 +421,9 @@ class LogManager:
         progress: RecoveryProgress | None = None,
     ) -> UnifiedLog:
         directory = entry.directory
+        if entry.is_new:
+            directory.erase(partition, self._file_system)
+            entry.is_new = False
         log = load_log(
             LoadRequest(
                 partition,
@@ -414,7 +452,8 @@ class LogManager:
                     entry.log.abandon()
                 path = os.path.join(entry.directory.path, name_aside(partition, DELETE_DIRECTORY_SUFFIX))
                 if entry.directory.is_online:
-                    entry.directory.state.with_reserve(partial(self._file_system.rename, entry.path, path))
+                    rename = partial(_rename_away, self._file_system, entry.path, path)
+                    entry.directory.state.with_reserve(rename)
                 with self._lock:
                     entry.is_gone = True
                     del self._entries[partition]
@@ -437,9 +476,15 @@ class LogManager:
         return list(self._entries)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether every directory is online; logs may be hidden in one that is not."""
+        return all(directory.is_online for directory in self.directories)
+
+    @property
     def refused(self) -> dict[TopicPartition, KafkaError]:
-        """The partitions that could not be loaded, with the reason."""
-        return {partition: entry.error for partition, entry in list(self._entries.items()) if entry.error is not None}
+        """The partitions that could not be loaded or were taken out of service, with the reason."""
+        errors = {partition: _error_of(entry) for partition, entry in list(self._entries.items())}
+        return {partition: error for partition, error in errors.items() if error is not None}
 
     # ---- housekeeping
 
@@ -461,11 +506,12 @@ class LogManager:
         return count
 
     def _retain(self, partition: TopicPartition, entry: _Entry, now_ms: int) -> int:
-        if entry.log is None:
+        log = entry.log
+        if log is None:
             with entry.lock:
                 if entry.is_gone or entry.error is not None:
                     return 0
-                if entry.log is None:
+                if (log := entry.log) is None:
                     log = self._open(partition, entry)
                     log.update_high_watermark(log.log_end_offset)
                     count = log.delete_old_segments(now_ms)
@@ -474,8 +520,8 @@ class LogManager:
                     else:
                         log.close()
                     return count
-        entry.log.producer_state.remove_expired(entry.log.lock)
-        return entry.log.delete_old_segments(now_ms)
+        log.producer_state.remove_expired(log.lock)
+        return log.delete_old_segments(now_ms)
 
     def flush_dirty_logs(self) -> None:
         """Sync rolled segments, and whole logs whose ``flush.ms`` has passed. Call every second or so, in a worker."""
@@ -494,20 +540,20 @@ class LogManager:
     def checkpoint_recovery_points(self) -> None:
         """Write ``recovery-point-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
-            directory.collect(list(self._entries.items()))
-            directory.write(self._file_system, RECOVERY_POINT_FILE, directory.recovery_points)
+            _collect(directory, self._entries, self._lock)
+            directory.write(self._file_system, RECOVERY_POINT_FILE)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write ``log-start-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
-            directory.collect(list(self._entries.items()))
-            directory.write(self._file_system, LOG_START_OFFSET_FILE, directory.start_offsets)
+            _collect(directory, self._entries, self._lock)
+            directory.write(self._file_system, LOG_START_OFFSET_FILE)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write ``replication-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
-            directory.collect(list(self._entries.items()))
-            directory.write(self._file_system, REPLICATION_OFFSET_FILE, directory.high_watermarks)
+            _collect(directory, self._entries, self._lock)
+            directory.write(self._file_system, REPLICATION_OFFSET_FILE)
 
     @property
     def _online(self) -> list[LogDirectory]:
@@ -546,6 +592,45 @@ def _unsynced_bytes(file_system: FileSystem, partition: TopicPartition, entry: _
     return sum(size for name, size in segments if name >= first)
 
 
+def _is_of(topics: Mapping[bytes, str], file_system: FileSystem, partition: TopicPartition, path: str) -> bool:
+    """Whether the directory at ``path`` is of one of these topics, by its id. Raises KafkaStorageError."""
+    if partition.topic not in topics.values():
+        return False
+    try:
+        return read_partition_metadata(file_system, path) in topics
+    except CheckpointCorruptError:
+        return False  # not known whose it is: reported, left alone
+
+
+def _finish_deletion(environment: LogEnvironment, partition: TopicPartition, path: str) -> None:
+    """Remove the directory at ``path``, which an earlier process could not. Raises KafkaStorageError."""
+    gone = os.path.join(os.path.dirname(path), name_aside(partition, DELETE_DIRECTORY_SUFFIX))
+    environment.file_system.rename(path, gone)
+    logger.info("%s is of a topic that was deleted before the broker started; removed", path)
+    environment.deletions.schedule(0, partial(environment.file_system.remove_directory, gone))
+
+
+def _collect(directory: LogDirectory, entries: dict[TopicPartition, _Entry], lock: threading.Lock) -> None:
+    """Bring the directory's tables up to its open logs. ``lock``, the manager's, is taken log by log: the loop may want
+    it."""
+    for partition, entry in list(entries.items()):
+        log = entry.log
+        if log is None or entry.directory is not directory:
+            continue
+        with lock:
+            if not entry.is_gone:
+                directory.collect(partition, log)
+
+
+def _rename_away(file_system: FileSystem, path: str, gone: str) -> None:
+    """Give a deleted log's directory its last name; one that is missing is gone already. Raises KafkaStorageError."""
+    try:
+        file_system.rename(path, gone)
+    except LogStorageError as error:
+        if error.os_errno != errno.ENOENT or file_system.exists(path):
+            raise
+
+
 def _remove_deleted(file_system: FileSystem, log: UnifiedLog | None, path: str) -> None:
     """The files of a deleted partition, in the directory that is called ``path`` now."""
     if log is not None:
@@ -559,10 +644,19 @@ def _close_cleanly(entry: _Entry) -> bool:
         if entry.log is not None:
             entry.log.flush()
             entry.log.close()
+            if entry.log.failure is not None:
+                return False
     except KafkaStorageError as error:
         logger.error("%s not closed cleanly: %s", entry.path, error)
         return False
     return True
+
+
+def _error_of(entry: _Entry) -> KafkaError | None:
+    """Why the partition is not served, when its directory is online."""
+    if entry.log is None or entry.is_gone or not entry.directory.is_online:
+        return entry.error
+    return entry.log.failure
 
 
 def _refuse(entry: _Entry) -> UnifiedLog:

@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from log.abstract_index import seal_index
 from log.batch_scan import NO_TIMESTAMP, BatchHeader, iter_batches, iter_headers
 from log.file_records import FileRecords
 from log.file_system import FileSystem, LogStorageError
@@ -348,6 +349,14 @@ class LogSegment:
         """Unlink all files, whichever exist. Call ``close`` first."""
         for path in self.paths:
             self._file_system.unlink(path, missing_ok=True)
+
+
+def seal(segment: LogSegment) -> None:
+    """Open no file of it by its name any more: the name will be another log's. Open files go on. Any thread."""
+    segment.records.seal()
+    seal_index(segment.offset_index)
+    seal_index(segment.time_index)
+    segment.transaction_index.seal()
 
 
 def _append_entries(segment: LogSegment, last_offset: int, position: int, largest: TimestampOffset) -> bool:

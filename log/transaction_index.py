@@ -44,7 +44,10 @@ class AbortedTxn(NamedTuple):
 class TransactionIndex:
     """See the module. Appends under the log's lock; reads by any thread (``pread`` below the published count)."""
 
-    __slots__ = ("_entries", "_file", "_file_lock", "_file_system", "_last_offset", "_memory", "path", "start_offset")
+    __slots__ = (
+        "_entries", "_file", "_file_lock", "_file_system", "_is_sealed", "_last_offset", "_memory", "path",
+        "start_offset",
+    )  # fmt: skip
 
     def __init__(self, file_system: FileSystem, path: str, start_offset: int) -> None:
         self._file_system = file_system
@@ -55,6 +58,7 @@ class TransactionIndex:
         self._entries = -1
         self._last_offset: int | None = None
         self._memory: bytearray | None = None  # all entries, while the file does not have them
+        self._is_sealed = False
         self.path = path
         self.start_offset = start_offset
 
@@ -69,6 +73,8 @@ class TransactionIndex:
     def _load(self) -> None:
         if self._entries >= 0:
             return
+        if self._is_sealed:  # a reader must not take its aborted records for committed ones
+            raise KafkaStorageError(f"{self.path} is closed")
         count = 0
         if self._file_system.exists(self.path):
             self._file = self._file_system.open_file(self.path)
@@ -133,7 +139,7 @@ class TransactionIndex:
         """
         with self._file_lock:
             memory = self._memory
-            if memory is None:
+            if memory is None or self._is_sealed:
                 return
             if memory or self._file_system.exists(self.path):
                 self._file_system.replace_file(self.path, bytes(memory), sync=False)
@@ -186,6 +192,11 @@ class TransactionIndex:
         self.save()
         if self._file is not None:
             self._file.sync()
+
+    def seal(self) -> None:
+        """Open the file no more, if it is not open."""
+        with self._file_lock:
+            self._is_sealed = True
 
     def close(self) -> None:
         """Save and close the file; a later look opens it again. Raises KafkaStorageError: then it is not saved, and

@@ -13,7 +13,8 @@ Invariants:
 - bytes below ``recovery_point`` have been synced.
 
 One lock, held for append, roll, truncate, replace and the moves of the offsets; never across an fsync. Attributes are
-published whole (an int, a tuple, an immutable snapshot) and read without it. Retention and segment swaps live in
+published whole (an int, a tuple, an immutable snapshot) and read without it. Work on the files by name that does not
+hold the lock is done within ``files`` (``log.file_use``); deletion waits for it. Retention and segment swaps live in
 ``log.cleanup``, look-up by time in ``log.timestamps``, recovery in ``log.loader``.
 """
 
@@ -37,10 +38,11 @@ from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
 from log.fetch import FetchDataInfo, FetchIsolation, LogEnd, TailHint, read_log
 from log.file_system import LogStorageError
+from log.file_use import FileUse, LogDeletedError
 from log.leader_epochs import LeaderEpochCache
 from log.producer_state import Marker, ProducerBatch, ProducerStateManager
 from log.replay import marker_of, rebuild_producer_state
-from log.segment import LogSegment
+from log.segment import LogSegment, seal
 from log.segments import LogSegments
 from log.timestamps import TimestampAndOffset, find_offset_by_timestamp
 from log.topic_partition import TopicPartition
@@ -109,6 +111,7 @@ class UnifiedLog:
         "directory",
         "end",
         "environment",
+        "files",
         "flush_wanted",
         "high_watermark",
         "index_bound",
@@ -137,6 +140,7 @@ class UnifiedLog:
         self._directory_state = parts.directory_state
         self._directory_number = parts.directory_state.name_seen()
         self.lock = threading.RLock()
+        self.files = FileUse()
         self.segments = parts.segments
         self._active: LogSegment = parts.segments.active
         self.producer_state = parts.producer_state
@@ -221,7 +225,7 @@ class UnifiedLog:
             indexed = last_offset if result.shallow_count == 1 else result.batches[0].last_offset
             position = active.append(records, indexed, max_timestamp, result.offset_of_max_timestamp)
         except LogStorageError as error:
-            self._directory_state.note(error)
+            self.note(error)
             raise
         self.end = _new_tuple(LogEnd, (last_offset + 1, active.base_offset, position + size))
         self.log_end_offset = last_offset + 1
@@ -253,7 +257,7 @@ class UnifiedLog:
             except LogStorageError as error:
                 # The marker is in the log and cannot be taken back, and without the entry a reader would take the
                 # aborted records for committed ones: serve nothing until recovery has made the index from the log.
-                self._directory_state.mark_offline(error)
+                self.take_out_of_service(error)
                 raise
         self._publish_last_stable_offset()
 
@@ -262,12 +266,41 @@ class UnifiedLog:
         """Whether appends and reads are taken: not closed, its directory online."""
         return not self.is_closed and self._directory_state.failure is None
 
+    @property
+    def failure(self) -> KafkaStorageError | None:
+        """Why nothing is served: its directory's failure, or its own."""
+        return self._directory_state.failure
+
     def _unavailable(self) -> KafkaStorageError:
+        failure = self._directory_state.failure
+        if isinstance(failure, LogDeletedError):
+            return LogDeletedError(f"{self.topic_partition} was deleted")
         if self.is_closed:
             return KafkaStorageError(f"the log of {self.topic_partition} is closed")
-        if self._directory_state.failure is None:
+        if failure is None:
             return KafkaStorageError(f"{self.topic_partition} takes no records: {self._directory_state.append_refusal}")
-        return KafkaStorageError(f"{self.topic_partition} is offline: {self._directory_state.failure}")
+        return KafkaStorageError(f"{self.topic_partition} is offline: {failure}")
+
+    def note(self, error: LogStorageError) -> None:
+        """A file of this log failed: take the directory offline where its disk does not work, else only this log.
+
+        An error that left everything as it was (a full disk) changes nothing. Any thread."""
+        state = self._directory_state
+        state.note(error, self.environment.file_system)
+        if not error.recoverable:
+            self.take_out_of_service(error)
+
+    def take_out_of_service(self, error: KafkaStorageError) -> None:
+        """Serve nothing of this log until it is loaded again; its directory's other logs go on. Any thread."""
+        if self._directory_state.failure is None:
+            logger.error("%s is out of service: %s", self.topic_partition, error)
+            self._fail(error)
+
+    def _fail(self, error: KafkaStorageError) -> None:
+        # A state of its own: appends and reads look at one place, whatever has failed.
+        state = DirectoryState(self._directory_state.path)
+        state.failure = state.append_refusal = error
+        self._directory_state = state
 
     # ---- read
 
@@ -280,6 +313,10 @@ class UnifiedLog:
             raise self._unavailable()
         try:
             return read_log(self, offset, max_bytes, isolation, min_one_message)
+        except KafkaStorageError:
+            if self.is_closed:
+                raise self._unavailable() from None
+            raise
         except CorruptMessageError as error:
             self.environment.damage.reads += 1
             logger.error("%s: nothing served at offset %d: %s", self.topic_partition, offset, error)
@@ -292,7 +329,12 @@ class UnifiedLog:
         """
         if self._directory_state.failure is not None:
             raise self._unavailable()
-        return find_offset_by_timestamp(self, timestamp)
+        try:
+            return find_offset_by_timestamp(self, timestamp)
+        except KafkaStorageError:
+            if self.is_closed:
+                raise self._unavailable() from None
+            raise
 
     def collect_aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
         """The aborted transactions that touch offsets [``start``, ``end``). Any thread, no lock."""
@@ -344,6 +386,7 @@ class UnifiedLog:
         the manager writes.
         """
         with self.lock:
+            self._ensure_open()
             if offset > self.high_watermark and reason is StartOffsetReason.DELETE_RECORDS:
                 raise OffsetOutOfRangeError(
                     f"cannot start {self.topic_partition} at {offset}, above the high watermark {self.high_watermark}"
@@ -356,6 +399,11 @@ class UnifiedLog:
             self.leader_epochs.truncate_from_start(offset)
             self._publish_last_stable_offset()
             return True
+
+    def _ensure_open(self) -> None:
+        """Raises KafkaStorageError when the log is closed or deleted: its directory may be another log's by now."""
+        if self.is_closed:
+            raise self._unavailable()
 
     def _publish_end(self, offset: int) -> None:
         """After loading, roll and truncation: the end from the active segment, hints forgotten."""
@@ -374,6 +422,7 @@ class UnifiedLog:
         Raises KafkaStorageError, leaving the log as it was.
         """
         with self.lock:
+            self._ensure_open()
             old, offset = self._active, self.log_end_offset
             if old.size == 0 and old.base_offset == offset:
                 return old
@@ -403,6 +452,13 @@ class UnifiedLog:
         start = self.recovery_point
         if offset <= start:
             return
+        try:
+            with self.files:
+                self._flush(start, offset)
+        except LogDeletedError:
+            return  # nothing of it is left to promise
+
+    def _flush(self, start: int, offset: int) -> None:
         self._directory_state.ensure_online()
         active, segments = self.segments.active, self.segments.values(start, offset)
         try:
@@ -417,8 +473,8 @@ class UnifiedLog:
         except KafkaStorageError as error:
             if self.is_closed or any(segment not in self.segments for segment in segments):
                 return  # deleted or truncated meanwhile: nothing of it is left to promise
-            if not (isinstance(error, LogStorageError) and error.recoverable):
-                self._directory_state.mark_offline(error)
+            if isinstance(error, LogStorageError):
+                self.note(error)
             raise
         with self.lock:
             self.last_flushed_ms = self._time.monotonic_ms()
@@ -427,6 +483,7 @@ class UnifiedLog:
     def truncate_to(self, offset: int) -> bool:
         """Drop all records from ``offset`` on; False when the log ends before it. Raises KafkaStorageError."""
         with self.lock:
+            self._ensure_open()
             if offset >= self.log_end_offset:
                 return False
             if offset < self.segments.first.base_offset or offset <= self.log_start_offset:
@@ -452,6 +509,7 @@ class UnifiedLog:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop every record; the next one gets ``offset``. Raises KafkaStorageError."""
         with self.lock:
+            self._ensure_open()
             self._fence_readers(offset)
             remove_segments(self, list(self.segments))
             new = LogSegment.create(self.directory, offset, self.config, (self.environment.file_system, self._time))
@@ -477,7 +535,7 @@ class UnifiedLog:
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention; returns how many segments went. See ``log.cleanup``. Raises KafkaStorageError."""
         with self.lock:
-            return delete_old_segments(self, now_ms)
+            return 0 if self.is_closed else delete_old_segments(self, now_ms)
 
     def replace_segments(
         self, new: Sequence[LogSegment], old: Sequence[LogSegment], check: Callable[[], None] = lambda: None
@@ -487,22 +545,24 @@ class UnifiedLog:
         Takes the lock for the renames alone, so call without it. ``check`` is called under it before anything changes
         in the log; when it raises, ``new`` are ``.cleaned`` again. Raises KafkaStorageError and what ``check`` raises.
         """
-        begin_swap(self, new)
-        with self.lock:
-            checked = False
-            try:
-                check()
-                checked = True
-            finally:
-                if not checked:
-                    undo_swap(self, new)
-            finish_swap(self, new, old)
-            self.version += 1
-        sync_swap(self)
+        with self.files:
+            begin_swap(self, new)
+            with self.lock:
+                checked = False
+                try:
+                    check()
+                    checked = True
+                finally:
+                    if not checked:
+                        undo_swap(self, new)
+                finish_swap(self, new, old)
+                self.version += 1
+            sync_swap(self)
 
     def save_indices(self) -> None:
         """Write the indices that are in memory because the disk was full. Raises KafkaStorageError."""
         with self.lock:
+            self._ensure_open()
             for segment in self.segments:
                 for index in (segment.offset_index, segment.time_index, segment.transaction_index):
                     index.save()
@@ -540,9 +600,16 @@ class UnifiedLog:
                 segment.close()
 
     def abandon(self) -> None:
-        """The partition is deleted: nothing may be appended any more; files stay open for readers on their way."""
+        """The partition is deleted: wait for those that work on its files, let nobody open one by its name any more.
+
+        What is open stays so for readers on their way. Blocks; not under the lock, nor within ``files``.
+        """
         with self.lock:
             self.is_closed = True
+            self._fail(LogDeletedError(f"{self.topic_partition} was deleted"))
+        self.files.stop()
+        for segment in self.segments:
+            seal(segment)
 
     def release_files(self) -> None:
         """After :meth:`abandon`, when the deletion delay has passed."""

@@ -36,8 +36,12 @@ class NotingListener:
     def topic_created(self, image: TopicImage, first_partition: int) -> None:
         self.events.append(("created", image.name, first_partition, image.partition_count))
 
-    def topic_deleted(self, image: TopicImage) -> None:
+    def remove_logs(self, image: TopicImage) -> Callable[[], None]:
+        return lambda: None
+
+    def topic_deleted(self, image: TopicImage) -> bool:
         self.events.append(("deleted", image.name))
+        return True
 
     def topic_configs_changed(self, image: TopicImage) -> None:
         self.events.append(("configs", image.name, dict(image.configs)))

@@ -63,7 +63,11 @@ class DataBroker:
     """The parts as attributes, and ``broker`` as handlers get it."""
 
     def __init__(
-        self, directory: Path, texts: Mapping[str, str] | None = None, file_system: FileSystem | None = None
+        self,
+        directory: Path,
+        texts: Mapping[str, str] | None = None,
+        file_system: FileSystem | None = None,
+        directories: list[str] | None = None,
     ) -> None:
         """Over a directory that may hold what an earlier one left there."""
         self.loop = InlineLoop()
@@ -84,9 +88,15 @@ class DataBroker:
         self.topics.load()
         configs.load()
         self.log_manager = LogManager(
-            [str(directory)], file_system or OsFileSystem(), self.time, LogConfig(config.topic_defaults())
+            directories or [str(directory)],
+            file_system or OsFileSystem(),
+            self.time,
+            LogConfig(config.topic_defaults()),
         )
-        found = self.log_manager.startup({name: configs.log_config(image) for name, image in metadata.topics.items()})
+        found = self.log_manager.startup(
+            {name: configs.log_config(image) for name, image in metadata.topics.items()},
+            self.topics.unfinished_deletions(),
+        )
         strays = sweep_strays(self.log_manager, self.topics, found)
         self.purgatory = Purgatory(self.loop.timers, self.loop.call_soon)
         self.replica_manager = ReplicaManager(

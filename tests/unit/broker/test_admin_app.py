@@ -18,7 +18,7 @@ import pytest
 from broker.admin_app import serve
 from broker.admin_metrics import request_samples
 from broker.compaction import cleaner_of
-from log.file_system import LogStorageError
+from log.file_system import LogStorageError, OsFileSystem
 from log.topic_partition import TopicPartition
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaStorageError
@@ -108,7 +108,7 @@ async def test_a_full_directory_and_a_refused_log_are_told_and_the_log_can_be_tr
         manager = pages.parts.log_manager
         with pytest.raises(KafkaStorageError):
             manager.get_log(TopicPartition(TOPIC, 0))
-        manager.directories[0].state.note(LogStorageError("write", str(tmp_path), errno.ENOSPC))
+        manager.directories[0].state.note(LogStorageError("write", str(tmp_path), errno.ENOSPC), OsFileSystem())
 
         status, text = await pages.get("/readyz")
 

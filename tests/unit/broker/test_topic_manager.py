@@ -247,7 +247,7 @@ class FullDisk(NotingListener):
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         raise KafkaStorageError("no space left")
 
-    def topic_deleted(self, image: TopicImage) -> None:
+    def remove_logs(self, image: TopicImage) -> Callable[[], None]:
         raise KafkaStorageError("no space left")
 
 

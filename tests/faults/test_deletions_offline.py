@@ -1,0 +1,113 @@
+"""Deletions that are acknowledged while a log directory is offline: they are finished when it has returned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from log.file_system import OsFileSystem
+from protocol.errors import KafkaStorageError
+from tests.unit.broker.data_broker import DataBroker
+
+PARTITIONS = 4
+
+
+class TwoDisks:
+    """A broker over two directories, the second of which goes and returns."""
+
+    def __init__(self, directory: Path) -> None:
+        self.first, self.second = directory / "a", directory / "b"
+        self.first.mkdir()
+        self.second.mkdir()
+        self.start()
+
+    def start(self, *, offline: bool = False) -> None:
+        files = _WithoutSecond(str(self.second)) if offline else OsFileSystem()
+        self.data = DataBroker(self.first, None, files, self.directories)
+
+    @property
+    def directories(self) -> list[str]:
+        return [str(self.first), str(self.second)]
+
+    def restart(self, *, offline: bool = False, clean: bool = True) -> None:
+        if clean:
+            self.data.close()
+        else:
+            self.data.broker.store.close()
+        self.start(offline=offline)
+
+    def take_offline(self) -> None:
+        self.data.log_manager.directories[1].state.mark_offline(KafkaStorageError("gone"))
+
+    def shown(self) -> list[str]:
+        """The partition directories on both disks."""
+        return sorted(path.name for disk in (self.first, self.second) for path in disk.glob("*-[0-9]"))
+
+
+class _WithoutSecond(OsFileSystem):
+    """The second directory cannot be read."""
+
+    __slots__ = ("_gone",)
+
+    def __init__(self, gone: str) -> None:
+        self._gone = gone
+
+    def make_directory(self, path: str) -> None:
+        if path.startswith(self._gone):
+            raise KafkaStorageError("gone")
+        super().make_directory(path)
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> TwoDisks:
+    disks = TwoDisks(tmp_path)
+    disks.data.topics.create_topic("t", PARTITIONS)
+    for index in range(PARTITIONS):
+        disks.data.append("t", b"old", partition=index)
+    assert len(list(disks.second.glob("t-*"))) == PARTITIONS // 2
+    return disks
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("away", ["when it ran", "at the start"])
+@pytest.mark.parametrize("others", [0, 3])
+def test_they_are_finished_when_the_directory_returns(disks: TwoDisks, away: str, clean: bool, others: int) -> None:
+    if away == "at the start":
+        disks.restart(offline=True)
+    else:
+        disks.take_offline()
+    disks.data.topics.delete_topic("t")
+    for number in range(others):  # each deletion forgets those before it that are finished
+        disks.data.topics.create_topic(f"other{number}")
+        disks.data.topics.delete_topic(f"other{number}")
+    disks.restart(offline=True, clean=clean)
+    disks.restart(clean=clean)
+    assert disks.shown() == []
+    assert not disks.data.broker.metadata.topics
+    disks.data.topics.create_topic("t", PARTITIONS)
+    assert [disks.data.append("t", b"new", partition=index) for index in range(PARTITIONS)] == [0] * PARTITIONS
+    disks.data.close()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_new_topic_of_that_name_is_left_as_it_is(disks: TwoDisks, clean: bool) -> None:
+    disks.take_offline()
+    disks.data.topics.delete_topic("t")
+    disks.data.topics.create_topic("t", PARTITIONS)
+    assert [disks.data.append("t", b"new", partition=index) for index in range(PARTITIONS)] == [0] * PARTITIONS
+    disks.restart(clean=clean)
+    assert disks.data.log_manager.is_whole
+    assert disks.shown() == [f"t-{index}" for index in range(PARTITIONS)]
+    assert [disks.data.append("t", b"next", partition=index) for index in range(PARTITIONS)] == [1] * PARTITIONS
+    disks.data.close()
+
+
+def test_finished_deletions_are_forgotten_when_all_directories_are_there(disks: TwoDisks) -> None:
+    disks.take_offline()
+    disks.data.topics.delete_topic("t")
+    disks.restart()
+    disks.data.topics.create_topic("u")
+    disks.data.topics.delete_topic("u")
+    assert list(disks.data.topics.unfinished_deletions().values()) == ["u"], "the last one, until the next"
+    disks.data.close()

@@ -1,0 +1,95 @@
+"""A file system at whose N-th call something else happens in another thread: all interleavings of a job and a change.
+
+The call of the job waits until the change is done, or until the change stands before a lock that the job holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from log.file_system import FileEntry, OpenFile, OsFileSystem
+
+#: How long a change may take before it counts as one that waits for the job. Too short a time only means that less is
+#: interleaved.
+BLOCKED_S = 0.01
+#: Far beyond what a change takes; only a deadlock waits so long.
+PATIENCE_S = 60.0
+
+
+class InterleavedFileSystem(OsFileSystem):
+    """Counts the calls by path of the thread that armed it; begins ``change`` at the call ``at``."""
+
+    __slots__ = ("_at", "_change", "_count", "_failure", "_owner", "_thread")
+
+    def __init__(self) -> None:
+        self._owner = 0
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def arm(self, at: int, change: Callable[[], None]) -> None:
+        """From now on this thread's calls are counted."""
+        self._at, self._change, self._count, self._failure = at, change, 0, None
+        self._thread, self._owner = None, threading.get_ident()
+
+    def disarm(self) -> bool:
+        """Wait for the change; whether there was a call for it. Raises what the change raised."""
+        self._owner = 0
+        if self._thread is None:
+            return False
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the change and the job wait for each other"
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def _step(self) -> None:
+        if threading.get_ident() != self._owner:
+            return
+        self._count += 1
+        if self._count - 1 == self._at:
+            self._thread = threading.Thread(target=self._run)
+            self._thread.start()
+            self._thread.join(BLOCKED_S)
+
+    def _run(self) -> None:
+        try:
+            self._change()
+        except BaseException as error:  # noqa: BLE001 - told by disarm
+            self._failure = error
+
+    def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
+        self._step()
+        return super().open_file(path, create=create, writable=writable)
+
+    def rename(self, old: str, new: str) -> None:
+        self._step()
+        super().rename(old, new)
+
+    def unlink(self, path: str, *, missing_ok: bool = False) -> None:
+        self._step()
+        super().unlink(path, missing_ok=missing_ok)
+
+    def list_directory(self, path: str) -> list[FileEntry]:
+        self._step()
+        return super().list_directory(path)
+
+    def list_names(self, path: str) -> list[str]:
+        self._step()
+        return super().list_names(path)
+
+    def make_directory(self, path: str) -> None:
+        self._step()
+        super().make_directory(path)
+
+    def remove_directory(self, path: str) -> None:
+        self._step()
+        super().remove_directory(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._step()
+        super().sync_directory(path)
+
+    def exists(self, path: str) -> bool:
+        self._step()
+        return super().exists(path)
