@@ -29,6 +29,7 @@ from typing import Any, TypeVar, Union
 from broker.broker import Broker, Repeat, RequestContext, RequestCount
 from broker.deferred import Deferred
 from broker.errors import CloseConnectionError
+from broker.handlers.bounds import max_elements
 from broker.handlers.registry import REGISTRY
 from broker.steps import Job, StepRunner, Steps
 from protocol.api_keys import ApiKey, request_header_version, response_header_version
@@ -69,6 +70,7 @@ class Route(RequestCount):
         "flexible_header",
         "handle",
         "has_slices",
+        "max_elements",
         "one_turn_bytes",
         "prefix",
         "repeat_of",
@@ -81,7 +83,8 @@ class Route(RequestCount):
         self.api_key = api_key
         self.api_version = api_version
         self.request_class: type[Message] = module.Request
-        self.decode_from: Callable[[memoryview, int, int], tuple[Any, int]] = module.Request.decode_from
+        self.decode_from: Callable[[memoryview, int, int, int], tuple[Any, int]] = module.Request.decode_from
+        self.max_elements = max_elements(api_key)
         self.one_turn_bytes = sys.maxsize if api_key == ApiKey.PRODUCE else ONE_TURN_BYTES
         self.handle: Callable[[Broker, RequestContext, Any], Any] = module.handle
         self.error_response: Callable[[Any, KafkaError], Any] = module.error_response
@@ -127,13 +130,27 @@ class Route(RequestCount):
             if response.__class__ is Deferred:
                 response = yield from wait_for(response, release_records if self.has_slices else None)
         except KafkaError as error:
-            response = self.error_response(request, error)
+            response = yield from self._fail(request, error)
         except CloseConnectionError:
             raise
         except Exception:
             logger.exception("API %d version %d failed", self.api_key, self.api_version)
-            response = self.error_response(request, UnknownServerError())
+            response = yield from self._fail(request, UnknownServerError())
         return None if response is None else (yield from self._encode_in_steps(correlation_id, response))
+
+    def _fail(self, request: Any, error: KafkaError) -> Steps[Any]:
+        """The error response, which may be made in steps too."""
+        response = self.error_response(request, error)
+        return (yield from response) if response.__class__ is GeneratorType else response
+
+    def fail_at_once(self, request: Any, error: KafkaError) -> Any:
+        """The error response of a request that is not long."""
+        steps = self._fail(request, error)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
 
     def _encode_in_steps(self, correlation_id: int, response: Any) -> FrameSteps:
         """As ``encode``. Raises CloseConnectionError."""
@@ -221,13 +238,13 @@ class Pending:
             response = self._deferred.result()
             return self._route.encode(self._correlation_id, response)
         except KafkaError as error:
-            return self._route.encode(self._correlation_id, self._route.error_response(self._request, error))
+            return self._route.encode(self._correlation_id, self._route.fail_at_once(self._request, error))
         except CloseConnectionError:
             return None
         except Exception:
             logger.exception("request of API %d failed after waiting", self._route.api_key)
-            error_response = self._route.error_response(self._request, UnknownServerError())
-            return self._route.encode(self._correlation_id, error_response)
+            failed = self._route.fail_at_once(self._request, UnknownServerError())
+            return self._route.encode(self._correlation_id, failed)
 
 
 class InSteps(Pending):
@@ -292,12 +309,14 @@ def release_records(response: Any) -> None:
 class Dispatcher:
     """Routes frames to handlers. Loop thread only."""
 
-    __slots__ = ("_broker", "_routes", "_runner")
+    __slots__ = ("_broker", "_routes", "runner")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._routes: dict[int, Route] = {}
-        self._runner = StepRunner(broker.loop.call_soon)
+        self.runner = StepRunner(
+            broker.timers.turns.measured("long request", broker.loop.call_soon), broker.timers.monotonic_ms
+        )
 
     def routes(self) -> list[Route]:
         """The routes used so far, for metrics."""
@@ -347,7 +366,7 @@ class Dispatcher:
         if len(frame) > route.one_turn_bytes:
             return route.run(self._answer_in_steps(route, context, memoryview(bytes(frame)), position))
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
-        request, _ = route.decode_from(frame, position, route.api_version)
+        request, _ = route.decode_from(frame, position, route.api_version, route.max_elements)
         if self._broker.quotas is not None:
             return self._answer_measured(route, context, request, len(frame))
         found = route.answer(self._broker, context, request)
@@ -359,7 +378,9 @@ class Dispatcher:
 
     def _answer_in_steps(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> FrameSteps:
         """As ``_answer``, for a long request in a frame of its own."""
-        request, _ = yield from route.request_class.decode_in_steps(frame, position, route.api_version)
+        request, _ = yield from route.request_class.decode_in_steps(
+            frame, position, route.api_version, route.max_elements
+        )
         if self._broker.quotas is not None:
             answer = self._answer_measured(route, context, request, len(frame))
         else:
@@ -377,8 +398,8 @@ class Dispatcher:
         header, position = decode_request_header(frame)
         route = self._routes[header.api_key << 16 | header.api_version]
         route.requests += 1
-        request, _ = route.decode_from(frame, position, route.api_version)
-        return route.encode(header.correlation_id, route.error_response(request, UnknownServerError()))
+        request, _ = route.decode_from(frame, position, route.api_version, route.max_elements)
+        return route.encode(header.correlation_id, route.fail_at_once(request, UnknownServerError()))
 
     def _make_route(self, word: int) -> Route | None:
         """The route of a pair that was not used before; None for an unknown version of ApiVersions.
@@ -393,7 +414,7 @@ class Dispatcher:
             if api_key == ApiKey.API_VERSIONS:
                 return None
             raise InvalidRequestError(f"API {api_key} is not served in version {api_version}")
-        route = Route(api_key, api_version, importlib.import_module(entry.module), self._runner)
+        route = Route(api_key, api_version, importlib.import_module(entry.module), self.runner)
         self._routes[word] = route
         return route
 

@@ -7,7 +7,7 @@ A handler over many elements is a generator function that returns its response a
     return response    a response, or a Deferred of one, as any handler returns it
 
 Work that fits into its first slice is done in the turn in which it was begun, and nobody else notices. What is left
-waits in the one queue of a :class:`StepRunner`, which gives the job in front one slice of SLICE_S per turn of the loop,
+waits in the one queue of a :class:`StepRunner`, which gives the job in front a slice of SLICE_MS per turn of the loop,
 so that a hundred long requests hold the loop no longer than one does. Between two steps anything may happen: topics
 are deleted, groups change. A generator therefore looks things up anew, iterates over copies, and keeps no view of the
 receive buffer. When the connection goes away, the generator is closed where it stands (``GeneratorExit``): what was
@@ -17,19 +17,28 @@ done so far stands, as it does when a client dies between two requests. Loop thr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
-from time import perf_counter
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
 from broker.deferred import Deferred
 from broker.errors import CloseConnectionError
 from protocol.errors import KafkaError
 
+S = TypeVar("S")
 T = TypeVar("T")
 Steps = Generator[Deferred[Any] | None, None, T]
 
-SLICE_S = 0.002
+SLICE_MS = 2.0
 """How long work goes on before the loop serves others. One step may take longer: it is kept to some microseconds."""
+
+
+def each(items: Iterable[S], work: Callable[[S], T]) -> Steps[list[T]]:
+    """What ``work`` makes of each item, one item in a step."""
+    results = []
+    for item in items:
+        results.append(work(item))
+        yield None
+    return results
 
 
 class StepRunner:
@@ -37,7 +46,8 @@ class StepRunner:
 
     __slots__ = ("_call_soon", "_is_scheduled", "_jobs", "clock")
 
-    def __init__(self, call_soon: Callable[..., object], clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, call_soon: Callable[..., object], clock: Callable[[], float]) -> None:
+        """``clock`` is in milliseconds and monotonic."""
         self._call_soon = call_soon
         self._jobs: deque[Job] = deque()
         self._is_scheduled = False
@@ -93,16 +103,16 @@ class Job:
         began = self._runner.clock()
         self._is_running = True
         try:
-            self._waiting = self._slice(began + SLICE_S)
+            self._waiting = self._slice(began + SLICE_MS)
         except StopIteration as end:
-            self.seconds += self._runner.clock() - began
+            self.seconds += (self._runner.clock() - began) / 1000
             if not self.done.abandoned:
                 self.done.complete(end.value)
         except (KafkaError, CloseConnectionError) as error:
             self.done.fail(error)
         else:
             self._is_running = False
-            self.seconds += self._runner.clock() - began
+            self.seconds += (self._runner.clock() - began) / 1000
             self._go_on()
 
     def _slice(self, until: float) -> Deferred[Any] | None:

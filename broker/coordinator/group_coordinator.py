@@ -24,6 +24,7 @@ from broker.coordinator.result import CoordinatorResult
 from broker.coordinator.runtime import CoordinatorRuntime
 from broker.coordinator.share_group import ShareGroup
 from broker.deferred import Deferred
+from broker.steps import Steps
 from protocol.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+GROUPS_PER_STEP = 100
 _FIRST_BATCHED_LEAVE_VERSION = 3
 _FIRST_GROUP_ID_NOT_FOUND_VERSION = 6
 
@@ -129,11 +131,11 @@ class GroupCoordinator:
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
-    ) -> OffsetFetchResponseGroup:
+    ) -> Steps[OffsetFetchResponseGroup]:
         """OffsetFetch v0-10, one group; errors stand in the group's answer."""
         try:
             shard = self.runtime.shard_for(request.group_id)
-            return shard.fetch_offsets(request, require_stable=require_stable, by_id=by_id)
+            return (yield from shard.fetch_offsets(request, require_stable=require_stable, by_id=by_id))
         except KafkaError as error:
             return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
 
@@ -189,10 +191,15 @@ class GroupCoordinator:
         described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
         return described
 
-    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
+    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> Steps[list[ListedGroup]]:
         """ListGroups v0-5. Raises CoordinatorLoadInProgressError."""
-        groups = [group for shard in self.runtime.loaded_shards() for group in shard.groups.values()]
-        return list_groups(groups, states, types)
+        listed: list[ListedGroup] = []
+        for shard in list(self.runtime.loaded_shards()):
+            groups = list(shard.groups.values())
+            for first in range(0, len(groups), GROUPS_PER_STEP):
+                listed += list_groups(groups[first : first + GROUPS_PER_STEP], states, types)
+                yield None
+        return listed
 
     def topic_deleted(self, topic: str) -> None:
         """Forget the offsets of a deleted topic, so that a new one of its name begins without any."""

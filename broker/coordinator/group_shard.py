@@ -61,6 +61,7 @@ from broker.coordinator.streams_group_records import replay_streams, streams_gro
 from broker.coordinator.streams_heartbeat import StreamsHeartbeats
 from broker.coordinator.streams_records import STREAMS_RECORD_TYPES
 from broker.share.config import ShareConfig
+from broker.steps import Steps
 from protocol.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
@@ -251,7 +252,7 @@ class GroupShard:
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
-    ) -> OffsetFetchResponseGroup:
+    ) -> Steps[OffsetFetchResponseGroup]:
         """OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and of ``check_epoch``."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup) and (

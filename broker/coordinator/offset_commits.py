@@ -13,11 +13,13 @@ Source: OffsetCommit v0-10, TxnOffsetCommit v0-5, OffsetFetch v0-10, OffsetDelet
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.coordinator.group_records import OffsetCommitKey, OffsetCommitValue, offset_tombstone
 from broker.coordinator.offsets import OffsetAndMetadata, OffsetStore
 from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
+from broker.steps import Steps, each
 from protocol.errors import (
     NONE,
     GroupSubscribedToTopicError,
@@ -179,48 +181,47 @@ class OffsetCommits:
 
     # -- OffsetFetch --------------------------------------------------------------------------------------------
 
-    def fetch(self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool) -> OffsetFetchResponseGroup:
+    def fetch(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
+    ) -> Steps[OffsetFetchResponseGroup]:
         """Offsets of the asked partitions, or of all the group has when ``topics`` is None."""
         if request.topics is None:
-            topics = self._all_topics(request.group_id, require_stable, by_id)
+            topics = yield from self._all_topics(request.group_id, require_stable, by_id)
         else:
-            topics = [self._fetch_topic(request.group_id, topic, require_stable, by_id) for topic in request.topics]
+            topics = []
+            for topic in request.topics:
+                topics.append((yield from self._fetch_topic(request.group_id, topic, require_stable, by_id)))
+                yield None
         return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
 
-    def _all_topics(self, group_id: str, require_stable: bool, by_id: bool) -> list[OffsetFetchResponseTopics]:
+    def _all_topics(self, group_id: str, require_stable: bool, by_id: bool) -> Steps[list[OffsetFetchResponseTopics]]:
         topics = []
-        for name, partitions in self._offsets.of_group(group_id).items():
+        for name, partitions in list(self._offsets.of_group(group_id).items()):
             image = self._metadata.find(name)
             if by_id and image is None:
                 continue  # a topic that is gone has no id to be called by
-            topics.append(
-                OffsetFetchResponseTopics(
-                    name=name,
-                    topic_id=image.topic_id if image is not None else ZERO_UUID,
-                    partitions=[
-                        self._fetch_partition(group_id, name, partition, require_stable) for partition in partitions
-                    ],
-                )
-            )
+            answer = OffsetFetchResponseTopics(name=name)
+            if image is not None:
+                answer.topic_id = image.topic_id
+            fetch = partial(self._fetch_partition, group_id, name, require_stable)
+            answer.partitions = yield from each(list(partitions), fetch)
+            topics.append(answer)
         return topics
 
     def _fetch_topic(
         self, group_id: str, topic: OffsetFetchRequestTopics, require_stable: bool, by_id: bool
-    ) -> OffsetFetchResponseTopics:
+    ) -> Steps[OffsetFetchResponseTopics]:
         name = self._metadata.topic_names.get(topic.topic_id) if by_id else topic.name
         response = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
         if name is None:
-            error_code = UnknownTopicIdError.code
-            response.partitions = [no_offset(partition, error_code) for partition in topic.partition_indexes]
+            fetch = partial(no_offset, error_code=UnknownTopicIdError.code)
         else:
-            response.partitions = [
-                self._fetch_partition(group_id, name, partition, require_stable)
-                for partition in topic.partition_indexes
-            ]
+            fetch = partial(self._fetch_partition, group_id, name, require_stable)
+        response.partitions = yield from each(topic.partition_indexes, fetch)
         return response
 
     def _fetch_partition(
-        self, group_id: str, topic: str, partition: int, require_stable: bool
+        self, group_id: str, topic: str, require_stable: bool, partition: int
     ) -> OffsetFetchResponsePartitions:
         if require_stable and self._offsets.is_pending(group_id, topic, partition):
             return no_offset(partition, UnstableOffsetCommitError.code)

@@ -11,6 +11,7 @@ from broker.coordinator.coordinators import coordinators_of
 from broker.coordinator.durability import durably
 from broker.coordinator.errors import for_old_producer
 from broker.coordinator.transaction_state import PartitionKey
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import NONE, KafkaError, OperationNotAttemptedError, UnknownTopicOrPartitionError
 from protocol.messages.add_partitions_to_txn import (
@@ -33,18 +34,21 @@ _CLIENT_TRANSACTION_VERSION = 1
 
 
 @durably
-def handle(broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> Steps[AddPartitionsToTxnResponse]:
     """Add or verify; each partition has its own error."""
     if context.api_version >= _FIRST_BATCHED_VERSION:
-        return AddPartitionsToTxnResponse(
-            results_by_transaction=[
-                AddPartitionsToTxnResult(
-                    transactional_id=transaction.transactional_id,
-                    topic_results=_results(transaction.topics, _handle_one(broker, transaction)),
-                )
-                for transaction in request.transactions
-            ]
-        )
+        results = []
+        for transaction in request.transactions:
+            codes = _handle_one(broker, transaction)
+            yield None
+            topic_results = _results(transaction.topics, codes)
+            results.append(
+                AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topic_results)
+            )
+            yield None
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
@@ -52,6 +56,7 @@ def handle(broker: Broker, context: RequestContext, request: AddPartitionsToTxnR
         topics=request.v3_and_below_topics,
     )
     errors = _handle_one(broker, transaction)
+    yield None
     if context.api_version < _FIRST_VERSION_WITH_FENCED:
         errors = {partition: for_old_producer(code) for partition, code in errors.items()}
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, errors))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.broker import Broker, RequestContext
 from broker.client_quotas import ClientQuotas, QuotaChange, entity_of
 from broker.quotas import load_quotas
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.alter_client_quotas import (
@@ -21,7 +22,9 @@ MAX_VERSION = 1
 Request = AlterClientQuotasRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
+) -> Steps[AlterClientQuotasResponse]:
     """Change each entity by itself; what is set holds from the next request on."""
     quotas = ClientQuotas(broker.store)
     entries = []
@@ -33,6 +36,7 @@ def handle(broker: Broker, context: RequestContext, request: AlterClientQuotasRe
             entries.append(answer(entry))
         except KafkaError as error:
             entries.append(answer(entry, error))
+        yield None
     load_quotas(broker)
     return AlterClientQuotasResponse(entries=entries)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred, error_of, when_all_done
+from broker.deferred import Deferred, error_of
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError
 from protocol.messages.alter_configs import (
@@ -21,9 +22,7 @@ MAX_VERSION = 2
 Request = AlterConfigsRequest
 
 
-def handle(
-    broker: Broker, context: RequestContext, request: AlterConfigsRequest
-) -> AlterConfigsResponse | Deferred[AlterConfigsResponse]:
+def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> Steps[AlterConfigsResponse]:
     """Change each resource by itself; what is set on it and not named is removed. Answered when all is durable."""
     results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
     for resource in request.resources:
@@ -38,11 +37,12 @@ def handle(
             results.append((resource, broker.topics.changes.commit(resource.resource_name, work)))
         except KafkaError as error:
             results.append((resource, error))
-    changes = [result for _, result in results if isinstance(result, Deferred)]
-    return when_all_done(
-        changes,
-        lambda: AlterConfigsResponse(responses=[answer(resource, error_of(result)) for resource, result in results]),
-    )
+        yield None
+    responses = []
+    for resource, result in results:
+        yield result if isinstance(result, Deferred) else None
+        responses.append(answer(resource, error_of(result)))
+    return AlterConfigsResponse(responses=responses)
 
 
 def given_texts(resource: AlterConfigsResource) -> dict[str, str]:

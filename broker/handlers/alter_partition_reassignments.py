@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.replica_assignment import check_replicas
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import (
     InvalidReplicaAssignmentError,
@@ -30,7 +31,7 @@ Request = AlterPartitionReassignmentsRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
-) -> AlterPartitionReassignmentsResponse:
+) -> Steps[AlterPartitionReassignmentsResponse]:
     """Check each partition by itself."""
     responses = []
     for topic in request.topics:
@@ -45,6 +46,8 @@ def handle(
                 )
             except KafkaError as error:
                 partitions.append(failed(partition, error))
+            yield None
+        yield None
         responses.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
     return AlterPartitionReassignmentsResponse(
         error_message=None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os.path
 
 from broker.broker import Broker, RequestContext
+from broker.steps import Steps
 from log.topic_partition import TopicPartition
 from protocol.api_keys import ApiKey
 from protocol.errors import (
@@ -29,7 +30,9 @@ MAX_VERSION = 2
 Request = AlterReplicaLogDirsRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
+) -> Steps[AlterReplicaLogDirsResponse]:
     """Check each partition against the directory asked for."""
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for directory in request.dirs:
@@ -39,6 +42,8 @@ def handle(broker: Broker, context: RequestContext, request: AlterReplicaLogDirs
                 results.setdefault(topic.name, []).append(
                     AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
                 )
+                yield None
+            yield None
     return answer(results)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from broker.broker import Broker, RequestContext
 from broker.scram_credentials import ScramCredentials, mechanism_of
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import DuplicateResourceError, KafkaError
 from protocol.messages.alter_user_scram_credentials import (
@@ -25,7 +26,7 @@ Request = AlterUserScramCredentialsRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
-) -> AlterUserScramCredentialsResponse:
+) -> Steps[AlterUserScramCredentialsResponse]:
     """Make the changes one by one; a user's answer is its first error. A credential named twice is changed by none."""
     credentials = ScramCredentials(broker.store)
     named = Counter((change.name, change.mechanism) for change in changes_of(request))
@@ -38,6 +39,7 @@ def handle(
             errors.setdefault(change.name, None)
         except KafkaError as error:
             errors[change.name] = errors.get(change.name) or error
+        yield None
     return AlterUserScramCredentialsResponse(results=[answer(user, error) for user, error in errors.items()])
 
 

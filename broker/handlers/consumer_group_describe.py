@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.consumer_group_describe import (
@@ -22,13 +23,12 @@ Request = ConsumerGroupDescribeRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> ConsumerGroupDescribeResponse:
+) -> Steps[ConsumerGroupDescribeResponse]:
     """Describe each; each group has its own error."""
     describe = coordinators_of(broker).groups.describe_consumer_group
     names, operations = broker.metadata.topic_names, request.include_authorized_operations
-    return ConsumerGroupDescribeResponse(
-        groups=[describe(group_id, names, operations=operations) for group_id in request.group_ids]
-    )
+    groups = yield from each(request.group_ids, lambda group_id: describe(group_id, names, operations=operations))
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def error_response(request: ConsumerGroupDescribeRequest, error: KafkaError) -> ConsumerGroupDescribeResponse:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred, when_all_done
+from broker.deferred import Deferred
 from broker.metadata import TopicImage
 from broker.quotas import mutation_quota
 from broker.replica_assignment import check_replicas
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import (
     InvalidReplicaAssignmentError,
@@ -33,7 +34,7 @@ _FIRST_VERSION_WITH_STRICT_QUOTA = 3
 
 def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
-) -> CreatePartitionsResponse | Deferred[CreatePartitionsResponse]:
+) -> Steps[CreatePartitionsResponse]:
     """Widen each topic by itself."""
     names = Counter(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
@@ -51,10 +52,12 @@ def handle(
             quota.record(topic.count - (image.partition_count if image is not None else 0))
         except KafkaError as error:
             results.append((topic, error))
-    changes = [result for _, result in results if isinstance(result, Deferred)]
-    return when_all_done(
-        changes, lambda: CreatePartitionsResponse(results=[outcome(topic, result) for topic, result in results])
-    )
+        yield None
+    outcomes = []
+    for topic, result in results:
+        yield result if isinstance(result, Deferred) else None
+        outcomes.append(outcome(topic, result))
+    return CreatePartitionsResponse(results=outcomes)
 
 
 def outcome(topic: CreatePartitionsTopic, result: Deferred[TopicImage] | KafkaError) -> CreatePartitionsTopicResult:

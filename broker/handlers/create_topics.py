@@ -9,14 +9,16 @@ Versions
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred, when_all_done
 from broker.metadata import TopicImage
 from broker.quotas import mutation_quota
 from broker.replica_assignment import check_topic_assignment
+from broker.steps import Steps, each
 from broker.topic_changes import USE_DEFAULT, Change, NewTopic
+from broker.topic_manager import check_partition_limit
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidConfigError, InvalidReplicaAssignmentError, InvalidRequestError, KafkaError
 from protocol.messages.create_topics import (
@@ -35,10 +37,12 @@ Request = CreateTopicsRequest
 _FIRST_VERSION_WITH_STRICT_QUOTA = 6
 
 
-def handle(
-    broker: Broker, context: RequestContext, request: CreateTopicsRequest
-) -> CreateTopicsResponse | Deferred[CreateTopicsResponse]:
-    """Create each topic by itself: one that fails does not hold up the others."""
+def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> Steps[CreateTopicsResponse]:
+    """Create each topic by itself: one that fails does not hold up the others.
+
+    Raises PolicyViolationError for more partitions than one request may make, as Kafka's controller does.
+    """
+    check_partition_limit(sum(map(partial(wanted_partitions, broker), request.topics)))
     names = Counter(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[CreatableTopic, Change | KafkaError]] = []
@@ -55,10 +59,21 @@ def handle(
             results.append((topic, change))
         except KafkaError as error:
             results.append((topic, error))
-    changes = [result.done for _, result in results if isinstance(result, Change)]
-    return when_all_done(
-        changes, lambda: CreateTopicsResponse(topics=[answer(broker, topic, result) for topic, result in results])
-    )
+        yield None
+    topics = []
+    for topic, result in results:
+        yield result.done if isinstance(result, Change) else None
+        topics.append(answer(broker, topic, result))
+    return CreateTopicsResponse(topics=topics)
+
+
+def wanted_partitions(broker: Broker, topic: CreatableTopic) -> int:
+    """How many partitions a topic would have; 0 for numbers that are refused anyway."""
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.num_partitions == USE_DEFAULT:
+        return broker.config.get_int("num.partitions")
+    return max(topic.num_partitions, 0)
 
 
 def answer(broker: Broker, topic: CreatableTopic, result: Change | KafkaError) -> CreatableTopicResult:
@@ -125,6 +140,7 @@ def failed(topic: CreatableTopic, error: KafkaError) -> CreatableTopicResult:
     return CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message, configs=[])
 
 
-def error_response(request: CreateTopicsRequest, error: KafkaError) -> CreateTopicsResponse:
+def error_response(request: CreateTopicsRequest, error: KafkaError) -> Steps[CreateTopicsResponse]:
     """Every topic with the error."""
-    return CreateTopicsResponse(topics=[failed(topic, error) for topic in request.topics])
+    topics = yield from each(request.topics, lambda topic: failed(topic, error))
+    return CreateTopicsResponse(topics=topics)

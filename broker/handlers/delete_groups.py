@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
 from broker.coordinator.durability import durably
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -15,10 +16,10 @@ Request = DeleteGroupsRequest
 
 
 @durably
-def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Steps[DeleteGroupsResponse]:
     """Delete each; each group has its own error."""
     coordinator = coordinators_of(broker).groups
-    return DeleteGroupsResponse(results=[coordinator.delete_group(group_id) for group_id in request.groups_names])
+    return DeleteGroupsResponse(results=(yield from each(request.groups_names, coordinator.delete_group)))
 
 
 def error_response(request: DeleteGroupsRequest, error: KafkaError) -> DeleteGroupsResponse:

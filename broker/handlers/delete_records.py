@@ -7,6 +7,7 @@ only compacted, as Kafka refuses them. The new start is written to log-start-off
 from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
 from protocol.messages.delete_records import (
@@ -24,7 +25,7 @@ HIGH_WATERMARK = -1
 _INVALID_LOW_WATERMARK = -1
 
 
-def handle(broker: Broker, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+def handle(broker: Broker, context: RequestContext, request: DeleteRecordsRequest) -> Steps[DeleteRecordsResponse]:
     """Delete in each partition on its own, then keep the new starts."""
     topics = []
     for topic in request.topics:
@@ -38,7 +39,9 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
             except KafkaError as error:
                 result = _failed(asked.partition_index, error)
             results.append(result)
+            yield None
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        yield None
     broker.log_manager.checkpoint_log_start_offsets()
     return DeleteRecordsResponse(topics=topics)
 

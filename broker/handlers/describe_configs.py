@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.config_description import ConfigEntry, ConfigSource
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
+from protocol.errors import InvalidRequestError, KafkaError
 from protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -23,11 +24,20 @@ MIN_VERSION = 0
 MAX_VERSION = 4
 Request = DescribeConfigsRequest
 
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Some 30,000 topics with all keys. Without a bound 240 KB of request made 1.4 GB of answer."""
 
-def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Describe each resource by itself."""
+
+def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
+    """Describe each resource by itself; one that is asked for again is answered once.
+
+    Raises InvalidRequestError when the answer would be longer than MAX_ANSWER_BYTES.
+    """
+    described = Described(request)
+    once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     results = []
-    for resource in request.resources:
+    for resource in once.values():
+        yield None
         keys = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
         try:
             entries = broker.configs.describe(resource.resource_type, resource.resource_name, keys)
@@ -39,10 +49,47 @@ def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequ
                 error_message=None,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
-                configs=[config_result(entry, request) for entry in entries],
+                configs=described.results(entries),
             )
         )
     return DescribeConfigsResponse(results=results)
+
+
+class Described:
+    """The described keys of one answer. Topics mostly have the same: equal ones are one object, and all are counted."""
+
+    __slots__ = ("_known", "_request", "_size")
+
+    def __init__(self, request: DescribeConfigsRequest) -> None:
+        self._request = request
+        self._known: dict[tuple[str, str | None, int], tuple[ConfigEntry, DescribeConfigsResourceResult, int]] = {}
+        self._size = 0
+
+    def results(self, entries: list[ConfigEntry]) -> list[DescribeConfigsResourceResult]:
+        """The entries in the response's form. Raises InvalidRequestError."""
+        found = [self._result(entry) for entry in entries]
+        if self._size > MAX_ANSWER_BYTES:
+            raise InvalidRequestError(
+                f"The answer would be longer than {MAX_ANSWER_BYTES} bytes: ask for fewer resources, or for some keys."
+            )
+        return found
+
+    def _result(self, entry: ConfigEntry) -> DescribeConfigsResourceResult:
+        place = (entry.name, entry.value, entry.source)
+        known = self._known.get(place)
+        if known is None or known[0] != entry:
+            result = config_result(entry, self._request)
+            known = self._known[place] = (entry, result, size_of(result))
+        self._size += known[2]
+        return known[1]
+
+
+def size_of(result: DescribeConfigsResourceResult) -> int:
+    """About how many bytes a described key takes."""
+    texts = [result.name, result.value, result.documentation]
+    for synonym in result.synonyms:
+        texts += [synonym.name, synonym.value]
+    return 10 + sum(2 + len(text) for text in texts if text)
 
 
 def config_result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
@@ -74,6 +121,7 @@ def failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConf
     )
 
 
-def error_response(request: DescribeConfigsRequest, error: KafkaError) -> DescribeConfigsResponse:
+def error_response(request: DescribeConfigsRequest, error: KafkaError) -> Steps[DescribeConfigsResponse]:
     """Every resource with the error."""
-    return DescribeConfigsResponse(results=[failed(resource, error) for resource in request.resources])
+    results = yield from each(request.resources, lambda resource: failed(resource, error))
+    return DescribeConfigsResponse(results=results)

@@ -5,8 +5,11 @@ v3 authorized operations (KIP-430); v4 instance ids; v5 flexible; v6 GROUP_ID_NO
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
@@ -16,13 +19,11 @@ MIN_VERSION, MAX_VERSION = 0, 6
 Request = DescribeGroupsRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
     """Describe each; each group has its own error."""
-    describe = coordinators_of(broker).groups.describe_group
     operations = request.include_authorized_operations
-    return DescribeGroupsResponse(
-        groups=[describe(context, group_id, operations=operations) for group_id in request.groups]
-    )
+    describe = partial(coordinators_of(broker).groups.describe_group, context, operations=operations)
+    return DescribeGroupsResponse(groups=(yield from each(request.groups, describe)))
 
 
 def error_response(request: DescribeGroupsRequest, error: KafkaError) -> DescribeGroupsResponse:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.broker import Broker, RequestContext
+from broker.steps import Steps, each
 from log.producer_state import ProducerEntry
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
@@ -19,17 +22,16 @@ MIN_VERSION, MAX_VERSION = 0, 0
 Request = DescribeProducersRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+) -> Steps[DescribeProducersResponse]:
     """Describe each partition; each has its own error."""
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_describe(broker, topic.name, partition) for partition in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+    topics = []
+    for topic in request.topics:
+        partitions = yield from each(topic.partition_indexes, partial(_describe, broker, topic.name))
+        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+        yield None
+    return DescribeProducersResponse(topics=topics)
 
 
 def error_response(request: DescribeProducersRequest, error: KafkaError) -> DescribeProducersResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
 from broker.share.config import check_enabled
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.describe_share_group_offsets import (
@@ -20,11 +21,11 @@ Request = DescribeShareGroupOffsetsRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeShareGroupOffsetsRequest
-) -> DescribeShareGroupOffsetsResponse:
+) -> Steps[DescribeShareGroupOffsetsResponse]:
     """Describe each; each group has its own error."""
     check_enabled(broker)
     members = coordinators_of(broker).share_members
-    return DescribeShareGroupOffsetsResponse(groups=[members.describe_offsets(group) for group in request.groups])
+    return DescribeShareGroupOffsetsResponse(groups=(yield from each(request.groups, members.describe_offsets)))
 
 
 def error_response(request: DescribeShareGroupOffsetsRequest, error: KafkaError) -> DescribeShareGroupOffsetsResponse:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from broker.authorized_operations import TOPIC_OPERATIONS
 from broker.broker import Broker, RequestContext
 from broker.metadata import TopicImage
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
 from protocol.messages.describe_topic_partitions import (
@@ -28,7 +29,7 @@ Request = DescribeTopicPartitionsRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     """One page. Raises InvalidRequestError for a cursor before the first partition."""
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
@@ -39,6 +40,7 @@ def handle(
     names = pending_names(broker, request, cursor)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
+        yield None
         if room == 0:
             return page(topics, CursorResponse(topic_name=name, partition_index=0))
         image = broker.metadata.find(name)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
 from broker.coordinator.transaction_state import by_topic
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError, TransactionalIdNotFoundError
 from protocol.messages.describe_transactions import (
@@ -21,11 +24,10 @@ Request = DescribeTransactionsRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
-) -> DescribeTransactionsResponse:
+) -> Steps[DescribeTransactionsResponse]:
     """Describe each id; each has its own error."""
-    return DescribeTransactionsResponse(
-        transaction_states=[_describe(broker, transactional_id) for transactional_id in request.transactional_ids]
-    )
+    states = yield from each(request.transactional_ids, partial(_describe, broker))
+    return DescribeTransactionsResponse(transaction_states=states)
 
 
 def error_response(request: DescribeTransactionsRequest, error: KafkaError) -> DescribeTransactionsResponse:

@@ -6,7 +6,10 @@ the answer then leaves out those that need no election, so it is empty.
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.broker import Broker, RequestContext
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import ElectionNotNeededError, KafkaError, UnknownTopicOrPartitionError
 from protocol.messages.elect_leaders import (
@@ -22,18 +25,21 @@ MAX_VERSION = 2
 Request = ElectLeadersRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest) -> Steps[ElectLeadersResponse]:
     """Nothing is elected; each partition is told why."""
     results = []
     for asked in request.topic_partitions or ():
         image = broker.metadata.topics.get(asked.topic)
         count = 0 if image is None else image.partition_count
-        partitions = [
-            result(index, ElectionNotNeededError() if 0 <= index < count else UnknownTopicOrPartitionError())
-            for index in asked.partitions
-        ]
+        partitions = yield from each(asked.partitions, partial(not_elected, count))
         results.append(ReplicaElectionResult(topic=asked.topic, partition_result=partitions))
+        yield None
     return ElectLeadersResponse(replica_election_results=results)
+
+
+def not_elected(count: int, index: int) -> PartitionResult:
+    """Why there is no election for this partition of a topic that has ``count``."""
+    return result(index, ElectionNotNeededError() if 0 <= index < count else UnknownTopicOrPartitionError())
 
 
 def result(index: int, error: KafkaError) -> PartitionResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from broker.addresses import address_for_client
 from broker.broker import Broker, RequestContext
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError
 from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -24,7 +25,7 @@ _FIRST_SHARE_VERSION = 6
 _NO_NODE = -1
 
 
-def handle(broker: Broker, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+def handle(broker: Broker, context: RequestContext, request: FindCoordinatorRequest) -> Steps[FindCoordinatorResponse]:
     """Answer each key. Raises InvalidRequestError for a key type that the version does not have."""
     last_type = SHARE if context.api_version >= _FIRST_SHARE_VERSION else TRANSACTION
     if not GROUP <= request.key_type <= last_type:
@@ -41,17 +42,18 @@ def handle(broker: Broker, context: RequestContext, request: FindCoordinatorRequ
             coordinators.append(_refused(key, error))
         else:
             coordinators.append(Coordinator(key=key, node_id=broker.node_id, host=host, port=port))
+        yield None
     return FindCoordinatorResponse(coordinators=coordinators)
 
 
-def error_response(request: FindCoordinatorRequest, error: KafkaError) -> FindCoordinatorResponse:
+def error_response(request: FindCoordinatorRequest, error: KafkaError) -> Steps[FindCoordinatorResponse]:
     """The error in the place of old and of new versions."""
     return FindCoordinatorResponse(
         error_code=error.code,
         error_message=error.message,
         node_id=_NO_NODE,
         port=-1,
-        coordinators=[_refused(key, error) for key in request.coordinator_keys],
+        coordinators=(yield from each(request.coordinator_keys, lambda key: _refused(key, error))),
     )
 
 

@@ -6,7 +6,8 @@ from functools import partial
 
 from broker.broker import Broker, RequestContext
 from broker.config_manager import Change, operation_of
-from broker.deferred import Deferred, error_of, when_all_done
+from broker.deferred import Deferred, error_of
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.incremental_alter_configs import (
@@ -24,7 +25,7 @@ Request = IncrementalAlterConfigsRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
-) -> IncrementalAlterConfigsResponse | Deferred[IncrementalAlterConfigsResponse]:
+) -> Steps[IncrementalAlterConfigsResponse]:
     """Change each resource by itself. Answered when all is durable."""
     results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
     for resource in request.resources:
@@ -38,13 +39,12 @@ def handle(
             results.append((resource, broker.topics.changes.commit(resource.resource_name, work)))
         except KafkaError as error:
             results.append((resource, error))
-    changes = [result for _, result in results if isinstance(result, Deferred)]
-    return when_all_done(
-        changes,
-        lambda: IncrementalAlterConfigsResponse(
-            responses=[answer(resource, error_of(result)) for resource, result in results]
-        ),
-    )
+        yield None
+    responses = []
+    for resource, result in results:
+        yield result if isinstance(result, Deferred) else None
+        responses.append(answer(resource, error_of(result)))
+    return IncrementalAlterConfigsResponse(responses=responses)
 
 
 def answer(resource: AlterConfigsResource, error: KafkaError | None = None) -> AlterConfigsResourceResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -13,11 +14,10 @@ MIN_VERSION, MAX_VERSION = 0, 5
 Request = ListGroupsRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Steps[ListGroupsResponse]:
     """List them. Raises CoordinatorLoadInProgressError while some of them load."""
-    return ListGroupsResponse(
-        groups=coordinators_of(broker).groups.list_groups(request.states_filter, request.types_filter)
-    )
+    groups = yield from coordinators_of(broker).groups.list_groups(request.states_filter, request.types_filter)
+    return ListGroupsResponse(groups=groups)
 
 
 def error_response(request: ListGroupsRequest, error: KafkaError) -> ListGroupsResponse:

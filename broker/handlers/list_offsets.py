@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from broker.broker import Broker, RequestContext
 from broker.partition import Partition
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
 from protocol.messages.list_offsets import (
@@ -38,12 +39,13 @@ _MAX_OLD_STYLE_OFFSETS = 10_000
 """A v0 client names how many offsets it wants; a log has that many segments only in a mistake."""
 
 
-def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
     """Answer each partition on its own; one that is asked for twice is refused, and answered once."""
     counts: dict[tuple[str, int], int] = {}
     for topic in request.topics:
         for asked in topic.partitions:
             counts[topic.name, asked.partition_index] = counts.get((topic.name, asked.partition_index), 0) + 1
+        yield None
     topics = []
     for topic in request.topics:
         partitions = []
@@ -57,6 +59,7 @@ def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest)
                 partitions.append(
                     ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error.code)
                 )
+            yield None
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
 

@@ -10,6 +10,7 @@ from broker.coordinator.coordinators import coordinators_of
 from broker.coordinator.topic_patterns import Pattern, compile_pattern
 from broker.coordinator.transaction_state import Transaction
 from broker.coordinator.transaction_state import TransactionState as State
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
@@ -21,28 +22,37 @@ Request = ListTransactionsRequest
 _LABELS = {state.label for state in State}
 
 
-def handle(broker: Broker, context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: ListTransactionsRequest
+) -> Steps[ListTransactionsResponse]:
     """List what passes all filters. Raises CoordinatorLoadInProgressError, InvalidRegularExpressionError."""
     unknown = [name for name in request.state_filters if name not in _LABELS]
     response = ListTransactionsResponse(unknown_state_filters=unknown)
-    wanted_states = set(request.state_filters) - set(unknown)
-    if request.state_filters and not wanted_states:
+    states = set(request.state_filters) - set(unknown)
+    if request.state_filters and not states:
         return response
+    producer_ids = frozenset(request.producer_id_filters)
     pattern = _pattern(request.transactional_id_pattern)
     now_ms = broker.time.milliseconds()
-    response.transaction_states = [
-        TransactionState(
-            transactional_id=found.transactional_id,
-            producer_id=found.producer_id,
-            transaction_state=found.state.label,
-        )
-        for found in coordinators_of(broker).transactions.all_transactions()
-        if (not wanted_states or found.state.label in wanted_states)
-        and (not request.producer_id_filters or found.producer_id in request.producer_id_filters)
-        and _is_long_enough(found, request.duration_filter, now_ms)
-        and (pattern is None or pattern.fullmatch(found.transactional_id))
-    ]
+    for found in list(coordinators_of(broker).transactions.all_transactions()):
+        yield None
+        if (
+            (not states or found.state.label in states)
+            and (not producer_ids or found.producer_id in producer_ids)
+            and _is_long_enough(found, request.duration_filter, now_ms)
+            and (pattern is None or pattern.fullmatch(found.transactional_id))
+        ):
+            response.transaction_states.append(listed(found))
     return response
+
+
+def listed(found: Transaction) -> TransactionState:
+    """One transaction in the response's form."""
+    return TransactionState(
+        transactional_id=found.transactional_id,
+        producer_id=found.producer_id,
+        transaction_state=found.state.label,
+    )
 
 
 def error_response(request: ListTransactionsRequest, error: KafkaError) -> ListTransactionsResponse:

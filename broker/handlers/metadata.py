@@ -13,11 +13,13 @@ broker, which answers LEADER_NOT_AVAILABLE at first, this one answers when the t
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.addresses import address_for_client
 from broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred, when_all_done
 from broker.metadata import TopicImage
+from broker.steps import Steps, each
 from broker.topic_changes import Change
 from broker.topic_manager import validate_topic_name
 from protocol.api_keys import ApiKey
@@ -44,33 +46,34 @@ MAX_VERSION = 13
 Request = MetadataRequest
 
 FIRST_VERSION_BY_ID = 12
+MAX_AUTO_CREATED = 1_000
+"""Topics that one request creates; clients ask again for those that are unknown, and then the next ones are made."""
 
 
 Outcomes = dict[str, "Change | KafkaError"]
 """What comes of the topics that a request creates, by name."""
 
 
-def handle(
-    broker: Broker, context: RequestContext, request: MetadataRequest
-) -> MetadataResponse | Deferred[MetadataResponse]:
+def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> Steps[MetadataResponse]:
     """Answer from the cache; topics to be created are created first."""
     topics = request.topics
     if topics is None or (context.api_version == 0 and not topics):
-        return respond(
-            broker, context, request, [describe(broker, request, image) for image in broker.metadata.topics.values()]
-        )
+        images = list(broker.metadata.topics.values())
+        return respond(broker, context, request, (yield from each(images, partial(describe, broker, request))))
     check_topic_ids(topics, context.api_version)
     once = {(topic.topic_id, topic.name): topic for topic in topics}.values()
     outcomes: Outcomes = {}
+    room = MAX_AUTO_CREATED
     for topic in once:
+        yield None
         if topic.topic_id == ZERO_UUID and broker.metadata.find(topic.name or "") is None:
-            outcomes[topic.name or ""] = create(broker, context, request, topic.name or "")
-
-    def build() -> MetadataResponse:
-        answers = [answer(broker, context, request, topic, outcomes) for topic in once]
-        return respond(broker, context, request, answers)
-
-    return when_all_done([change.done for change in outcomes.values() if isinstance(change, Change)], build)
+            outcome = create(broker, context, request, topic.name or "") if room else UnknownTopicOrPartitionError()
+            outcomes[topic.name or ""] = outcome
+            room -= isinstance(outcome, Change)
+    for outcome in outcomes.values():
+        yield outcome.done if isinstance(outcome, Change) else None
+    answers = yield from each(once, lambda topic: answer(broker, context, request, topic, outcomes))
+    return respond(broker, context, request, answers)
 
 
 def respond(
@@ -172,12 +175,10 @@ def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> Met
     )
 
 
-def error_response(request: MetadataRequest, error: KafkaError) -> MetadataResponse:
+def error_response(request: MetadataRequest, error: KafkaError) -> Steps[MetadataResponse]:
     """Every topic of the request with the error's code; version 13 has the code for the whole answer too."""
-    return MetadataResponse(
-        topics=[
-            MetadataResponseTopic(error_code=error.code, name=topic.name or "", topic_id=topic.topic_id)
-            for topic in request.topics or ()
-        ],
-        error_code=error.code,
+    topics = yield from each(
+        request.topics or (),
+        lambda topic: MetadataResponseTopic(error_code=error.code, name=topic.name or "", topic_id=topic.topic_id),
     )
+    return MetadataResponse(topics=topics, error_code=error.code)

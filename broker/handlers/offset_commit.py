@@ -10,6 +10,8 @@ from __future__ import annotations
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
 from broker.coordinator.durability import durably
+from broker.handlers.partition_chunks import chunks_of, with_fields
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.offset_commit import (
@@ -25,9 +27,18 @@ Request = OffsetCommitRequest
 
 
 @durably
-def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    """Append one record per partition; answered when they are in the log."""
-    return coordinators_of(broker).groups.commit_offsets(context, request)
+def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Steps[OffsetCommitResponse]:
+    """Append one record per partition, some partitions at a time; answered when they are in the log."""
+    commit = coordinators_of(broker).groups.commit_offsets
+    answered = []
+    for topics in chunks_of(request.topics):
+        part = with_fields(request, topics=topics)
+        try:
+            answered += commit(context, part).topics
+        except KafkaError as error:
+            answered += error_response(part, error).topics
+        yield None
+    return OffsetCommitResponse(topics=answered)
 
 
 def error_response(request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:

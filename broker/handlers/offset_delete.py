@@ -5,6 +5,8 @@ from __future__ import annotations
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
 from broker.coordinator.durability import durably
+from broker.handlers.partition_chunks import chunks_of, with_fields
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -15,9 +17,15 @@ Request = OffsetDeleteRequest
 
 
 @durably
-def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Delete; each partition has its own error."""
-    return coordinators_of(broker).groups.delete_offsets(request)
+def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Steps[OffsetDeleteResponse]:
+    """Delete, some partitions at a time; each partition has its own error."""
+    delete = coordinators_of(broker).groups.delete_offsets
+    answer = OffsetDeleteResponse()
+    for topics in chunks_of(request.topics):
+        part = delete(with_fields(request, topics=topics))
+        answer.topics += part.topics
+        yield None
+    return answer
 
 
 def error_response(request: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:

@@ -7,8 +7,11 @@ v0 answers UNKNOWN_TOPIC_OR_PARTITION where nothing is committed, later versions
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import NONE, KafkaError, UnknownTopicOrPartitionError
 from protocol.messages.offset_fetch import (
@@ -18,6 +21,7 @@ from protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
 )
 
@@ -31,20 +35,20 @@ _FIRST_VERSION_WITH_ERROR = 2
 _NO_OFFSET = -1
 
 
-def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Steps[OffsetFetchResponse]:
     """Answer each group; a group that does not exist has no offsets, which is no error."""
     coordinator = coordinators_of(broker).groups
     if context.api_version >= _FIRST_VERSION_WITH_GROUPS:
         by_id = context.api_version >= _FIRST_VERSION_WITH_IDS
-        return OffsetFetchResponse(
-            groups=[
-                coordinator.fetch_offsets(group, require_stable=request.require_stable, by_id=by_id)
-                for group in request.groups
-            ]
-        )
+        groups = []
+        for asked in request.groups:
+            fetched = coordinator.fetch_offsets(asked, require_stable=request.require_stable, by_id=by_id)
+            groups.append((yield from fetched))
+            yield None
+        return OffsetFetchResponse(groups=groups)
     group = OffsetFetchRequestGroup(group_id=request.group_id, topics=_topics(request))
-    answer = coordinator.fetch_offsets(group, require_stable=request.require_stable, by_id=False)
-    return _single_group(context.api_version, request, answer)
+    answer = yield from coordinator.fetch_offsets(group, require_stable=request.require_stable, by_id=False)
+    return (yield from _single_group(context.api_version, request, answer))
 
 
 def error_response(request: OffsetFetchRequest, error: KafkaError) -> OffsetFetchResponse:
@@ -62,28 +66,29 @@ def _topics(request: OffsetFetchRequest) -> list[OffsetFetchRequestTopics] | Non
     return [OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in request.topics]
 
 
-def _single_group(version: int, request: OffsetFetchRequest, answer: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+def _single_group(
+    version: int, request: OffsetFetchRequest, answer: OffsetFetchResponseGroup
+) -> Steps[OffsetFetchResponse]:
     if answer.error_code != NONE:
         if version >= _FIRST_VERSION_WITH_ERROR:
             return OffsetFetchResponse(error_code=answer.error_code)
         return OffsetFetchResponse(topics=_failed_topics(request, answer.error_code))
-    return OffsetFetchResponse(
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=partition.partition_index,
-                        committed_offset=partition.committed_offset,
-                        committed_leader_epoch=partition.committed_leader_epoch,
-                        metadata=partition.metadata,
-                        error_code=_missing(version, partition.committed_offset) or partition.error_code,
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in answer.topics
-        ]
+    topics = []
+    for topic in answer.topics:
+        partitions = yield from each(topic.partitions, partial(_old_partition, version))
+        topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
+        yield None
+    return OffsetFetchResponse(topics=topics)
+
+
+def _old_partition(version: int, partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    """A partition as versions below 8 tell of it."""
+    return OffsetFetchResponsePartition(
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=_missing(version, partition.committed_offset) or partition.error_code,
     )
 
 

@@ -7,7 +7,10 @@ answered with epoch and offset -1, which is not an error.
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.broker import Broker, RequestContext
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.offset_for_leader_epoch import (
@@ -25,16 +28,14 @@ Request = OffsetForLeaderEpochRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+) -> Steps[OffsetForLeaderEpochResponse]:
     """Answer each partition on its own."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_end_offset(broker, topic.topic, asked) for asked in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    )
+    topics = []
+    for topic in request.topics:
+        partitions = yield from each(topic.partitions, partial(_end_offset, broker, topic.topic))
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+        yield None
+    return OffsetForLeaderEpochResponse(topics=topics)
 
 
 def error_response(request: OffsetForLeaderEpochRequest, error: KafkaError) -> OffsetForLeaderEpochResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
 from broker.share.config import check_enabled
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.share_group_describe import (
@@ -18,21 +19,21 @@ MIN_VERSION, MAX_VERSION = 1, 1
 Request = ShareGroupDescribeRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: ShareGroupDescribeRequest
+) -> Steps[ShareGroupDescribeResponse]:
     """Describe each; each group has its own error."""
     check_enabled(broker)
     describe = coordinators_of(broker).share_members.describe
     names, operations = broker.metadata.topic_names, request.include_authorized_operations
-    return ShareGroupDescribeResponse(
-        groups=[describe(group_id, names, operations=operations) for group_id in request.group_ids]
-    )
+    groups = yield from each(request.group_ids, lambda group_id: describe(group_id, names, operations=operations))
+    return ShareGroupDescribeResponse(groups=groups)
 
 
-def error_response(request: ShareGroupDescribeRequest, error: KafkaError) -> ShareGroupDescribeResponse:
+def error_response(request: ShareGroupDescribeRequest, error: KafkaError) -> Steps[ShareGroupDescribeResponse]:
     """The same error for every group."""
-    return ShareGroupDescribeResponse(
-        groups=[
-            DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
-            for group_id in request.group_ids
-        ]
+    groups = yield from each(
+        request.group_ids,
+        lambda group_id: DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message),
     )
+    return ShareGroupDescribeResponse(groups=groups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import coordinators_of
 from broker.coordinator.streams_config import check_enabled
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import KafkaError
 from protocol.messages.streams_group_describe import (
@@ -20,20 +21,18 @@ Request = StreamsGroupDescribeRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: StreamsGroupDescribeRequest
-) -> StreamsGroupDescribeResponse:
+) -> Steps[StreamsGroupDescribeResponse]:
     """Describe each; each group has its own error."""
     check_enabled(broker)
     describe, operations = coordinators_of(broker).streams_members.describe, request.include_authorized_operations
-    return StreamsGroupDescribeResponse(
-        groups=[describe(group_id, operations=operations) for group_id in request.group_ids]
-    )
+    groups = yield from each(request.group_ids, lambda group_id: describe(group_id, operations=operations))
+    return StreamsGroupDescribeResponse(groups=groups)
 
 
-def error_response(request: StreamsGroupDescribeRequest, error: KafkaError) -> StreamsGroupDescribeResponse:
+def error_response(request: StreamsGroupDescribeRequest, error: KafkaError) -> Steps[StreamsGroupDescribeResponse]:
     """The same error for every group."""
-    return StreamsGroupDescribeResponse(
-        groups=[
-            DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
-            for group_id in request.group_ids
-        ]
+    groups = yield from each(
+        request.group_ids,
+        lambda group_id: DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message),
     )
+    return StreamsGroupDescribeResponse(groups=groups)

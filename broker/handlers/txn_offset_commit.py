@@ -9,7 +9,9 @@ from __future__ import annotations
 from broker.broker import Broker, RequestContext
 from broker.coordinator.coordinators import Coordinators, coordinators_of
 from broker.coordinator.durability import durably
+from broker.handlers.partition_chunks import chunks_of, with_fields
 from broker.metadata import GROUP_METADATA_TOPIC
+from broker.steps import Steps
 from protocol.api_keys import ApiKey
 from protocol.errors import (
     InvalidProducerEpochError,
@@ -34,12 +36,26 @@ _FIRST_VERSION_WITH_ABORTABLE = 4
 
 
 @durably
-def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Steps[TxnOffsetCommitResponse]:
     """Check the transaction, then the member, then append. Raises what either coordinator raises."""
     coordinators = coordinators_of(broker)
+    refusal: KafkaError | None = None
     if broker.config.get_bool("transaction.partition.verification.enable"):
-        _check_transaction(coordinators, context.api_version, request)
-    return coordinators.groups.commit_offsets_in_transaction(request)
+        try:
+            _check_transaction(coordinators, context.api_version, request)
+        except KafkaError as error:
+            refusal = error
+    answered = []
+    for topics in chunks_of(request.topics):
+        part = with_fields(request, topics=topics)
+        try:
+            if refusal is not None:
+                raise refusal
+            answered += coordinators.groups.commit_offsets_in_transaction(part).topics
+        except KafkaError as error:
+            answered += error_response(part, error).topics
+        yield None
+    return TxnOffsetCommitResponse(topics=answered)
 
 
 def _check_transaction(coordinators: Coordinators, version: int, request: TxnOffsetCommitRequest) -> None:

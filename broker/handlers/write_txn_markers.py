@@ -5,14 +5,18 @@ v1 flexible; v2 names the transaction version (KIP-890). Each partition has its 
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.broker import Broker, RequestContext
 from broker.coordinator.markers import BrokerMarkerWriter
+from broker.steps import Steps, each
 from protocol.api_keys import ApiKey
 from protocol.errors import NONE, KafkaError
 from protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -23,7 +27,7 @@ MIN_VERSION, MAX_VERSION = 0, 2
 Request = WriteTxnMarkersRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Steps[WriteTxnMarkersResponse]:
     """Write each marker into each of its partitions."""
     writer = BrokerMarkerWriter(broker)
 
@@ -40,25 +44,26 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
             return error.code
         return NONE
 
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            WritableTxnMarkerPartitionResult(
-                                partition_index=partition, error_code=write(marker, topic.name, partition)
-                            )
-                            for partition in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
+    markers = []
+    for marker in request.markers:
+        topics = []
+        for topic in marker.topics:
+            codes = yield from each(topic.partition_indexes, partial(write, marker, topic.name))
+            topics.append(written(topic, codes))
+            yield None
+        markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+        yield None
+    return WriteTxnMarkersResponse(markers=markers)
+
+
+def written(topic: WritableTxnMarkerTopic, codes: list[int]) -> WritableTxnMarkerTopicResult:
+    """What came of one topic's partitions."""
+    return WritableTxnMarkerTopicResult(
+        name=topic.name,
+        partitions=[
+            WritableTxnMarkerPartitionResult(partition_index=partition, error_code=code)
+            for partition, code in zip(topic.partition_indexes, codes, strict=True)
+        ],
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.deferred import Deferred
 from broker.errors import CloseConnectionError
-from broker.steps import SLICE_S, Job, StepRunner, Steps
+from broker.steps import SLICE_MS, Job, StepRunner, Steps
 from protocol.errors import InvalidTopicError
 from tests.unit.broker.manual_loop import ManualLoop
 
@@ -22,7 +22,7 @@ class World:
         self.runner = StepRunner(self.loop.call_soon, lambda: self.now)
         self.done: list[str] = []
 
-    def steps(self, name: str, count: int, seconds: float = SLICE_S) -> Steps[str]:
+    def steps(self, name: str, count: int, seconds: float = SLICE_MS) -> Steps[str]:
         for number in range(count):
             self.now += seconds
             self.done.append(f"{name}{number}")
@@ -49,18 +49,18 @@ def job_of(answer: object) -> Job:
 
 
 def test_work_that_fits_into_a_slice_is_done_at_once(world: World) -> None:
-    assert world.runner.run(world.steps("a", 9, SLICE_S / 10)) == "a"
+    assert world.runner.run(world.steps("a", 9, SLICE_MS / 10)) == "a"
     assert not world.loop.soon
 
 
 def test_longer_work_takes_one_slice_of_each_turn(world: World) -> None:
-    job = job_of(world.runner.run(world.steps("a", 10, SLICE_S / 2)))
+    job = job_of(world.runner.run(world.steps("a", 10, SLICE_MS / 2)))
     assert len(world.done) == 2
     world.loop.run_soon()
     assert len(world.done) == 4
     world.turns()
     assert job.done.result() == "a"
-    assert job.seconds == pytest.approx(5 * SLICE_S)
+    assert job.seconds == pytest.approx(5 * SLICE_MS / 1000)
 
 
 def test_a_turn_advances_one_job_and_jobs_take_turns(world: World) -> None:

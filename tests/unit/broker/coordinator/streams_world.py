@@ -79,7 +79,7 @@ class StreamsWorld(DataBroker):
         try:
             return response_of(module.handle(self.broker, context, received))
         except KafkaError as error:
-            return module.error_response(received, error)
+            return response_of(module.error_response(received, error))
 
     @property
     def group(self) -> StreamsGroup:

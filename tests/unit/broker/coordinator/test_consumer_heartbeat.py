@@ -47,6 +47,7 @@ from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from tests.support.coordinators import GroupWorld
+from tests.unit.broker.stepping import response_of
 
 T, U = bytes([1] * 16), bytes([2] * 16)
 
@@ -490,7 +491,7 @@ def test_members_commit_and_fetch_with_their_epoch(member_id: str, epoch: int, e
         with pytest.raises(error):
             world.coordinator.commit_offsets(world.context(9), request)
     group = OffsetFetchRequestGroup(group_id="g", member_id=member_id or None, member_epoch=epoch, topics=None)
-    answer = world.coordinator.fetch_offsets(group, require_stable=True, by_id=False)
+    answer = response_of(world.coordinator.fetch_offsets(group, require_stable=True, by_id=False))
     assert answer.error_code == (error.code if error is not None and member_id else 0)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from protocol.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError
 from tests.support.coordinators import GroupWorld
+from tests.unit.broker.stepping import response_of
 
 
 def test_a_stable_group_shows_everything() -> None:
@@ -58,13 +59,13 @@ def test_filters_compare_without_case(states: list[str], types: list[str], found
     world = GroupWorld()
     world.stable(1)
     world.join(group_id="h")
-    assert sorted(group.group_id for group in world.coordinator.list_groups(states, types)) == found
+    assert sorted(group.group_id for group in response_of(world.coordinator.list_groups(states, types))) == found
 
 
 def test_listed_groups_have_their_type() -> None:
     world = GroupWorld()
     world.stable(1)
-    (listed,) = world.coordinator.list_groups([], [])
+    (listed,) = response_of(world.coordinator.list_groups([], []))
     assert (listed.group_type, listed.protocol_type, listed.group_state) == ("classic", "consumer", "Stable")
 
 

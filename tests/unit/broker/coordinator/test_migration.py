@@ -37,6 +37,7 @@ from protocol.messages.offset_commit import OffsetCommitRequest
 from protocol.messages.offset_fetch import OffsetFetchRequestGroup
 from tests.support.coordinators import GroupWorld
 from tests.unit.broker.coordinator.test_consumer_heartbeat import T, beat, group_of, join, partitions
+from tests.unit.broker.stepping import response_of
 
 ALL = [0, 1, 2, 3]
 
@@ -586,7 +587,7 @@ def test_offsets_of_classic_members() -> None:
     with pytest.raises(StaleMemberEpochError):
         commit("new", modern.epoch + 1)
     asked = OffsetFetchRequestGroup(group_id="g", member_id=first.member_id, member_epoch=99, topics=None)
-    answer = world.coordinator.fetch_offsets(asked, require_stable=True, by_id=False)
+    answer = response_of(world.coordinator.fetch_offsets(asked, require_stable=True, by_id=False))
     assert answer.error_code == IllegalGenerationError.code
 
 

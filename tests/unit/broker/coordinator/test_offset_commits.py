@@ -42,6 +42,7 @@ from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from tests.support.coordinators import GroupWorld
+from tests.unit.broker.stepping import response_of
 
 DAY_MS = 24 * 3600 * 1000
 SUBSCRIBED_TO_T = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
@@ -84,14 +85,14 @@ def end(world: GroupWorld, producer_id: int = 7, *, committed: bool) -> None:
 def fetch(world: GroupWorld, *, require_stable: bool = False, topic: str = "t") -> tuple[int, int]:
     """Offset and error code."""
     group = OffsetFetchRequestGroup(group_id="g", topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0])])
-    answer = world.coordinator.fetch_offsets(group, require_stable=require_stable, by_id=False)
+    answer = response_of(world.coordinator.fetch_offsets(group, require_stable=require_stable, by_id=False))
     partition = answer.topics[0].partitions[0]
     return partition.committed_offset, partition.error_code
 
 
 def fetch_all(world: GroupWorld, *, by_id: bool = False) -> dict[Any, int]:
     group = OffsetFetchRequestGroup(group_id="g", topics=None)
-    answer = world.coordinator.fetch_offsets(group, require_stable=True, by_id=by_id)
+    answer = response_of(world.coordinator.fetch_offsets(group, require_stable=True, by_id=by_id))
     return {
         (topic.topic_id if by_id else topic.name, partition.partition_index): partition.committed_offset
         for topic in answer.topics
@@ -106,7 +107,9 @@ def test_a_simple_group_commits_and_fetches() -> None:
     world = GroupWorld()
     assert commit_error(world, 5, partition={"committed_metadata": "m", "committed_leader_epoch": 3}) == NONE
     group = OffsetFetchRequestGroup(group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])])
-    known, unknown = world.coordinator.fetch_offsets(group, require_stable=False, by_id=False).topics[0].partitions
+    known, unknown = (
+        response_of(world.coordinator.fetch_offsets(group, require_stable=False, by_id=False)).topics[0].partitions
+    )
     assert (known.committed_offset, known.metadata, known.committed_leader_epoch) == (5, "m", 3)
     assert (unknown.committed_offset, unknown.metadata, unknown.error_code) == (-1, "", NONE)
 
@@ -151,7 +154,7 @@ def test_topics_by_id() -> None:
             OffsetFetchRequestTopics(topic_id=b"?" * 16, partition_indexes=[0]),
         ],
     )
-    known, unknown = world.coordinator.fetch_offsets(group, require_stable=False, by_id=True).topics
+    known, unknown = response_of(world.coordinator.fetch_offsets(group, require_stable=False, by_id=True)).topics
     assert known.partitions[0].committed_offset == 5
     assert unknown.partitions[0].error_code == UnknownTopicIdError.code
 
@@ -239,8 +242,10 @@ def test_a_generation_of_no_group(version: int, error: type[KafkaError]) -> None
 def test_the_empty_group_id_has_offsets_too() -> None:
     world = GroupWorld()
     commit(world, 5, group_id="")
-    answer = world.coordinator.fetch_offsets(
-        OffsetFetchRequestGroup(group_id="", topics=None), require_stable=False, by_id=False
+    answer = response_of(
+        world.coordinator.fetch_offsets(
+            OffsetFetchRequestGroup(group_id="", topics=None), require_stable=False, by_id=False
+        )
     )
     assert [found.committed_offset for topic in answer.topics for found in topic.partitions] == [5]
 

@@ -13,6 +13,7 @@ from protocol.errors import CoordinatorLoadInProgressError, KafkaStorageError, N
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from protocol.record_batch import EndTransactionMarker, Record, build_batch, end_transaction_marker
 from tests.support.coordinators import GroupWorld, MemoryTopicLog
+from tests.unit.broker.stepping import response_of
 
 COMMITS_IN_A_LARGE_LOG = FIRST_TURN_CHUNKS * LOAD_CHUNK_BYTES // 32_000 * 2
 
@@ -42,7 +43,7 @@ def test_a_key_keeps_its_partition() -> None:
 def test_reading_creates_nothing() -> None:
     world = GroupWorld()
     world.runtime.shard_for("g")
-    assert world.coordinator.list_groups([], []) == []
+    assert response_of(world.coordinator.list_groups([], [])) == []
     assert not world.log.exists()
 
 
@@ -67,7 +68,7 @@ def test_a_large_partition_asks_clients_to_come_again() -> None:
     with pytest.raises(CoordinatorLoadInProgressError):
         world.runtime.shard_for("g")
     with pytest.raises(CoordinatorLoadInProgressError):
-        world.coordinator.list_groups([], [])
+        response_of(world.coordinator.list_groups([], []))
     world.loop.run_soon()
     committed = world.runtime.shard_for("g").offsets.get("g", "t", 0)
     assert committed is not None
@@ -89,7 +90,7 @@ def test_all_partitions_that_hold_something_are_loaded_after_a_start() -> None:
         commit(world, index, group_id=f"group-{index}")
     again = world.restarted()
     assert len(again.runtime.loaded) == len(world.log.batches)
-    assert len(again.coordinator.list_groups([], [])) == 200
+    assert len(response_of(again.coordinator.list_groups([], []))) == 200
 
 
 def test_loading_without_a_topic_is_nothing() -> None:
@@ -129,7 +130,7 @@ def test_a_partition_that_cannot_be_read_refuses(
                 broken.runtime.shard_for("g")
         broken.runtime.load_all()
         broken.loop.run_soon()
-    assert broken.coordinator.list_groups([], []) == []
+    assert response_of(broken.coordinator.list_groups([], [])) == []
     assert "cannot be loaded" in caplog.text
 
 

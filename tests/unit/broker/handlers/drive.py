@@ -38,5 +38,5 @@ def drive(
     try:
         response = response_of(module.handle(broker, context, received))
     except KafkaError as error:
-        response = module.error_response(received, error)
+        response = response_of(module.error_response(received, error))
     return response_type.decode(memoryview(response.encode(version)), version)

@@ -24,6 +24,7 @@ from protocol.messages.describe_configs import (
 from protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from tests.unit.broker.admin_broker import AdminBroker
 from tests.unit.broker.handlers.drive import drive
+from tests.unit.broker.stepping import response_of
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 
@@ -60,7 +61,7 @@ def test_configs_are_described(admin: AdminBroker, version: int) -> None:
     if version >= 3:
         assert own.config_type == 5
         assert own.documentation
-    whole = describe_configs.error_response(request, UnknownServerError())
+    whole = response_of(describe_configs.error_response(request, UnknownServerError()))
     assert [result.error_code for result in whole.results] == [-1, -1, -1]
 
 
@@ -136,3 +137,22 @@ def test_config_resources_are_listed(admin: AdminBroker) -> None:
     request = ListConfigResourcesRequest(resource_types=[99])
     response = drive(admin.broker, request, ListConfigResourcesResponse, 1)
     assert response.error_code == UnsupportedVersionError.code
+
+
+def test_a_resource_that_is_asked_for_again_is_described_once(admin: AdminBroker) -> None:
+    resources = [DescribeConfigsResource(resource_type=4, resource_name=str(admin.broker.node_id))] * 500
+    response = drive(admin.broker, DescribeConfigsRequest(resources=resources), DescribeConfigsResponse)
+    assert len(response.results) == 1
+
+
+def test_an_answer_that_would_be_too_long_is_refused(admin: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin.topics.create_topic("orders", 1)
+    admin.topics.create_topic("other", 1)
+    resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in ("orders", "other")]
+    request = DescribeConfigsRequest(resources=resources)
+    whole = drive(admin.broker, request, DescribeConfigsResponse)
+    monkeypatch.setattr(describe_configs, "MAX_ANSWER_BYTES", len(whole.encode(4)) // 2)
+    response = drive(admin.broker, request, DescribeConfigsResponse)
+    assert [result.error_code for result in response.results] == [InvalidRequestError.code] * 2
+    request.resources.pop()
+    assert drive(admin.broker, request, DescribeConfigsResponse).results == whole.results[:1]

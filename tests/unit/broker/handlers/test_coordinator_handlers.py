@@ -69,6 +69,7 @@ from protocol.messages.txn_offset_commit import (
 from protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from protocol.record_batch import BatchOptions, Record, RecordBatch, build_batch
 from tests.support.coordinators import GroupWorld, TransactionWorld
+from tests.unit.broker.stepping import response_of
 
 T = bytes([1] * 16)
 
@@ -126,9 +127,9 @@ class World:
         context.api_version = version
         context.client_id = "c"
         try:
-            response = module.handle(self.broker, context, decoded)
+            response = response_of(module.handle(self.broker, context, decoded))
         except KafkaError as error:
-            response = module.error_response(decoded, error)
+            response = response_of(module.error_response(decoded, error))
         if hasattr(response, "result"):
             response = response.result()
         return type(response).decode(memoryview(response.encode(version)), version)
@@ -254,7 +255,7 @@ def test_every_version_can_say_that_it_failed(name: str, version: int) -> None:
     request = REQUESTS[name]
     module = importlib.import_module(REGISTRY[request.API_KEY].module)
     decoded = module.Request.decode(memoryview(request.encode(version)), version)
-    response = module.error_response(decoded, CoordinatorNotAvailableError())
+    response = response_of(module.error_response(decoded, CoordinatorNotAvailableError()))
     code = CoordinatorNotAvailableError.code
     assert code in error_codes(type(response).decode(memoryview(response.encode(version)), version))
 

@@ -17,6 +17,7 @@ from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, Me
 from protocol.types import ZERO_UUID
 from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
+from tests.unit.broker.stepping import response_of
 
 ALL_VERSIONS = range(14)
 
@@ -167,6 +168,22 @@ def test_an_error_for_the_whole_answer() -> None:
     from broker.handlers import metadata
 
     request = MetadataRequest(topics=[MetadataRequestTopic(name="a")])
-    response = metadata.error_response(request, UnknownServerError())
+    response = response_of(metadata.error_response(request, UnknownServerError()))
     assert response.error_code == -1
     assert response.topics[0].error_code == -1
+
+
+def test_a_request_creates_so_many_topics_and_the_next_one_the_rest(
+    admin: AdminBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from broker.handlers import metadata
+
+    monkeypatch.setattr(metadata, "MAX_AUTO_CREATED", 3)
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=f"t{number}") for number in range(5)], allow_auto_topic_creation=True
+    )
+    unknown = UnknownTopicOrPartitionError.code
+    first = drive(admin.broker, request, MetadataResponse, 9)
+    assert [topic.error_code for topic in first.topics] == [0, 0, 0, unknown, unknown]
+    again = drive(admin.broker, request, MetadataResponse, 9)
+    assert [topic.error_code for topic in again.topics] == [0] * 5

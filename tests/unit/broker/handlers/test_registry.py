@@ -9,6 +9,7 @@ from broker.handlers.registry import REGISTRY
 from protocol.api_keys import ApiKey
 from protocol.errors import UnknownServerError
 from protocol.schema import Message
+from tests.unit.broker.stepping import response_of
 
 
 @pytest.mark.parametrize("api_key", sorted(REGISTRY), ids=lambda key: ApiKey(key).name)
@@ -28,7 +29,7 @@ def test_an_error_can_be_answered_in_every_version(api_key: int) -> None:
     module = importlib.import_module(entry.module)
     for version in range(entry.min_version, entry.max_version + 1):
         request = module.Request.decode(memoryview(module.Request().encode(version)), version)
-        response = module.error_response(request, UnknownServerError())
+        response = response_of(module.error_response(request, UnknownServerError()))
         if api_key in (ApiKey.FETCH, ApiKey.SHARE_FETCH):
             assert response.encode_parts(version)
         else:

@@ -13,6 +13,7 @@ from protocol.errors import (
     InvalidRequestError,
     InvalidTopicError,
     KafkaError,
+    PolicyViolationError,
     TopicAlreadyExistsError,
     TopicDeletionDisabledError,
     UnknownServerError,
@@ -37,6 +38,7 @@ from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRes
 from protocol.types import ZERO_UUID
 from tests.unit.broker.admin_broker import AdminBroker
 from tests.unit.broker.handlers.drive import drive
+from tests.unit.broker.stepping import response_of
 
 
 @pytest.fixture
@@ -224,10 +226,20 @@ def test_a_topic_to_widen_given_twice_is_refused(admin: AdminBroker) -> None:
 
 def test_errors_for_whole_requests_name_every_topic() -> None:
     error = UnknownServerError()
-    made = create_topics.error_response(CreateTopicsRequest(topics=[topic()]), error)
+    made = response_of(create_topics.error_response(CreateTopicsRequest(topics=[topic()]), error))
     assert [(result.name, result.error_code) for result in made.topics] == [("orders", -1)]
     gone = delete_topics.error_response(DeleteTopicsRequest(topic_names=["orders"]), error)
     assert [(answer.name, answer.error_code) for answer in gone.responses] == [("orders", -1)]
     asked = CreatePartitionsTopic(name="orders", count=3, assignments=None)
     wider = create_partitions.error_response(CreatePartitionsRequest(topics=[asked]), error)
     assert [(result.name, result.error_code) for result in wider.results] == [("orders", -1)]
+
+
+def test_more_partitions_than_one_request_may_make_are_refused_together(admin: AdminBroker) -> None:
+    topics = [CreatableTopic(name=f"t{number}", num_partitions=2_501, replication_factor=1) for number in range(4)]
+    response = drive(admin.broker, CreateTopicsRequest(topics=topics), CreateTopicsResponse)
+    assert [result.error_code for result in response.topics] == [PolicyViolationError.code] * 4
+    assert admin.metadata.topics == {}
+    topics.pop()
+    response = drive(admin.broker, CreateTopicsRequest(topics=topics), CreateTopicsResponse)
+    assert [result.error_code for result in response.topics] == [0] * 3

@@ -85,7 +85,7 @@ class ShareWorld(DataBroker):
         try:
             return response_of(module.handle(self.broker, context, received))
         except KafkaError as error:
-            return module.error_response(received, error)
+            return response_of(module.error_response(received, error))
 
 
 def read_fetched(response: ShareFetchResponse, version: int = 2) -> ShareFetchResponse:

@@ -1,0 +1,62 @@
+"""How many elements the arrays of a request may have, by API: what a request may cost before its handler sees it.
+
+The protocol's own bound, 2^20 elements in all arrays of one message together (``protocol.types.MAX_ELEMENTS``), keeps a
+decoder's memory finite. These are closer: several times what clients of very large clusters send, so that a request and
+its answer stay below some ten megabytes. A request beyond them is malformed: its connection is closed, with a line in
+the log that names the array. What clients send at most
+
+    partitions      a consumer or admin client names each partition it reads, commits or describes: tens of thousands
+    names           an admin client asks for all topics, or for all groups of a coordinator, at once: tens of thousands
+    anything else   members of a group, configs, quotas, ACLs, tasks, filters: hundreds
+"""
+
+from __future__ import annotations
+
+from protocol.api_keys import ApiKey
+
+PARTITIONS = NAMES = 100_000
+DEFAULT = 4_000
+
+MAX_ELEMENTS: dict[int, int] = {
+    ApiKey.PRODUCE: 20_000,
+    ApiKey.FETCH: PARTITIONS,
+    ApiKey.LIST_OFFSETS: PARTITIONS,
+    ApiKey.METADATA: NAMES,
+    ApiKey.OFFSET_COMMIT: PARTITIONS,
+    ApiKey.OFFSET_FETCH: PARTITIONS,
+    ApiKey.FIND_COORDINATOR: NAMES,
+    ApiKey.SYNC_GROUP: 10_000,
+    ApiKey.DESCRIBE_GROUPS: NAMES,
+    ApiKey.CREATE_TOPICS: 50_000,  # 10,000 partitions, each placed by hand on up to three brokers
+    ApiKey.DELETE_TOPICS: NAMES,
+    ApiKey.DELETE_RECORDS: PARTITIONS,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: PARTITIONS,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 10_000,  # each request stores all partitions of the transaction in one record
+    ApiKey.WRITE_TXN_MARKERS: PARTITIONS,
+    ApiKey.TXN_OFFSET_COMMIT: PARTITIONS,
+    ApiKey.DESCRIBE_CONFIGS: NAMES,
+    ApiKey.ALTER_CONFIGS: 50_000,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: PARTITIONS,
+    ApiKey.DESCRIBE_LOG_DIRS: PARTITIONS,
+    ApiKey.CREATE_PARTITIONS: 50_000,
+    ApiKey.DELETE_GROUPS: NAMES,
+    ApiKey.ELECT_LEADERS: PARTITIONS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 50_000,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: PARTITIONS,
+    ApiKey.OFFSET_DELETE: PARTITIONS,
+    ApiKey.DESCRIBE_PRODUCERS: PARTITIONS,
+    ApiKey.DESCRIBE_TRANSACTIONS: NAMES,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 10_000,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: NAMES,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: NAMES,
+    ApiKey.SHARE_GROUP_DESCRIBE: NAMES,
+    ApiKey.SHARE_FETCH: 10_000,
+    ApiKey.SHARE_ACKNOWLEDGE: 10_000,
+    ApiKey.STREAMS_GROUP_DESCRIBE: NAMES,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 10_000,
+}
+
+
+def max_elements(api_key: int) -> int:
+    """How many elements all arrays of a request have together at most."""
+    return MAX_ELEMENTS.get(api_key, DEFAULT)

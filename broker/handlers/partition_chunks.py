@@ -1,0 +1,40 @@
+"""A request for many partitions as several for few: what a coordinator decides and stores at once.
+
+A commit of 20,000 partitions is one record each, built, checked, appended and replayed at about 10 µs: at once it would
+hold the loop for 200 ms. Each partition is committed for itself, so that a part of them may be committed before others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+CHUNK = 64
+"""Partitions that are committed at once."""
+
+
+def chunks_of(topics: list[Any]) -> Iterator[list[Any]]:
+    """The topics of a request as lists of topics with at most CHUNK partitions in all; a long topic comes in parts.
+
+    A topic without partitions counts as one. A short request is one chunk, of the very topics.
+    """
+    if sum(max(len(topic.partitions), 1) for topic in topics) <= CHUNK:
+        yield topics
+        return
+    chunk: list[Any] = []
+    room = CHUNK
+    for topic in topics:
+        for first in range(0, max(len(topic.partitions), 1), CHUNK):
+            part = with_fields(topic, partitions=topic.partitions[first : first + CHUNK])
+            size = max(len(part.partitions), 1)
+            if size > room:
+                yield chunk
+                chunk, room = [], CHUNK
+            chunk.append(part)
+            room -= size
+    yield chunk
+
+
+def with_fields(struct: Any, **changed: Any) -> Any:
+    """A struct like this one, but for these fields."""
+    return type(struct)(**{field.name: getattr(struct, field.name) for field in struct.FIELDS} | changed)

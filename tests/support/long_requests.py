@@ -1,0 +1,152 @@
+"""Requests with one long array each, for every API and array: what a hostile or a very large client sends.
+
+A request is a template whose arrays have one element each; in the case's array that element is repeated, or followed
+by others like it. Names and numbers are those of things that exist, of things that do not, or of one thing again and
+again (:class:`Naming`): a handler takes other ways for each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, NamedTuple
+
+from broker.handlers.registry import REGISTRY
+from protocol.api_keys import ApiKey, request_header_version
+from protocol.schema import Field, Message, Struct
+
+WIDE_TOPIC = "wide"
+TOPIC_ID = b"\x07" * 16
+VALUES: dict[str, Any] = {
+    # What gets a request past its first checks.
+    "group_id": "g",
+    "member_id": "m",
+    "transactional_id": "tx",
+    "v3_and_below_transactional_id": "tx",
+    "resource_type": 2,
+    "entity_type": "client-id",
+    "replication_factor": -1,
+    "num_partitions": -1,
+    "timestamp": -1,
+    "max_num_offsets": 1,
+    "mechanism": 1,
+    "iterations": 8192,
+    "response_partition_limit": 2000,
+    "max_wait_ms": 0,
+    "max_bytes": 1 << 20,
+    "partition_max_bytes": 1 << 10,
+    "replica_id": -1,
+    "timeout_ms": 1000,
+    "generation_id_or_member_epoch": -1,
+    "session_epoch": -1,
+    "max_num_streams": 1,
+}
+
+
+class Naming(Enum):
+    """What the elements of the long array name."""
+
+    SAME = "the same"
+    UNKNOWN = "unknown"
+    PARTITIONS = "partitions"
+    """Different partitions of one wide topic, under its name."""
+
+
+class Case(NamedTuple):
+    """One array of one API in one version: the names of the fields on the way to it, and what its elements name."""
+
+    api_key: int
+    version: int
+    path: tuple[str, ...]
+    naming: Naming
+
+    def __str__(self) -> str:
+        name = ApiKey(self.api_key).name
+        return f"{name}-v{self.version}-{'.'.join(self.path)}-{self.naming.value}"
+
+
+def request_class(api_key: int) -> type[Message]:
+    """The request's declaration."""
+    found: type[Message] = importlib.import_module(REGISTRY[api_key].module).Request
+    return found
+
+
+def all_cases(api_key: int) -> Iterator[Case]:
+    """Every array of the API's newest and oldest version, in each naming."""
+    entry = REGISTRY[api_key]
+    for version in dict.fromkeys((entry.max_version, entry.min_version)):
+        for path in array_paths(request_class(api_key), version):
+            for naming in Naming:
+                yield Case(api_key, version, path, naming)
+
+
+def array_paths(cls: type[Struct], version: int) -> Iterator[tuple[str, ...]]:
+    """The way to each array of ``cls`` at ``version``."""
+    for field in cls.FIELDS:
+        if not field.versions.has(version):
+            continue
+        if field.kind == "array":
+            yield (field.name,)
+        if isinstance(field.item, type):
+            yield from ((field.name, *rest) for rest in array_paths(field.item, version))
+
+
+def build(case: Case, count: int) -> Message:
+    """The request with ``count`` elements in the case's array, and one in each other."""
+    return _struct(request_class(case.api_key), case, case.path, count, 0)  # type: ignore[return-value]
+
+
+def frame_of(case: Case, count: int) -> bytes:
+    """The request as it is sent, without its length."""
+    key = ApiKey(case.api_key)
+    header = struct.pack(">hhih", key, case.version, 7, 1) + b"c"
+    if request_header_version(key, case.version) >= 2:
+        header += b"\0"
+    return header + build(case, count).encode(case.version)
+
+
+def _struct(cls: type[Struct], case: Case, path: tuple[str, ...], count: int, number: int) -> Struct:
+    found = cls()
+    for field in cls.FIELDS:
+        if not field.versions.has(case.version):
+            continue
+        on_the_way = path[1:] if path and path[0] == field.name else ()
+        if field.kind == "array":
+            wanted = count if path == (field.name,) else 1
+            setattr(found, field.name, _array(field, case, on_the_way, count, wanted))
+        elif field.kind == "struct":
+            if on_the_way:
+                setattr(found, field.name, _struct(field.item, case, on_the_way, count, number))  # type: ignore[arg-type]
+        else:
+            setattr(found, field.name, _value(field, case, number))
+    return found
+
+
+def _array(field: Field, case: Case, path: tuple[str, ...], count: int, wanted: int) -> list[Any]:
+    item = field.item
+    assert item is not None
+    numbers = [0] * wanted if case.naming is Naming.SAME else range(wanted)
+    if isinstance(item, Field):
+        item.name = field.name
+        return [_value(item, case, number) for number in numbers]
+    if case.naming is Naming.SAME:
+        return [_struct(item, case, path, count, 0)] * wanted
+    return [_struct(item, case, path, count, number) for number in numbers]
+
+
+def _value(field: Field, case: Case, number: int) -> Any:
+    if field.name in VALUES and not (number and field.kind == "string"):
+        return VALUES[field.name]
+    if field.kind == "string":
+        return f"{field.name}-{number}" if case.naming is Naming.UNKNOWN else WIDE_TOPIC
+    if field.kind == "uuid":
+        return bytes(16) if field.name == "topic_id" and case.api_key == ApiKey.METADATA else TOPIC_ID
+    if field.kind.startswith(("int", "uint")):
+        return number % 10_000 if field.kind == "int32" else field.default or 0
+    if field.kind == "records":
+        return b""
+    if field.kind == "bytes":
+        return b"" if field.default is None else field.default
+    return field.default

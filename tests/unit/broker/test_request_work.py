@@ -1,0 +1,131 @@
+"""The work of long requests, of every API and every array: linear, and never much of it in one turn of the loop.
+
+Work is counted in calls, Python's and C's, as the interpreter's profiler sees them: the same in each run, on any
+machine. The loop's clock is that count too, at CALLS_PER_MS, so that slices end as they do in a broker.
+``TIDELOG_LONG_REQUEST_ELEMENTS`` makes the arrays longer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.coordinator.coordinators import coordinators_of
+from broker.dispatch import Dispatcher, Pending
+from broker.errors import CloseConnectionError
+from broker.handlers.bounds import max_elements
+from broker.handlers.registry import REGISTRY
+from protocol.api_keys import ApiKey
+from protocol.errors import InvalidRequestError
+from protocol.transferable import release_slices
+from tests.support.long_requests import Case, all_cases, frame_of
+from tests.unit.broker.data_broker import DataBroker
+
+ELEMENTS = int(os.environ.get("TIDELOG_LONG_REQUEST_ELEMENTS", "200"))
+CALLS_PER_MS = 3_000
+"""A call and what is done between calls take about a third of a microsecond."""
+TURN_MS = 6
+"""The longest turn of calls that a slice of 2 ms may become: a step is not interrupted."""
+FIXED_CALLS = 3_000
+"""What a request costs whatever is in it: messages are compiled when first used, logs are opened."""
+MOST_TIMES = 3.0
+OTHERS = {ApiKey.PRODUCE, ApiKey.FETCH}  # their records are their work: tests of the data path count it
+TEXTS = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+
+
+class Counter:
+    """Counts calls while something runs."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def milliseconds(self) -> float:
+        return self.calls / CALLS_PER_MS
+
+    def count(self, work: Callable[[], object]) -> int:
+        before = self.calls
+        sys.setprofile(self._event)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        return self.calls - before
+
+    def _event(self, _frame: object, event: str, _argument: object) -> None:
+        if event in ("call", "c_call"):
+            self.calls += 1
+
+
+class World:
+    """A broker with a wide topic, a dispatcher whose clock counts calls, and the turns of a loop counted one by one."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data = DataBroker(directory, TEXTS)
+        self.data.topics.create_topic("wide", 10_000)
+        coordinators_of(self.data.broker).start()
+        self.counter = Counter()
+        self.dispatcher = Dispatcher(self.data.broker)
+        self.dispatcher.runner.clock = self.counter.milliseconds
+        self.measure: Callable[[Callable[[], object]], float] = self.counter.count
+
+    def ask(self, frame: bytes) -> list[float]:
+        """Send a request; the work of each turn until it is answered."""
+        answers: list[Any] = []
+        received = bytearray(frame)
+
+        def dispatch() -> None:
+            try:
+                answer = self.dispatcher.dispatch(self.data.context(0), memoryview(received))
+            except (InvalidRequestError, CloseConnectionError):
+                answers.append(None)
+                return
+            if isinstance(answer, Pending):
+                answer.on_answer(answers.append)
+                answer.hurry()
+            else:
+                answers.append(answer)
+
+        turns = [self.measure(dispatch)]
+        while not answers:
+            soon, self.data.loop.soon = self.data.loop.soon, []
+            if not soon:
+                self.data.loop.advance(1000)  # a timer: the end of a wait
+            turns += [self.measure(callback) for callback in soon]
+        release_slices(answers[0])
+        return turns
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World(tmp_path_factory.mktemp("long-requests"))
+    yield world
+    world.data.close()
+
+
+def within(case: Case, count: int) -> int:
+    """So many elements that the request is legal: with those of the arrays around it, nested ones have several."""
+    return min(count, max_elements(case.api_key) // 12)
+
+
+@pytest.mark.parametrize("api_key", [key for key in REGISTRY if key not in OTHERS], ids=lambda key: ApiKey(key).name)
+def test_twice_the_elements_are_not_three_times_the_work_and_no_turn_is_long(world: World, api_key: int) -> None:
+    long_turns = []
+    steep = []
+    for case in all_cases(api_key):
+        count = within(case, ELEMENTS)
+        world.ask(frame_of(case, 2))  # what is made once, is made
+        small, large = sum(world.ask(frame_of(case, count))), world.ask(frame_of(case, 2 * count))
+        if sum(large) > MOST_TIMES * small + FIXED_CALLS:
+            steep.append(f"{case}: {small} calls for {count} elements, {sum(large)} for {2 * count}")
+        if max(large) > TURN_MS * CALLS_PER_MS:
+            long_turns.append(f"{case}: a turn of {max(large)} calls for {2 * count} elements")
+    assert (steep, long_turns) == ([], [])
