@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from broker.admin_guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, RequestClock, add_headers, make_guard
 from broker.admin_metrics import rest, snapshot
+from broker.admin_parameters import parse_switch, read_parameters
 from broker.compaction import cleaner_of, config_of, open_for_cleaning, statuses
 from cleaner.log_cleaner import CleaningUnavailableError
 from log.topic_partition import TopicPartition
@@ -37,8 +39,10 @@ STOP_TIMEOUT_S = 1.0
 
 async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
     """Take over the listening socket. ``cleanup`` of what is returned closes it."""
-    app = web.Application()
+    guard = make_guard(Hosts(broker.config))
+    app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES + 1)
     app[BROKER] = broker
+    app.on_response_prepare.append(add_headers)
     app.add_routes(
         [
             web.get("/healthz", healthz),
@@ -50,10 +54,34 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
             web.get("/topics/{topic}/records", find_records),
         ]
     )
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S, lingering_time=0,
+        auto_decompress=False,
+    )  # fmt: skip
     await runner.setup()
-    await web.SockSite(runner, listener).start()
+    await GuardedSite(runner, listener).start()
     return runner
+
+
+class GuardedSite(web.BaseSite):
+    """The listening socket, with a clock on every connection."""
+
+    def __init__(self, runner: web.AppRunner, listener: socket.socket) -> None:
+        super().__init__(runner)
+        self._listener = listener
+
+    @property
+    def name(self) -> str:
+        """Where it listens."""
+        return str(self._listener.getsockname())
+
+    async def start(self) -> None:
+        """Serve from now on."""
+        await super().start()
+        make = self._runner.server
+        assert make is not None
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: RequestClock(make()), sock=self._listener)
 
 
 async def healthz(_request: web.Request) -> web.Response:
@@ -105,6 +133,11 @@ async def compaction(request: web.Request) -> web.Response:
 
 async def run_compaction(request: web.Request) -> web.Response:
     """Clean all partitions of a topic."""
+    try:
+        parameters = read_parameters(request.query.items(), ("dry_run", "wait"))
+        dry_run, wait = parse_switch(parameters, "dry_run"), parse_switch(parameters, "wait", default=True)
+    except ValueError as error:
+        return web.json_response({"error": str(error)}, status=400)
     broker = request.app[BROKER]
     topic = request.match_info["topic"]
     image = broker.metadata.topics.get(topic)
@@ -113,13 +146,12 @@ async def run_compaction(request: web.Request) -> web.Response:
     config = config_of(broker, topic)
     if config is not None and not config.compact:
         return web.json_response({"error": f"{topic} is not compacted: its cleanup.policy has no compact"}, status=409)
-    dry_run = request.query.get("dry_run", "0") in ("1", "true")
     partitions = [TopicPartition(topic, number) for number in range(image.partition_count)]
     cleaner = cleaner_of(broker)
     refused = await broker.loop.run_in_executor(None, open_for_cleaning, broker, partitions)
     opened = [partition for partition in partitions if partition not in refused]
     futures = [asyncio.wrap_future(cleaner.request_clean(partition, dry_run=dry_run)) for partition in opened]
-    if request.query.get("wait", "1") in ("0", "false"):
+    if not wait:
         for future in futures:
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return web.json_response({"requested": len(futures)}, status=202)
@@ -130,6 +162,10 @@ async def run_compaction(request: web.Request) -> web.Response:
 
 async def retry_logs(request: web.Request) -> web.Response:
     """Load the refused logs again, those as well whose reason cannot pass by itself: somebody may have mended them."""
+    try:
+        read_parameters(request.query.items(), ())
+    except ValueError as error:
+        return web.json_response({"error": str(error)}, status=400)
     broker = request.app[BROKER]
     await broker.loop.run_in_executor(None, broker.log_manager.room.try_refused_again)
     refused = broker.log_manager.refused

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ADMIN_LISTENER = "admin.listener"
+ADMIN_ALLOWED_HOSTS = "admin.allowed.hosts"
 ADMIN_KEYS = (
     ConfigKey(
         ADMIN_LISTENER,
@@ -33,6 +34,15 @@ ADMIN_KEYS = (
         Importance.MEDIUM,
         "HOST:PORT of the HTTP interface with /healthz, /readyz, /metrics and /compaction; port 0 takes any free one, "
         "an empty value switches it off. It asks nobody who they are: keep it on a private address.",
+    ),
+    ConfigKey(
+        ADMIN_ALLOWED_HOSTS,
+        ConfigType.LIST,
+        (),
+        None,
+        Importance.LOW,
+        "More names under which the HTTP interface may be asked (the Host header), separated by commas. Its own "
+        "address, localhost and the advertised hosts need no mention; other names are answered 421. Tidelog's own key.",
     ),
 )
 BACKLOG = 64

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from broker.admin_parameters import parse_switch, read_parameters
 from broker.finding import FindRequest, FoundRecord, IndexBehindError, parse_next, plan
 from log.find.lookup import MAX_TIME, MIN_TIME, NotIndexedError, Query
 from log.find.times import parse_time
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX = 100
 _PART_RECORDS = 256
+_MAX_DIGITS = 9
 _PARAMETERS = frozenset({"key", "key64", "tag", "tag64", "from", "to", "max", "next", "format", "isolation", "wait"})
 _ISOLATIONS = ("read_uncommitted", "read_committed")
 
@@ -40,7 +42,8 @@ _ISOLATIONS = ("read_uncommitted", "read_committed")
 async def answer_find(broker: Broker, request: web.Request) -> web.StreamResponse:
     """Answer one look-up."""
     try:
-        asked = parse_request(request.match_info["topic"], request.query, broker.time.milliseconds())
+        parameters = read_parameters(request.query.items(), _PARAMETERS)
+        asked = parse_request(request.match_info["topic"], parameters, broker.time.milliseconds())
         answer = plan(broker, asked)
         records = iter(answer)
         part = await broker.loop.run_in_executor(None, take, records)
@@ -52,7 +55,7 @@ async def answer_find(broker: Broker, request: web.Request) -> web.StreamRespons
         return web.json_response({"error": str(error)}, status=409)
     except (IndexBehindError, KafkaError) as error:
         return web.json_response({"error": str(error)}, status=503)
-    as_base64 = request.query.get("format") == "base64"
+    as_base64 = parameters.get("format") == "base64"
     response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
     await response.prepare(request)
     separator = '{"records": ['
@@ -75,20 +78,16 @@ def take(records: Iterator[FoundRecord]) -> list[FoundRecord]:
 
 def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> FindRequest:
     """The question a URL asks. Raises ValueError, InvalidRequestError."""
-    unknown = sorted(set(parameters) - _PARAMETERS)
-    if unknown:
-        raise ValueError(f"unknown parameter {unknown[0]!r}; there are {', '.join(sorted(_PARAMETERS))}")
     if parameters.get("format", "text") not in ("text", "base64"):
         raise ValueError(f"format is {parameters['format']!r}: expected text or base64")
     isolation = parameters.get("isolation", _ISOLATIONS[0])
     if isolation not in _ISOLATIONS:
         raise ValueError(f"isolation is {isolation!r}: expected {' or '.join(_ISOLATIONS)}")
-    begin, end = parameters.get("from"), parameters.get("to")
     query = Query(
         key=parse_bytes(parameters, "key"),
         tag=parse_bytes(parameters, "tag"),
-        begin=MIN_TIME if begin is None else parse_time(begin, now_ms),
-        end=MAX_TIME if end is None else parse_time(end, now_ms),
+        begin=parse_bound(parameters, "from", now_ms, MIN_TIME),
+        end=parse_bound(parameters, "to", now_ms, MAX_TIME),
     )
     return FindRequest(
         topic=topic,
@@ -96,28 +95,47 @@ def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> Fin
         max_records=parse_max(parameters.get("max", str(DEFAULT_MAX))),
         wait=parse_switch(parameters, "wait"),
         committed=isolation == "read_committed",
-        below=parse_next(parameters.get("next", "")),
+        below=parse_place(parameters.get("next", "")),
     )
 
 
 def parse_max(text: str) -> int:
     """A number of records. Raises ValueError."""
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise ValueError(f"max is {text!r}: expected a number from 1 on")
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text)):
+        raise ValueError(f"max is {text[:20]!r}: expected a number from 1 to {10**_MAX_DIGITS - 1}")
     return int(text)
 
 
-def parse_switch(parameters: Mapping[str, str], name: str) -> bool:
-    """A parameter that is true or false, false unless given. Raises ValueError."""
-    text = parameters.get(name, "false")
-    if text not in ("1", "true", "0", "false"):
-        raise ValueError(f"{name} is {text!r}: expected true or false")
-    return text in ("1", "true")
+def parse_bound(parameters: Mapping[str, str], name: str, now_ms: int, default: int) -> int:
+    """A time in ms. Raises ValueError."""
+    text = parameters.get(name)
+    if text is None:
+        return default
+    try:
+        time_ms = parse_time(text, now_ms)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if not MIN_TIME <= time_ms <= MAX_TIME:
+        raise ValueError(f"{name} is {text!r}: no record has such a time")
+    return time_ms
+
+
+def parse_place(text: str) -> dict[int, int]:
+    """Where an answer before stopped. Raises ValueError."""
+    try:
+        place = parse_next(text)
+    except InvalidRequestError as error:
+        raise ValueError(f"next: {error}") from None
+    if text and len(place) != text.count(",") + 1:
+        raise ValueError(f"next is {text!r}: a partition is there twice, or none")
+    return place
 
 
 def parse_bytes(parameters: Mapping[str, str], name: str) -> bytes | None:
     """A parameter as text or, under its other name, as base64. Raises ValueError."""
     encoded = parameters.get(f"{name}64")
+    if encoded is not None and name in parameters:
+        raise ValueError(f"{name} and {name}64 are both given")
     if encoded is not None:
         try:
             return base64.b64decode(encoded, validate=True)

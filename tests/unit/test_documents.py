@@ -68,4 +68,4 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
 def test_every_test_that_is_named_exists(page: Path) -> None:
     for name, test in _TEST.findall(text_of(page)):
-        assert re.search(rf"^def {test}\(", (ROOT / name).read_text(), re.MULTILINE), f"{name} has no {test}"
+        assert re.search(rf"^(?:async )?def {test}\(", (ROOT / name).read_text(), re.MULTILINE), f"{name} has no {test}"

@@ -60,7 +60,7 @@ class Pages:
 
 @asynccontextmanager
 async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
-    texts = {name.replace("_", "."): value for name, value in settings.items()}
+    texts = {name.replace("_", "."): value for name, value in settings.items()} | {"admin.allowed.hosts": "admin"}
     parts = DataBroker(directory, texts)
     parts.broker.loop = asyncio.get_running_loop()
     if TOPIC not in parts.broker.metadata.topics:

@@ -1,0 +1,28 @@
+"""Parameters of the admin interface's URLs: a value that means nothing is an error that names the parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+
+def read_parameters(query: Iterable[tuple[str, str]], known: Collection[str]) -> dict[str, str]:
+    """The parameters by name. Raises ValueError for one that is unknown or given twice."""
+    parameters: dict[str, str] = {}
+    for name, value in query:
+        if name not in known:
+            there_are = ", ".join(sorted(known)) or "none"
+            raise ValueError(f"unknown parameter {name!r}; there are {there_are}")
+        if name in parameters:
+            raise ValueError(f"parameter {name} is given twice")
+        parameters[name] = value
+    return parameters
+
+
+def parse_switch(parameters: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """A parameter that is true or false. Raises ValueError."""
+    text = parameters.get(name)
+    if text is None:
+        return default
+    if text not in ("1", "true", "0", "false"):
+        raise ValueError(f"{name} is {text!r}: expected true or false")
+    return text in ("1", "true")
