@@ -25,7 +25,21 @@ from log.batch_scan import crc_matches, iter_batches
 from log.file_system import FileSystem
 from protocol.errors import CorruptMessageError, KafkaStorageError
 from protocol.record_batch import RecordBatch
-from protocol.schema import Message, Struct, array, binary, boolean, float64, int8, int16, int32, int64, string, uuid
+from protocol.schema import (
+    Message,
+    Struct,
+    array,
+    binary,
+    boolean,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uint16,
+    uuid,
+)
 from protocol.types import read_unsigned_varint
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
@@ -45,6 +59,37 @@ _NOT_TAKEN = {
 class TopicRecord(Message, api_key=2, versions="0", flexible="0+"):
     name: str = string()
     topic_id: bytes = uuid()
+
+
+class UnregisterBrokerRecord(Message, api_key=1, versions="0", flexible="0+"):
+    broker_id: int = int32()
+    broker_epoch: int = int64()
+
+
+class RegisteredEndpoint(Struct):
+    name: str = string()
+    host: str = string()
+    port: int = uint16()
+    security_protocol: int = int16()
+
+
+class RegisteredFeature(Struct):
+    name: str = string()
+    min_supported_version: int = int16()
+    max_supported_version: int = int16()
+
+
+class RegisterBrokerRecord(Message, api_key=27, versions="0-4", flexible="0+"):
+    broker_id: int = int32()
+    is_migrating_zk_broker: bool = boolean("2+")
+    incarnation_id: bytes = uuid()
+    broker_epoch: int = int64()
+    end_points: list[RegisteredEndpoint] = array(RegisteredEndpoint)
+    features: list[RegisteredFeature] = array(RegisteredFeature)
+    rack: str | None = string(nullable="0+")
+    fenced: bool = boolean(default=True)
+    in_controlled_shutdown: bool = boolean("1+")
+    log_dirs: list[bytes] = array(uuid, "3+", tag=0)
 
 
 class PartitionRecord(Message, api_key=3, versions="0-2", flexible="0+"):
@@ -119,6 +164,8 @@ _TYPES: dict[int, type[Message]] = {
     message.API_KEY: message
     for message in (
         TopicRecord,
+        UnregisterBrokerRecord,
+        RegisterBrokerRecord,
         PartitionRecord,
         ConfigRecord,
         PartitionChangeRecord,
@@ -152,6 +199,8 @@ class ClusterMetadata:
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     scram: dict[tuple[str, int], UserScramCredentialRecord] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
+    brokers: set[int] = field(default_factory=set)
+    """Ids of those that are registered, and of those that ever were a partition's replica."""
     next_producer_id: int = 0
     not_taken: Counter[str] = field(default_factory=Counter)
 
@@ -184,6 +233,7 @@ class ClusterMetadata:
         if topic is None:
             return
         if isinstance(record, PartitionRecord):
+            self.brokers.update(record.replicas)
             topic.leader_epochs[record.partition_id] = record.leader_epoch
         elif record.leader != _LEADER_UNCHANGED:
             topic.leader_epochs[record.partition_id] = topic.leader_epochs.get(record.partition_id, 0) + 1
@@ -193,6 +243,10 @@ class ClusterMetadata:
             self.scram[record.name, record.mechanism] = record
         elif isinstance(record, RemoveUserScramCredentialRecord):
             self.scram.pop((record.name, record.mechanism), None)
+        elif isinstance(record, RegisterBrokerRecord):
+            self.brokers.add(record.broker_id)
+        elif isinstance(record, UnregisterBrokerRecord):
+            self.brokers.discard(record.broker_id)
         elif isinstance(record, FeatureLevelRecord):
             self.features[record.name] = record.feature_level
         elif isinstance(record, ProducerIdsRecord):

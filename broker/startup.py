@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.broker import Broker
+from broker.cluster_membership import check_is_alone
 from broker.config_manager import ConfigManager
 from broker.errors import StartError
 from broker.fetch_session import FetchSessionCache
@@ -156,9 +157,11 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
 
     But for the first: it holds the broker's metadata, as it does in Kafka unless ``metadata.log.dir`` is set.
 
-    Raises StartError when a directory is another broker's, another cluster's or node's, or the first cannot be used;
+    Raises StartError when a directory is another broker's, another cluster's or node's, when other nodes belong to its
+    cluster, or the first cannot be used;
     CheckpointCorruptError for a damaged ``meta.properties``.
     """
+    check_is_alone(config, file_system)
     locks: list[OpenFile] = []
     identities: dict[str, MetaProperties | None] = {}
     failures: dict[str, KafkaStorageError] = {}

@@ -51,6 +51,8 @@ MAX_TOPIC_NAME_LENGTH = (
 )
 MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka's bound for what one request may create
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+PLAIN_MARK = "..."
+"""Stands before each field in the name of a virtual topic (``broker.virtual_names``)."""
 
 
 class TopicListener(Protocol):
@@ -345,6 +347,19 @@ def validate_topic_name(name: str) -> None:
             f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
             "and '-'"
         )
+    if PLAIN_MARK in name and is_virtual_spelling(name):
+        raise InvalidTopicError(f"Topic name is invalid: '{name}' is how a virtual topic is spelled")
+
+
+def is_virtual_spelling(name: str) -> bool:
+    """Whether this name means a virtual topic as soon as its base is there."""
+    from broker.virtual_names import split_name  # only names with three dots need it
+
+    try:
+        split_name(name)
+    except InvalidTopicError:
+        return False
+    return True
 
 
 def collision_key(name: str) -> str:

@@ -34,11 +34,6 @@ _FIELDS = frozenset({"key", "tag", "from", "to"})
 _ESCAPE = re.compile(rb"_x([0-9a-fA-F]{2})")
 
 
-def is_virtual_name(name: str) -> bool:
-    """Whether a name may be a virtual topic's: the question every unknown name is asked first."""
-    return MARK in name or PLAIN_MARK in name
-
-
 def split_name(name: str) -> tuple[str, dict[str, bytes]]:
     """The topic and the fields of a virtual name. Raises InvalidTopicError when it is malformed."""
     if len(name) > MAX_NAME_LENGTH:

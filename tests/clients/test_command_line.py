@@ -188,6 +188,14 @@ def test_a_directory_of_another_cluster_or_node_is_refused(tmp_path: Path, setti
     assert str(tmp_path) in ended.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("setting", ["process.roles=broker", "controller.quorum.voters=1@a:9093,2@b:9093"])
+def test_one_node_of_a_cluster_is_refused_in_one_line(tmp_path: Path, setting: str) -> None:
+    ended = run("serve", "--port", "0", "--data-dir", str(tmp_path / "data"), "--override", setting)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.splitlines()[-1].startswith(f"tidelog serve: {setting}")
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_port_that_is_taken_is_told(broker: tidelog.Broker, tmp_path: Path) -> None:
     port = broker.bootstrap.rpartition(":")[2]
     ended = run("serve", "--port", port, "--data-dir", str(tmp_path / "other"))

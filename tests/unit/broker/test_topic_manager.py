@@ -120,7 +120,15 @@ def test_bad_names_are_refused(name: str) -> None:
         validate_topic_name(name)
 
 
-@pytest.mark.parametrize("name", ["a", "a" * 249, "A-b_c.9", "...", "__consumer_offsets"])
+@pytest.mark.parametrize("name", ["t...key.1", "t...tag.a...from.1", "t...key.", "t...key", "a.b...to.5"])
+def test_the_spelling_of_a_virtual_topic_is_refused(name: str) -> None:
+    with pytest.raises(InvalidTopicError, match="virtual topic"):
+        validate_topic_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "a" * 249, "A-b_c.9", "...", "a...b", "...key.1", "t...keys.1", "__consumer_offsets"]
+)
 def test_good_names_pass(name: str) -> None:
     validate_topic_name(name)
 

@@ -1,0 +1,119 @@
+"""Every way in which a directory or a configuration tells of other nodes: refused, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cluster_membership import check_is_alone
+from broker.config import BrokerConfig
+from broker.errors import StartError
+from broker.kraft_metadata import PartitionRecord, RegisterBrokerRecord, TopicRecord, UnregisterBrokerRecord
+from broker.startup import claim_directories
+from log.file_system import OsFileSystem
+from protocol.schema import Message
+from tests.support.kafka_directories import KafkaDirectory
+
+FILE_SYSTEM = OsFileSystem()
+NODE = 3
+TOPIC_ID = b"t" * 16
+
+
+def config(directory: Path, **texts: str) -> BrokerConfig:
+    given = {key.replace("_", "."): value for key, value in texts.items()}
+    return BrokerConfig({"log.dirs": str(directory), "node.id": str(NODE), **given})
+
+
+def metadata(directory: Path, *records: tuple[Message, int]) -> None:
+    source = KafkaDirectory.__new__(KafkaDirectory)
+    source.path = directory
+    source.add_metadata(records)
+
+
+def quorum_state(directory: Path, **state: Any) -> None:
+    place = directory / "__cluster_metadata-0"
+    place.mkdir(exist_ok=True)
+    (place / "quorum-state").write_text(json.dumps({"leaderId": NODE, "leaderEpoch": 1, "votedId": -1, **state}))
+
+
+@pytest.mark.parametrize("roles", ["broker", "controller", " broker ", "broker,broker"])
+def test_a_node_with_one_role_is_refused(tmp_path: Path, roles: str) -> None:
+    with pytest.raises(StartError, match="lone node"):
+        check_is_alone(config(tmp_path, process_roles=roles), FILE_SYSTEM)
+
+
+@pytest.mark.parametrize("voters", ["1@a:9093", "3@a:9093,4@b:9093", "3@a:9093, 1@b:9093"])
+def test_other_voters_are_refused(tmp_path: Path, voters: str) -> None:
+    with pytest.raises(StartError, match="names other nodes than 3"):
+        check_is_alone(config(tmp_path, controller_quorum_voters=voters), FILE_SYSTEM)
+
+
+@pytest.mark.parametrize("roles", ["", "broker,controller", "controller, broker"])
+def test_a_lone_node_may_start(tmp_path: Path, roles: str) -> None:
+    check_is_alone(config(tmp_path, process_roles=roles, controller_quorum_voters="3@localhost:9093"), FILE_SYSTEM)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"currentVoters": [{"voterId": 3}, {"voterId": 4}]},
+        {"currentVoters": [{"voterId": 1}], "leaderId": -1},
+        {"leaderId": 1, "data_version": 1},
+    ],
+)
+def test_a_quorum_of_others_is_refused(tmp_path: Path, state: dict[str, Any]) -> None:
+    quorum_state(tmp_path, **state)
+    with pytest.raises(StartError, match="belongs to a Kafka cluster with other nodes"):
+        check_is_alone(config(tmp_path), FILE_SYSTEM)
+
+
+def test_a_quorum_of_this_node_alone_is_none(tmp_path: Path) -> None:
+    quorum_state(tmp_path, currentVoters=[{"voterId": NODE}])
+    check_is_alone(config(tmp_path), FILE_SYSTEM)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"leaderId": "x"}', '{"currentVoters": [{}], "leaderId": 3}'])
+def test_a_quorum_state_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
+    quorum_state(tmp_path)
+    (tmp_path / "__cluster_metadata-0" / "quorum-state").write_text(text)
+    with pytest.raises(StartError, match="cannot be read"):
+        check_is_alone(config(tmp_path), FILE_SYSTEM)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_another_registered_broker_is_refused(tmp_path: Path, version: int) -> None:
+    metadata(tmp_path, (RegisterBrokerRecord(broker_id=NODE), version), (RegisterBrokerRecord(broker_id=5), version))
+    with pytest.raises(StartError, match=r"other nodes \(5\)"):
+        check_is_alone(config(tmp_path), FILE_SYSTEM)
+
+
+def test_a_replica_elsewhere_is_refused(tmp_path: Path) -> None:
+    topic = TopicRecord(name="t", topic_id=TOPIC_ID)
+    partition = PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[NODE, 1, 2], leader=1, leader_epoch=4)
+    metadata(tmp_path, (topic, 0), (partition, 0))
+    with pytest.raises(StartError, match=r"other nodes \(1, 2\)"):
+        check_is_alone(config(tmp_path), FILE_SYSTEM)
+
+
+def test_who_was_unregistered_is_forgotten(tmp_path: Path) -> None:
+    others = RegisterBrokerRecord(broker_id=5), UnregisterBrokerRecord(broker_id=5)
+    metadata(tmp_path, (RegisterBrokerRecord(broker_id=NODE), 3), (others[0], 3), (others[1], 0))
+    check_is_alone(config(tmp_path), FILE_SYSTEM)
+
+
+def test_a_refused_start_writes_nothing(tmp_path: Path) -> None:
+    quorum_state(tmp_path, leaderId=1)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StartError):
+        claim_directories(FILE_SYSTEM, config(tmp_path))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_second_directory_is_looked_at_too(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    quorum_state(tmp_path / "b", leaderId=1)
+    with pytest.raises(StartError, match="other nodes"):
+        check_is_alone(BrokerConfig({"log.dirs": f"{tmp_path}/a,{tmp_path}/b", "node.id": str(NODE)}), FILE_SYSTEM)
