@@ -12,12 +12,12 @@ help: ## show the targets
 
 $(BIN)/tidelog: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[kernels]'
+	$(BIN)/python -m pip install --quiet --editable '.[kernels]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	@touch $@ $(BIN)/tidelog
 
 run: $(BIN)/tidelog ## install into .venv and serve on 127.0.0.1:9092, data below ./data
@@ -46,7 +46,7 @@ fmt: $(VENV)/.test ## format
 	$(BIN)/ruff format .
 
 $(VENV)/.bench: $(VENV)/.test
-	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	@touch $@
 
 bench: $(VENV)/.bench ## the table of benchmarks/RESULTS.md, Tidelog and Apache Kafka in turn (Java 17, Maven, gcc)

@@ -23,6 +23,11 @@ class MissingPackageError(JobError):
 
 SPARK_INSTALL = "pip install 'tidelog[spark]'"
 ICEBERG_INSTALL = "pip install 'tidelog[iceberg]'"
+PACKAGES = {
+    **dict.fromkeys(("pyarrow", "pandas", "pyspark", "py4j", "numba", "matplotlib"), SPARK_INSTALL),
+    **dict.fromkeys(("pyiceberg", "sqlalchemy"), ICEBERG_INSTALL),
+}
+"""What jobs import that only an extra brings, and how to install it."""
 
 
 def missing(package: str, install: str) -> MissingPackageError:

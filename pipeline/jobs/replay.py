@@ -20,7 +20,7 @@ from pipeline.export_manifest import id_text
 from pipeline.jobs.errors import BadRequestError
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, context_of, run_tasks
-from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names, partitions_of
+from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names, is_there, partitions_of
 from pipeline.options import SourceOptions, parse_options
 from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
 from pipeline.request import batch_request
@@ -130,7 +130,14 @@ def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progres
 def _check_partitions(plans: list[ReplayPlan], request: ReplayRequest) -> None:
     """Raises BadRequestError, before anything is written, where records keep partitions that the target has not."""
     largest = max(plan.partition for plan in plans)
-    if not request.by_key and largest >= (there := partitions_of(request.target)):
+    if request.by_key:
+        return
+    if largest and not is_there(request.target):  # one that the broker makes of itself may have too few
+        raise BadRequestError(
+            f"--to {request.target.topic}: the topic is not there: expected one with {largest + 1} partitions, "
+            "or --by-key"
+        )
+    if largest >= (there := partitions_of(request.target)):
         raise BadRequestError(
             f"--to {request.target.topic}: the topic has {there} partitions, records come from partition {largest}: "
             "expected a topic with as many partitions, or --by-key"

@@ -29,6 +29,7 @@ from pipeline.sink_options import SinkOptions
 from pipeline.sink_rows import BatchBuilder
 from pipeline.sink_task import PartitionCounts
 from pipeline.staging import StagingFile, TaskIdentity, remove_files
+from protocol.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tidelog.client import ClientError, parse_bootstrap
@@ -97,6 +98,20 @@ def check_broker(target: Target) -> None:
         Cluster(target.bootstrap, _PATIENCE_S).close()
     except ClientError as error:
         raise JobError(f"cannot write to topic {target.topic}: {error}") from error
+
+
+def is_there(target: Target) -> bool:
+    """Whether the topic exists; asking does not make it. Raises JobError."""
+    try:
+        with Cluster(target.bootstrap, _PATIENCE_S) as cluster:
+            cluster.leaders(target.topic)
+    except UnknownTopicOrPartitionError:
+        return False
+    except LeaderNotAvailableError:
+        return True
+    except Trouble as error:
+        raise JobError(f"cannot write to topic {target.topic}: {error}") from error
+    return True
 
 
 def partitions_of(target: Target) -> int:

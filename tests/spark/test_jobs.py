@@ -209,6 +209,13 @@ def test_a_replay_of_a_range_by_key(spark: SparkSession, tidelog_broker: Tidelog
     assert len({key for key, _ in places}) == len(places)
 
 
+def test_a_topic_that_is_not_there_is_told_and_not_made(tidelog_broker: TidelogProcess, topic: str) -> None:
+    to = f"jobs-{uuid.uuid4().hex[:8]}"
+    with pytest.raises(BadRequestError, match=f"--to {to}: the topic is not there: expected one with 2 partitions"):
+        replay(None, replay_request(tidelog_broker, topic, to))
+    assert to not in Admin(tidelog_broker.bootstrap).topics()
+
+
 def test_a_topic_with_too_few_partitions_is_told(
     spark: SparkSession, tidelog_broker: TidelogProcess, topic: str
 ) -> None:

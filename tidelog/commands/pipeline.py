@@ -89,12 +89,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         job.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
 
-def _add_source(parser: argparse.ArgumentParser) -> None:
+def _add_source(parser: argparse.ArgumentParser, *, is_written: bool = False) -> None:
+    """Which logs; those that a job writes lie in directories."""
+    copies = "" if is_written else ", or their copies in an object store: s3://BUCKET/PREFIX"
     parser.add_argument(
-        "--path",
-        required=True,
-        metavar="DIR[,DIR]",
-        help="the broker's data directories (log.dirs), or their copies in an object store: s3://BUCKET/PREFIX",
+        "--path", required=True, metavar="DIR[,DIR]", help=f"the broker's data directories (log.dirs){copies}"
     )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--topic", metavar="NAME[,NAME]", help="topics; default: all but the broker's own")
@@ -149,13 +148,13 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
+    _add_source(parser, is_written=True)
     _add_configs(parser)
     parser.add_argument("--rebuild", action="store_true", help="build anew even what is there and in order")
 
 
 def _add_compact(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
+    _add_source(parser, is_written=True)
     _add_configs(parser)
     parser.add_argument("--dry-run", action="store_true", help="tell what would go; change nothing")
 
@@ -210,7 +209,20 @@ def run(arguments: argparse.Namespace) -> int:
     except (PipelineError, KafkaError, OSError) as error:
         _complain(arguments, error)
         return EXIT_FAILED
+    except ModuleNotFoundError as error:
+        _complain(arguments, _missing_package(error))
+        return EXIT_USAGE
     return code
+
+
+def _missing_package(error: ModuleNotFoundError) -> Exception:
+    """The error that says which extra brings the package. Raises ``error`` itself when none does."""
+    from pipeline.jobs.errors import PACKAGES, missing
+
+    package = (error.name or "").partition(".")[0]
+    if package not in PACKAGES:
+        raise error
+    return missing(package, PACKAGES[package])
 
 
 def _complain(arguments: argparse.Namespace, error: Exception) -> None:

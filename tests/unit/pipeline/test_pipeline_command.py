@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +22,7 @@ from log.time import SystemTime
 from pipeline.offline_logs import LOCK_FILE
 from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
 from tidelog.cli import main
+from tidelog.commands import pipeline as pipeline_command
 
 SMALL = ["--config", "segment.bytes=4096", "--config", "index.interval.bytes=200"]
 JOBS = ("export", "audit", "index", "compact", "replay", "backfill")
@@ -267,6 +271,53 @@ def test_without_pyspark_the_package_is_named(
         assert "is not installed: pip install 'tidelog[spark]'" in capsys.readouterr().err
 
 
+WITHOUT_EXTRAS = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("pyarrow", "pandas", "pyspark", "numba", "matplotlib", "pyiceberg", "sqlalchemy"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from tidelog.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_without_the_extra_one_line_says_what_to_install(job: str, data: DataDirectory) -> None:
+    words = {"export": ["table"], "replay": ["--to", "t", "--bootstrap", "b:1"]}.get(job, [])
+    source = ["rows.parquet", "--to", "t", "--bootstrap", "b:1"] if job == "backfill" else ["--path", str(data.path)]
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, "pipeline", job, *source, *words, "--master", "none"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"tidelog pipeline {job}: pyarrow is not installed: pip install 'tidelog[spark]'\n"
+
+
+def test_a_package_that_no_extra_brings_is_our_mistake(
+    data: DataDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def importing(name: str) -> Any:
+        def job(_: Any) -> int:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        return job
+
+    monkeypatch.setitem(pipeline_command.JOBS, "audit", importing("pyiceberg.catalog"))
+    assert run(data, "audit") == 2
+    assert "pyiceberg is not installed: pip install 'tidelog[iceberg]'" in capsys.readouterr().err
+    monkeypatch.setitem(pipeline_command.JOBS, "audit", importing("pipeline.nothing"))
+    with pytest.raises(ModuleNotFoundError):
+        run(data, "audit")
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_an_object_store_is_offered_where_it_is_taken(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", job, "--help"]) == 0
+    assert ("s3://" in capsys.readouterr().out) == (job in ("export", "audit", "replay"))
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_every_job_explains_itself(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", job, "--help"]) == 0
@@ -284,9 +335,6 @@ def test_the_jobs_are_listed_and_an_unknown_one_is_refused(capsys: pytest.Captur
 
 
 def test_the_command_is_told_without_loading_spark_or_arrow() -> None:
-    import subprocess
-    import sys
-
     code = (
         "import sys; from tidelog.cli import main; main(['pipeline', '--help']); "
         "print([n for n in ('pyspark', 'pyarrow', 'numpy') if n in sys.modules])"
