@@ -23,8 +23,9 @@ from log.validator import (
     rebuild,
     result_from,
 )
+from log.work_budget import TURN_OLD_BYTES, WorkBudget
 from protocol.crc import crc32
-from protocol.errors import CorruptMessageError
+from protocol.errors import CorruptMessageError, MessageTooLargeError
 from protocol.message_set import LegacyRecordBatch
 from protocol.record_batch import (
     LOG_APPEND_TIME,
@@ -54,7 +55,8 @@ def validate_message_set(
     first, last = entries[0], entries[-1]
     view = view[: last.position + last.size_in_bytes]
     source_codec = first.compression_type
-    inner = first.inner_messages(params.decompressed_bound) if first.is_compressed else []
+    inner = _inner_messages(first, params, context.budget) if first.is_compressed else []
+    context.budget.rebuild_old(len(inner or entries))
     check_inner_messages(inner, params)
     records = list(first.effective_records(inner)) if inner else [next(entry.records()) for entry in entries]
     timestamp_type = max(entry.timestamp_type for entry in entries)
@@ -63,6 +65,20 @@ def validate_message_set(
     if first.magic == params.magic and codec == source_codec and _can_stay(first, inner):
         return _finish_in_place(view, entries, records, params, context)
     return rebuild(records, _options(codec, params, context), params)
+
+
+def _inner_messages(
+    wrapper: LegacyRecordBatch, params: ValidationParams, budget: WorkBudget
+) -> list[LegacyRecordBatch]:
+    """A wrapper's messages, within what the request may still cause. Raises what ``inner_messages`` raises."""
+    bound = params.decompressed_bound
+    try:
+        inner = wrapper.inner_messages(budget.plain_limit(bound, TURN_OLD_BYTES), budget.rebuilt_records)
+    except MessageTooLargeError:
+        budget.ensure_not_turn_limit(bound, TURN_OLD_BYTES)
+        raise
+    budget.spend_plain_bytes(inner[-1].position + inner[-1].size_in_bytes)
+    return inner
 
 
 def check_inner_messages(inner: list[LegacyRecordBatch], params: ValidationParams) -> None:

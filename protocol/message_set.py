@@ -18,12 +18,18 @@ inner one, or the append time, which then counts for every inner message.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from protocol.compression import CompressionType, decompress
 from protocol.crc import crc32
-from protocol.errors import CorruptMessageError, InvalidRecordError, UnsupportedCompressionTypeError
+from protocol.errors import (
+    CorruptMessageError,
+    InvalidRecordError,
+    MessageTooLargeError,
+    UnsupportedCompressionTypeError,
+)
 from protocol.message_writer import MessageWriter, segment_size_for
 from protocol.record_batch import (
     COMPRESSION_MASK,
@@ -213,10 +219,13 @@ class LegacyRecordBatch:
             timestamp = message.max_timestamp if append_time is None else append_time
             yield Record(base + message.offset, timestamp, message.key, message.value)
 
-    def inner_messages(self, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> list[LegacyRecordBatch]:
+    def inner_messages(
+        self, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES, max_messages: int = sys.maxsize
+    ) -> list[LegacyRecordBatch]:
         """A wrapper's inner messages as they are stored: offsets relative in magic 1. At least one.
 
-        Raises InvalidRecordError, UnsupportedCompressionTypeError, CorruptMessageError.
+        Raises InvalidRecordError, UnsupportedCompressionTypeError, CorruptMessageError; MessageTooLargeError above
+        either bound.
         """
         if self.compression_type > _CODEC_MAX:
             raise UnsupportedCompressionTypeError(f"Magic {self.magic} does not know codec {self.compression_type}")
@@ -224,14 +233,17 @@ class LegacyRecordBatch:
             raise InvalidRecordError(f"Found invalid compressed record set with null value (magic = {self.magic})")
         content = memoryview(self.buffer)[self._value]
         inner_set = decompress(content, self.compression_type, max_decompressed_bytes, magic=self.magic)
-        messages = list(ByteBufferMessageSet(inner_set).shallow())
-        if not messages:
-            raise InvalidRecordError("Found invalid compressed record set with no inner records")
-        for message in messages:
+        messages: list[LegacyRecordBatch] = []
+        for message in ByteBufferMessageSet(inner_set).shallow():
+            if len(messages) == max_messages:
+                raise MessageTooLargeError(f"A compressed message set holds more than {max_messages} messages")
             if message.magic != self.magic:
                 raise InvalidRecordError(f"Inner message has magic {message.magic}, its wrapper {self.magic}")
             if message.is_compressed:
                 raise InvalidRecordError("Inner message must not be compressed")
+            messages.append(message)
+        if not messages:
+            raise InvalidRecordError("Found invalid compressed record set with no inner records")
         return messages
 
     def __iter__(self) -> Iterator[Record]:

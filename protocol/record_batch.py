@@ -239,9 +239,13 @@ class RecordBatch:
         Raises InvalidRecordError on a malformed record or a count that does not match, and what
         ``uncompressed_section`` raises.
         """
+        return self.parse(self.uncompressed_section(max_decompressed_bytes))
+
+    def parse(self, section: Buffer) -> Iterator[Record]:
+        """As :meth:`records`, of the ``uncompressed_section`` that the caller has already."""
         fields = self._fields
         return parse_records(
-            self.uncompressed_section(max_decompressed_bytes),
+            section,
             fields[12],
             RecordContext(
                 base_offset=fields[0],

@@ -16,6 +16,7 @@ from log.records.engine import RecordEngine
 from log.records.machine_code import ImageError
 from log.records.native_kernels import NativeKernels, compile_image
 from log.records.reference import SectionCheck, TimestampPosition
+from log.work_budget import NO_LIMIT
 from protocol.errors import InvalidRecordError
 from protocol.record_batch import Record, RecordBatch, RecordContext, build_batch, parse_records
 from tests.support.records import NOW_MS, batch_of, record_lists
@@ -111,14 +112,14 @@ def test_what_passes_the_check_can_be_parsed_and_nothing_else(section: bytes, co
 @given(record=record_lists(max_size=1))
 def test_the_short_cut_for_one_record_says_what_the_walk_says(record: list[Record]) -> None:
     section = bytes(build_batch(record)[61:])
-    assert reference.check_section(section, 1) == reference.check_records(section, 1)
+    assert reference.check_section(section, 1) == reference.check_records(section, 1, NO_LIMIT)
 
 
 @given(section=st.binary(min_size=7, max_size=30))
 def test_the_short_cut_accepts_nothing_the_walk_refuses(section: bytes) -> None:
     usual = reference.check_usual_record(section)
     if usual is not None:
-        assert usual == reference.check_records(section, 1)
+        assert usual == reference.check_records(section, 1, NO_LIMIT)
 
 
 @pytest.mark.parametrize("engine", [RecordEngine(), COMPILED, NATIVE], ids=["reference", "kernels", "native"])
