@@ -42,6 +42,9 @@ class Broker:
     loop: AbstractEventLoop
     executor: Executor
     """A few threads for what waits: fsync, cold reads, retention."""
+    record_executor: Executor
+    """Two threads for records that take longer than a turn: validation, recompression, down-conversion. Not more, since
+    some of it is Python, which would keep the loop waiting for the interpreter."""
     timers: TimerQueue
     purgatory: Purgatory
     metrics: Metrics
@@ -100,10 +103,12 @@ class RequestContext:
         "client_host",
         "client_id",
         "correlation_id",
+        "frame_bytes",
         "listener_name",
         "local_host",
         "local_port",
         "on_close",
+        "owns_frame",
         "principal",
         "raw_client_id",
         "repeat",
@@ -127,6 +132,9 @@ class RequestContext:
         self.correlation_id = -1
         self.client_id: str | None = None
         self.raw_client_id = b""
+        self.frame_bytes = 0
+        self.owns_frame = False
+        """Whether the request's bytes stay as they are after the turn in which it came."""
         self.throttle_ms = 0
         self.on_close: Callable[[], object] | None = None
         """What is to be done when the connection closes: share sessions end with it."""

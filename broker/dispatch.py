@@ -32,6 +32,7 @@ from broker.errors import CloseConnectionError
 from broker.handlers.bounds import max_elements
 from broker.handlers.registry import REGISTRY
 from broker.steps import Job, StepRunner, Steps
+from log.work_budget import AppendPostponedError
 from protocol.api_keys import ApiKey, request_header_version, response_header_version
 from protocol.errors import InvalidRequestError, KafkaError, UnknownServerError, UnsupportedVersionError
 from protocol.header import decode_request_header
@@ -53,6 +54,8 @@ MOST_PATIENCE = 4096
 ONE_TURN_BYTES = 8192
 """A longer request is decoded in steps, from a copy: at 2 bytes for the smallest element it may be over a
 millisecond's work. Requests of records are long and have few elements: they are decoded where they are."""
+ONE_TURN_ELEMENTS = 1024
+"""A produce request with more partitions and topics than this is decoded in steps, too."""
 
 
 Answer = Union[bytes, Parts, "Pending", None]
@@ -72,6 +75,7 @@ class Route(RequestCount):
         "has_slices",
         "max_elements",
         "one_turn_bytes",
+        "one_turn_elements",
         "prefix",
         "repeat_of",
         "request_class",
@@ -86,6 +90,7 @@ class Route(RequestCount):
         self.decode_from: Callable[[memoryview, int, int, int], tuple[Any, int]] = module.Request.decode_from
         self.max_elements = max_elements(api_key)
         self.one_turn_bytes = sys.maxsize if api_key == ApiKey.PRODUCE else ONE_TURN_BYTES
+        self.one_turn_elements = ONE_TURN_ELEMENTS if api_key == ApiKey.PRODUCE else self.max_elements
         self.handle: Callable[[Broker, RequestContext, Any], Any] = module.handle
         self.error_response: Callable[[Any, KafkaError], Any] = module.error_response
         self.flexible_header = request_header_version(ApiKey(api_key), api_version) >= 2
@@ -196,11 +201,11 @@ class Route(RequestCount):
 def shielded(work: Callable[..., T], *arguments: Any) -> T:
     """Do one partition's part of a request: what is our own mistake there must not fail the partitions beside it.
 
-    Raises KafkaErrors as they come, anything else as UnknownServerError, logged whole.
+    Raises KafkaErrors and AppendPostponedErrors as they come, anything else as UnknownServerError, logged whole.
     """
     try:
         return work(*arguments)
-    except (KafkaError, CloseConnectionError):
+    except (KafkaError, CloseConnectionError, AppendPostponedError):
         raise
     except Exception as error:
         logger.exception("one partition of a request failed")
@@ -263,7 +268,8 @@ class InSteps(Pending):
 
     def _answer(self) -> bytes | Parts | None:
         try:
-            return self._deferred.result()  # type: ignore[no-any-return]
+            frame: bytes | Parts | None = self._deferred.result()
+            return b"" if frame is None else frame  # nothing is sent for acks=0, and the connection goes on
         except (KafkaError, CloseConnectionError) as error:
             logger.info("a request of API %d cannot be answered: %s", self._route.api_key, error)
             return None
@@ -295,7 +301,7 @@ def wait_for_frame(answer: Answer) -> FrameSteps:
     frame = yield from wait_for(done, release_slices)
     if frame is None:
         raise CloseConnectionError("a deferred request failed")
-    return frame
+    return frame or None
 
 
 def release_records(response: Any) -> None:
@@ -366,7 +372,13 @@ class Dispatcher:
         if len(frame) > route.one_turn_bytes:
             return route.run(self._answer_in_steps(route, context, memoryview(bytes(frame)), position))
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
-        request, _ = route.decode_from(frame, position, route.api_version, route.max_elements)
+        try:
+            request, _ = route.decode_from(frame, position, route.api_version, route.one_turn_elements)
+        except InvalidRequestError:
+            if route.one_turn_elements == route.max_elements:
+                raise
+            return route.run(self._answer_in_steps(route, context, memoryview(bytearray(frame)), position))
+        context.owns_frame, context.frame_bytes = False, len(frame)
         if self._broker.quotas is not None:
             return self._answer_measured(route, context, request, len(frame))
         found = route.answer(self._broker, context, request)
@@ -381,6 +393,7 @@ class Dispatcher:
         request, _ = yield from route.request_class.decode_in_steps(
             frame, position, route.api_version, route.max_elements
         )
+        context.owns_frame, context.frame_bytes = True, len(frame)
         if self._broker.quotas is not None:
             answer = self._answer_measured(route, context, request, len(frame))
         else:

@@ -11,13 +11,15 @@ The log opens when it is first touched: ten thousand quiet partitions cost ten t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.deferred import Deferred
 from broker.group_flush import NEVER, GroupFlush, InThread
 from broker.purgatory import Purgatory
 from log.topic_partition import TopicPartition
-from log.validator import AppendOrigin
+from log.validator import AppendOrigin, ValidationResult
+from log.work_budget import NO_BUDGET, WorkBudget
 from protocol.errors import FencedLeaderEpochError, UnknownLeaderEpochError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
@@ -101,17 +103,29 @@ class Partition:
         """The offset up to which consumers may read."""
         return self.log.high_watermark
 
+    def validation(self, records: memoryview, budget: WorkBudget) -> Callable[[], ValidationResult]:
+        """The validation of a client's ``records``, to be called in a thread. Raises KafkaStorageError."""
+        return partial(self.log.validate, records, leader_epoch=self.leader_epoch, budget=budget)
+
     def append_records(
-        self, records: memoryview, *, required_acks: int = -1, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        records: memoryview,
+        *,
+        required_acks: int = -1,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        budget: WorkBudget = NO_BUDGET,
+        validated: ValidationResult | None = None,
     ) -> LogAppendInfo:
-        """Append as the leader, move the high watermark, wake who waits.
+        """Append as the leader, move the high watermark, wake who waits. ``validated`` is what ``validation`` gave.
 
         Raises what ``UnifiedLog.append_as_leader`` raises. ``required_acks`` is for a replica set of more than one.
         """
         log = self._log
         if log is None:
             log = self.log
-        info = log.append_as_leader(records, leader_epoch=self.leader_epoch, origin=origin)
+        info = log.append_as_leader(
+            records, leader_epoch=self.leader_epoch, origin=origin, budget=budget, validated=validated
+        )
         if log.config.flush_messages != NEVER or self._flush is not None:
             self._group_flush(log).appended()
             return info

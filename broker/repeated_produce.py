@@ -8,10 +8,10 @@ such request is kept as a pattern, and of a request that matches only the record
 
 Invariants: a request that matches is appended and answered as ``handlers/produce.py`` does it; all checks of the
 records are those of the log. What is not the plain case (acks=0, transactions, a topic whose acknowledgements wait for
-a sync, a log that is closed, quotas) returns None before anything is changed and goes the general way. The pattern was
-made by encoding what was decoded and comparing it with what came, so no field is overlooked. One moment differs: while
-a topic's deletion waits for the disk, a pattern still appends, as requests by topic id do, where a request by name is
-told that the topic is unknown already. Loop thread only.
+a sync, a log that is closed, quotas, records that take more than a turn) returns None before anything is changed and
+goes the general way. The pattern was made by encoding what was decoded and comparing it with what came, so no field is
+overlooked. One moment differs: while a topic's deletion waits for the disk, a pattern still appends, as requests by
+topic id do, where a request by name is told that the topic is unknown already. Loop thread only.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import NamedTuple
 from broker.broker import Broker
 from broker.partition import Partition
 from log.unified_log import UnifiedLog
+from log.work_budget import TURN, TooMuchForTurnError
 from protocol.errors import KafkaError
 from protocol.messages.produce import (
     PartitionProduceData,
@@ -114,9 +115,11 @@ class RepeatedProduce:
         ):  # fmt: skip
             return None
         try:
-            info = partition.append_records(records)
+            info = partition.append_records(records, budget=TURN)
         except KafkaError as error:
             return self._refusal(error, correlation_id)
+        except TooMuchForTurnError:
+            return None
         self._bytes_in.count += info.size_bytes
         partition.bytes_in += info.size_bytes
         self._messages_in.count += info.last_offset - info.first_offset + 1

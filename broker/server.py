@@ -139,6 +139,7 @@ class Server:
         broker.timers.close()
         broker.store.close()
         broker.executor.shutdown(wait=False)
+        broker.record_executor.shutdown(wait=False, cancel_futures=True)
         self._broker = None
 
     async def _drain(self, broker: Broker, shell: Shell) -> None:

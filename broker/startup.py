@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 STORE_FILE = "metadata.sqlite"
 LOCK_FILE = ".lock"
+RECORD_THREADS = 2
 
 
 class ClaimedDirectories(NamedTuple):
@@ -96,7 +97,9 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
     replica_manager.make_way = strays.make_way
     known.topics.set_listener(replica_manager, run_in_thread)
     return Broker(
-        config=config, time=time, loop=loop, executor=executor, timers=timers, purgatory=purgatory, metrics=Metrics(),
+        config=config, time=time, loop=loop, executor=executor,
+        record_executor=ThreadPoolExecutor(RECORD_THREADS, "records"),
+        timers=timers, purgatory=purgatory, metrics=Metrics(),
         store=known.store, metadata=known.metadata, log_manager=log_manager, replica_manager=replica_manager,
         topics=known.topics, configs=known.configs, producer_ids=ProducerIdManager(known.store),
         fetch_sessions=FetchSessionCache(

@@ -41,6 +41,7 @@ from log.file_system import LogStorageError
 from log.file_use import FileUse, LogDeletedError
 from log.leader_epochs import LeaderEpochCache
 from log.producer_state import Marker, ProducerBatch, ProducerStateManager
+from log.relocation import relocated
 from log.replay import marker_of, rebuild_producer_state
 from log.segment import LogSegment, seal
 from log.segments import LogSegments
@@ -48,6 +49,7 @@ from log.timestamps import TimestampAndOffset, find_offset_by_timestamp
 from log.topic_partition import TopicPartition
 from log.transaction_index import AbortedTxn
 from log.validator import AppendOrigin, BatchSummary, LogValidator, ValidationParams, ValidationResult
+from log.work_budget import NO_BUDGET, WorkBudget
 from protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError, RecordListTooLargeError
 
 logger = logging.getLogger(__name__)
@@ -164,19 +166,36 @@ class UnifiedLog:
 
     # ---- append
 
-    def append_as_leader(
-        self, records: memoryview, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT
+    def validate(self, records: memoryview, *, leader_epoch: int, budget: WorkBudget) -> ValidationResult:
+        """What a client's ``records`` will be in the log, for :meth:`append_as_leader`. The buffer is changed in place.
+
+        Raises what the validator raises. Any thread, no lock.
+        """
+        return self._validate(records, self.log_end_offset, leader_epoch, self._time.milliseconds(), _CLIENT, budget)
+
+    def append_as_leader(  # noqa: C901 - one flat function: each call less is 0.1 µs of each append
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        budget: WorkBudget = NO_BUDGET,
+        validated: ValidationResult | None = None,
     ) -> LogAppendInfo:
         """Validate ``records`` (one partition's bytes of a produce request, any magic), give them offsets, write them.
 
-        The buffer is changed in place. Raises what the validator raises, OutOfOrderSequenceNumberError and the other
-        producer errors, RecordListTooLargeError, KafkaStorageError; then nothing was written.
+        ``validated`` is what :meth:`validate` gave for them. The buffer is changed in place. Raises what the validator
+        raises, StaleOffsetsError, OutOfOrderSequenceNumberError and the other producer errors, RecordListTooLargeError,
+        KafkaStorageError; then nothing was written.
         """
         with self.lock:
             if self._directory_state.append_refusal is not None or self.is_closed:
                 raise self._unavailable()
             next_offset = self.log_end_offset
-            result = self._validate(records, next_offset, leader_epoch, self._time.milliseconds(), origin)
+            if validated is None:
+                result = self._validate(records, next_offset, leader_epoch, self._time.milliseconds(), origin, budget)
+            else:
+                result = relocated(validated, next_offset)
             entry = producer = marker = None
             if result.batches and result.batches[0].producer_id >= 0:
                 summary = result.batches[0]

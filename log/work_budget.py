@@ -39,14 +39,18 @@ TURN_RECOMPRESSED_BYTES = 16 * 1024
 NO_LIMIT = 1 << 62
 
 
-class TooMuchForTurnError(Exception):
+class AppendPostponedError(Exception):
+    """Nothing is wrong with the records, but they cannot be appended just now."""
+
+
+class TooMuchForTurnError(AppendPostponedError):
     """The records take longer than a turn of the loop may: validate them in a thread. Nothing was changed."""
 
 
 class WorkBudget:
     """What one request may still cause. ``in_turn`` says whether the limits of a turn hold at the moment."""
 
-    __slots__ = ("_compressed_records", "_plain_bytes", "_rebuilt_records", "in_turn")
+    __slots__ = ("_compressed_records", "_plain_bytes", "_rebuilt_records", "header_bytes", "in_turn")
 
     def __init__(
         self,
@@ -56,10 +60,16 @@ class WorkBudget:
         compressed_records: int = MAX_COMPRESSED_RECORDS,
         rebuilt_records: int = MAX_REBUILT_RECORDS,
     ) -> None:
-        self.in_turn = in_turn
+        self.enter_turn(in_turn=in_turn)
         self._plain_bytes = plain_bytes
         self._compressed_records = compressed_records
         self._rebuilt_records = rebuilt_records
+
+    def enter_turn(self, *, in_turn: bool) -> None:
+        """Have the limits of a turn hold, or only those of the request."""
+        self.in_turn = in_turn
+        self.header_bytes = TURN_HEADER_BYTES if in_turn else NO_LIMIT
+        """Bytes of record headers that may be walked over in plain Python."""
 
     def decompress(self, section: Buffer, codec: int, max_bytes: int, count: int) -> Buffer:
         """The records section of a magic 2 batch that claims ``count`` records, at most ``max_bytes`` of it.
@@ -71,13 +81,16 @@ class WorkBudget:
                 f"The compressed batches of a request hold over {MAX_COMPRESSED_RECORDS} records"
             )
         self._compressed_records -= count
-        if self.in_turn and len(section) > TURN_PACKED_BYTES:
-            raise TooMuchForTurnError
-        try:
-            plain = decompress(section, codec, self.plain_limit(max_bytes, TURN_PLAIN_BYTES))
-        except MessageTooLargeError:
-            self.ensure_not_turn_limit(max_bytes, TURN_PLAIN_BYTES)
-            raise
+        limit = min(max_bytes, self._plain_bytes)
+        if self.in_turn and limit > TURN_PLAIN_BYTES:
+            if len(section) > TURN_PACKED_BYTES:
+                raise TooMuchForTurnError
+            try:
+                plain = decompress(section, codec, TURN_PLAIN_BYTES)
+            except MessageTooLargeError:
+                raise TooMuchForTurnError from None
+        else:
+            plain = decompress(section, codec, limit)
         self._plain_bytes -= len(plain)
         return plain
 
@@ -117,11 +130,6 @@ class WorkBudget:
             raise MessageTooLargeError(
                 f"A request has over {MAX_REBUILT_RECORDS} records of old formats or with offset deltas out of order"
             )
-
-    @property
-    def header_bytes(self) -> int:
-        """How many bytes of record headers may be walked over in plain Python."""
-        return TURN_HEADER_BYTES if self.in_turn else NO_LIMIT
 
     def ensure_for_turn(self, amount: int, turn_amount: int) -> None:
         """Raises TooMuchForTurnError within a turn if ``amount`` is above its limit."""

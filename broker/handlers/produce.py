@@ -3,13 +3,22 @@
 v0-1 carry message sets of magic 0, v2 magic 1, v3+ exactly one or more batches of magic 2; v7+ may use zstd; v8+ answer
 with the records at fault (KIP-467); v13 names topics by id. acks 0 is never answered: an error closes
 the connection, so that the client asks for metadata anew; 1 and -1 are the same with one replica.
+
+    a partition, or few with little    appended in the turn in which the request came
+    many partitions, many bytes        in steps, a partition in each
+    records that take longer than a turn (``log.work_budget``)
+                                       validated in a thread, appended when the loop comes back to them
+
+Between steps a topic may be deleted and other producers append: partitions are looked up and all but the records is
+checked again after a thread. Each partition's records are appended at once or not at all.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import cast
+from types import GeneratorType
+from typing import Any, cast
 
 from broker.appended_response import FIRST_VERSION as _FIRST_WITH_TEMPLATE
 from broker.appended_response import encode_appended
@@ -19,9 +28,13 @@ from broker.dispatch import shielded
 from broker.errors import CloseConnectionError
 from broker.partition import Partition
 from broker.repeated_produce import repeated_produce
+from broker.steps import Steps
+from broker.threads import in_thread
+from log.relocation import StaleOffsetsError
 from log.topic_partition import TopicPartition
 from log.unified_log import LogAppendInfo
-from log.validator import record_errors
+from log.validator import ValidationResult, record_errors
+from log.work_budget import TURN, TooMuchForTurnError, WorkBudget
 from protocol.api_keys import ApiKey
 from protocol.errors import (
     CorruptMessageError,
@@ -32,6 +45,7 @@ from protocol.errors import (
     KafkaStorageError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
+    RequestTimedOutError,
     TransactionalIdAuthorizationFailedError,
     UnsupportedCompressionTypeError,
 )
@@ -70,14 +84,31 @@ _ADMIN_CLIENT_ID = "__admin_client"
 """Kafka's tools write to internal topics under this client id; everybody else is kept out of them."""
 
 
-Answer = ProduceResponse | bytes | Deferred[ProduceResponse] | None
+Answer = ProduceResponse | bytes | Deferred[ProduceResponse] | Steps[Any] | None
 Waits = list[tuple[PartitionProduceResponse, Deferred[None]]]
 Outcome = LogAppendInfo | PartitionProduceResponse
+
+TURN_PARTITIONS, TURN_BYTES = 64, 1024 * 1024
+"""A request with no more of both is appended within one turn of the loop, if its records allow it."""
+_MERGED_PER_STEP = 256
+_MOST_VALIDATIONS = 8
+"""So often are wrappers of magic 0 validated anew because others append meanwhile."""
+
+
+class Progress:
+    """How far a request of several partitions has got."""
+
+    __slots__ = ("budget", "outcomes", "waits")
+
+    def __init__(self, budget: WorkBudget) -> None:
+        self.budget = budget
+        self.outcomes: list[Outcome] = []
+        self.waits: Waits = []
 
 
 def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
     """Append; None for acks=0, the encoded response where one partition's records were appended, deferred where
-    ``flush.messages`` asks for a sync before the acknowledgement.
+    ``flush.messages`` asks for a sync before the acknowledgement, in steps where it takes longer than a turn.
 
     Raises InvalidRequiredAcksError; CloseConnectionError when acks=0 and something failed.
     """
@@ -88,8 +119,10 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
     answer: Answer
     if len(topics) == 1 and len(topics[0].partition_data) == 1 and acks and context.api_version >= _FIRST_WITH_TEMPLATE:
         answer = _append_one(broker, context, request)
+    elif context.frame_bytes <= TURN_BYTES and _are_few(topics):
+        answer = _append_few(broker, context, request)
     else:
-        answer = _append_all(broker, context, request)
+        answer = _append_in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
     return answer if request.transactional_id is None or not acks else _after_its_transaction(broker, answer)
 
 
@@ -133,9 +166,12 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
     topic = request.topic_data[0]
     data = topic.partition_data[0]
     try:
-        partition, info = _append_records(broker, context, request, topic, data)
+        partition, info = _append_records(broker, context, request, topic, data, TURN)
     except KafkaError as error:
         return _refused(topic, data.index, context.api_version, error)
+    except TooMuchForTurnError:
+        context.repeat = None  # the next request is likely to be such a one, too
+        return _append_in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
     template = partition.produce_responses.get(context.api_version)
     if template is None:
         template = partition.produce_responses[context.api_version] = _response_template(
@@ -149,15 +185,28 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
     return template[0] + _pack_offsets(info.first_offset, info.log_append_time, info.log_start_offset) + template[1]
 
 
-def _append_all(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Any request: each partition by itself. Where all were appended and none waits for a sync, as nearly always,
+def _are_few(topics: list[TopicProduceData]) -> bool:
+    """Whether a request names few partitions, and each once."""
+    partitions = 0
+    for topic in topics:
+        asked = topic.partition_data
+        partitions += len(asked)
+        if partitions > TURN_PARTITIONS or len({data.index for data in asked}) < len(asked):
+            return False
+    return len(topics) == 1 or len({(topic.name, topic.topic_id) for topic in topics}) == len(topics)
+
+
+def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
+    """A short request: each partition by itself. Where all were appended and none waits for a sync, as nearly always,
     the response is put together from its numbers. Raises CloseConnectionError."""
-    waits: Waits = []
-    outcomes = [
-        _append(broker, context, request, topic, data, waits)
-        for topic in request.topic_data
-        for data in topic.partition_data
-    ]
+    progress = Progress(WorkBudget(in_turn=True))
+    waits, outcomes = progress.waits, progress.outcomes
+    try:
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                outcomes.append(_append(broker, context, request, topic, data, progress))
+    except TooMuchForTurnError:
+        return _append_in_steps(broker, context, request, progress)
     all_appended = not waits and all(outcome.__class__ is LogAppendInfo for outcome in outcomes)
     if request.acks == 0:
         if not all_appended:
@@ -179,13 +228,116 @@ def _append_all(broker: Broker, context: RequestContext, request: ProduceRequest
     return _when_durable(response, waits) if waits else response
 
 
+def _append_in_steps(
+    broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
+) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
+    """What ``progress`` leaves of a request, in steps; the records outlive the frame from here on."""
+    if not context.owns_frame:
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                data.records = None if data.records is None else memoryview(bytearray(data.records))
+    return _append_each(broker, context, request, progress)
+
+
+def _append_each(
+    broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
+) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
+    """Append partition by partition and let others be served in between. Raises CloseConnectionError."""
+    response = ProduceResponse(responses=[])
+    before = iter(progress.outcomes)
+    has_failed = False
+    for topic in (yield from _merged(request.topic_data)):
+        answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
+        response.responses.append(answer)
+        for data in topic.partition_data:
+            outcome = next(before, None)
+            if outcome is None:
+                yield None
+                outcome = yield from _append_patiently(broker, context, request, topic, data, progress)
+            has_failed |= isinstance(outcome, PartitionProduceResponse)
+            answer.partition_responses.append(_described(data.index, outcome))
+            data.records = None
+    if request.acks == 0:
+        if has_failed:
+            raise CloseConnectionError("a produce request with acks=0 failed")
+        return None
+    return _when_durable(response, progress.waits) if progress.waits else response
+
+
+def _merged(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:
+    """Each topic and partition once; of records for the same one the last count, as in Kafka, whose clients send no
+    such request."""
+    merged: dict[tuple[str, bytes], dict[int, PartitionProduceData]] = {}
+    for topic in topics:
+        partitions = merged.setdefault((topic.name, topic.topic_id), {})
+        for number, data in enumerate(topic.partition_data):
+            if not number % _MERGED_PER_STEP:
+                yield None
+            partitions[data.index] = data
+    return [
+        TopicProduceData(name=name, topic_id=topic_id, partition_data=list(partitions.values()))
+        for (name, topic_id), partitions in merged.items()
+    ]
+
+
+def _append_patiently(
+    broker: Broker,
+    context: RequestContext,
+    request: ProduceRequest,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+    progress: Progress,
+) -> Steps[Outcome]:
+    """Append one partition's records, validated in a thread where they take longer than a turn."""
+    version, error = context.api_version, KafkaError()
+    try:
+        return _append(broker, context, request, topic, data, progress)
+    except TooMuchForTurnError:
+        pass
+    for _ in range(_MOST_VALIDATIONS):
+        try:
+            validated = yield from _validate_in_thread(broker, version, topic, data, progress.budget)
+        except KafkaError as refused:
+            return _failed(data.index, version, refused)
+        try:
+            return _append(broker, context, request, topic, data, progress, validated)
+        except StaleOffsetsError:
+            error = RequestTimedOutError("other producers append faster than these records can be validated")
+    return _failed(data.index, version, error)
+
+
+def _validate_in_thread(
+    broker: Broker, version: int, topic: TopicProduceData, data: PartitionProduceData, budget: WorkBudget
+) -> Steps[ValidationResult]:
+    """One partition's records as they will be stored. Raises KafkaErrors of all kinds."""
+    if version >= _FIRST_VERSION_WITH_IDS:
+        partition = broker.replica_manager.partition_by_id(topic.topic_id, data.index)
+    else:
+        partition = broker.replica_manager.partition(topic.name, data.index)
+    records = check_records(data.records, version)
+    budget.enter_turn(in_turn=False)
+    try:
+        validation = partition.validation(records, budget)
+        validated = in_thread(broker.loop, broker.record_executor, validation, broker.timers.turns)
+        yield validated
+    finally:
+        budget.enter_turn(in_turn=True)
+    return shielded(validated.result)
+
+
 def _after_its_transaction(broker: Broker, answer: Answer) -> Answer:
     """The answer once the coordinator's disk has the partitions that the records added to their transaction."""
+    if isinstance(answer, GeneratorType):
+        return _after_its_transaction_in_steps(broker, answer)
     coordinators = broker.coordinators
     if coordinators is None or not coordinators.gate:
         return answer
     held: Deferred[ProduceResponse] = coordinators.gate.hold(answer, refusal=NotEnoughReplicasError)
     return held
+
+
+def _after_its_transaction_in_steps(broker: Broker, steps: Steps[Answer]) -> Steps[Answer]:
+    return _after_its_transaction(broker, (yield from steps))
 
 
 def _refused(topic: TopicProduceData, index: int, version: int, error: KafkaError) -> ProduceResponse:
@@ -231,17 +383,18 @@ def _append(
     request: ProduceRequest,
     topic: TopicProduceData,
     data: PartitionProduceData,
-    waits: Waits,
+    progress: Progress,
+    validated: ValidationResult | None = None,
 ) -> Outcome:
     """Append one partition's records: what was appended, or the answer where that is an error or has to wait for a sync
-    (then it is noted in ``waits``). Raises CloseConnectionError."""
+    (then it is noted in ``progress``). Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError."""
     try:
-        partition, info = shielded(_append_records, broker, context, request, topic, data)
+        partition, info = shielded(_append_records, broker, context, request, topic, data, progress.budget, validated)
     except KafkaError as error:
         return _failed(data.index, context.api_version, error)
     if request.acks and info.last_offset >= partition.log.high_watermark:
         answer = _appended(data.index, info)
-        waits.append((answer, partition.when_durable(info.last_offset)))
+        progress.waits.append((answer, partition.when_durable(info.last_offset)))
         return answer
     return info
 
@@ -265,8 +418,10 @@ def _append_records(
     request: ProduceRequest,
     topic: TopicProduceData,
     data: PartitionProduceData,
+    budget: WorkBudget,
+    validated: ValidationResult | None = None,
 ) -> tuple[Partition, LogAppendInfo]:
-    """Append one partition's records. Raises KafkaErrors of all kinds."""
+    """Append one partition's records. Raises KafkaErrors of all kinds, TooMuchForTurnError, StaleOffsetsError."""
     version = context.api_version
     if version >= _FIRST_VERSION_WITH_IDS:
         partition = broker.replica_manager.partition_by_id(topic.topic_id, data.index)
@@ -277,7 +432,7 @@ def _append_records(
     records = check_records(data.records, version)
     if version >= _FIRST_VERSION_WITH_MAGIC_2 and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL:
         _check_transaction(broker, version, request.transactional_id, partition.topic_partition, records)
-    info = partition.append_records(records, required_acks=request.acks)
+    info = partition.append_records(records, required_acks=request.acks, budget=budget, validated=validated)
     metrics = broker.metrics
     metrics.bytes_in.count += info.size_bytes
     partition.bytes_in += info.size_bytes

@@ -77,6 +77,7 @@ class AdminBroker:
             time=self.time,
             loop=cast(asyncio.AbstractEventLoop, None),
             executor=nothing,
+            record_executor=nothing,
             timers=TimerQueue(self.time.monotonic_ms, nothing),
             purgatory=nothing,
             metrics=nothing,

@@ -114,6 +114,7 @@ class DataBroker:
             time=self.time,
             loop=cast(Any, self.loop),
             executor=cast(Any, None),
+            record_executor=cast(Any, None),
             timers=self.loop.timers,
             purgatory=self.purgatory,
             metrics=Metrics(),
