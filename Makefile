@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DATA_DIR ?= data
+MINUTES ?= 10
 PORT ?= 9092
 
-.PHONY: run test unit contract clients faults fuzz lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: run test unit contract clients faults fuzz deletions lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -28,6 +29,9 @@ test: $(VENV)/.test ## install what the tests need and run them all
 
 unit contract clients faults fuzz: $(VENV)/.test ## run one family of tests
 	$(BIN)/python -m pytest tests/$@
+
+deletions: $(VENV)/.test ## topics come and go under every background job: make deletions MINUTES=10
+	TIDELOG_STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_deletion_storm.py
 
 lint: $(VENV)/.test ## ruff
 	$(BIN)/ruff check .
