@@ -2,8 +2,8 @@
 
 Looked at: names and base offsets; every batch's header and CRC; offsets strictly growing, within and across segments
 (I3); the offset index points at batches and nowhere else, with entries about every ``index.interval.bytes``; the time
-index grows, its offsets are in the segment, and it covers the largest timestamp; transaction indices; leader epochs;
-snapshots.
+index grows, its offsets are in the segment, and it covers the largest timestamp; transaction indices against the
+markers; leader epochs; snapshots.
 
 Indices may differ from a clean build in what Kafka's rules leave open: entries may be fewer (a full disk, several
 batches per append) and the hole behind the entries of a log that was not closed is no fault.
@@ -30,7 +30,7 @@ from log.segment import (
     file_name,
 )
 from log.time_index import TimeIndex
-from log.transaction_index import ENTRY as TXN_ENTRY
+from log.transaction_check import TransactionIndexCheck, ends_transaction
 from protocol.errors import CorruptMessageError, KafkaStorageError
 
 _Unpack = Callable[[bytes, int], tuple[Any, ...]]
@@ -67,6 +67,7 @@ class _Checker:
     def __init__(self, file_system: FileSystem, directory: str) -> None:
         self._file_system = file_system
         self._directory = directory
+        self._transactions = TransactionIndexCheck()
         self._names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
 
     def run(self) -> Iterator[Finding]:
@@ -87,6 +88,8 @@ class _Checker:
                 yield from self._check_offset_index(base, summary)
                 yield from self._check_time_index(base, summary)
                 yield from self._check_transaction_index(base)
+            else:
+                self._transactions.forget()
             next_offset = max(next_offset, summary.next_offset)
         yield from self._check_small_files(next_offset)
 
@@ -108,6 +111,7 @@ class _Checker:
                 next_offset, valid = header.last_offset + 1, header.position + header.size
                 largest = max(largest, header.max_timestamp)
                 ends[header.position] = header.last_offset
+                self._follow_transactions(header, batch)
         except CorruptMessageError as error:
             findings.append(Finding(path, valid, str(error)))
             readable = False
@@ -145,26 +149,33 @@ class _Checker:
         if previous[0] > summary.largest_timestamp:
             yield Finding(path, -1, f"ends with timestamp {previous[0]}, later than any record")
 
+    def _follow_transactions(self, header: BatchHeader, batch: memoryview) -> None:
+        if header.is_control:
+            is_commit = ends_transaction(batch)
+            if is_commit is not None:
+                self._transactions.see_marker(header.producer_id, header.base_offset, is_abort=not is_commit)
+        elif header.is_transactional and header.record_count:
+            self._transactions.see_records(header.producer_id, header.base_offset)
+
     def _check_transaction_index(self, base: int) -> Iterator[Finding]:
         path = self._path(base, TXN_INDEX_SUFFIX)
-        previous = base - 1
-        for slot, (version, producer_id, first, last, stable) in self._entries(
-            path, TXN_ENTRY.size, TXN_ENTRY.unpack_from
-        ):
-            if version != 0 or producer_id < 0 or not 0 <= first < last or last <= previous or stable < 0:
-                yield Finding(path, slot, f"impossible transaction ({producer_id}, {first} to {last}, stable {stable})")
-            previous = last
+        for slot, message in self._transactions.finish_segment(self._content(path)):
+            yield Finding(path, slot, message)
 
     def _entries(self, path: str, size: int, unpack: _Unpack) -> Iterator[tuple[int, tuple[int, ...]]]:
-        if os.path.basename(path) not in self._names:
-            return
-        file = self._open(path)
-        try:
-            data = file.read_at(0, file.size())
-        finally:
-            file.close()
+        data = self._content(path)
         for slot in range(len(data) // size):
             yield slot, unpack(data, slot * size)
+
+    def _content(self, path: str) -> bytes:
+        """The bytes of an index file; none when it is not there."""
+        if os.path.basename(path) not in self._names:
+            return b""
+        file = self._open(path)
+        try:
+            return file.read_at(0, file.size())
+        finally:
+            file.close()
 
     def _check_small_files(self, next_offset: int) -> Iterator[Finding]:
         epochs = os.path.join(self._directory, LEADER_EPOCH_FILE)

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from log.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK
+from log.batch_scan import CONTROL_MASK
+from log.topic_partition import TopicPartition
 from pipeline import audit_buckets
 from pipeline import audit_reference as at
 from pipeline.audit_buckets import Buckets
@@ -33,6 +34,7 @@ from pipeline.audit_engine import AuditEngine, HashRoom, bases_of, engine
 from pipeline.audit_indices import IndexCheck
 from pipeline.audit_producers import ProducerSpan, follow
 from pipeline.audit_reference import IntegerArray
+from pipeline.audit_transactions import TransactionAudit, TransactionPlan
 from pipeline.segment_files import OpenSegment, SegmentFile
 from protocol.compression import decompress
 from protocol.errors import KafkaError
@@ -52,7 +54,7 @@ class SegmentPlan:
 
     ``clean_below``: the cleaner has worked up to here, and takes files as a whole. ``stable_below``: the last stable
     offset; records from here on are of open transactions or behind them.
-    ``aborted``: (producer id, first, last offset) of aborted transactions.
+    ``indexed``: (producer id, first, last offset) of the aborted transactions that index files name.
     With ``records`` false nothing is hashed.
     """
 
@@ -65,7 +67,7 @@ class SegmentPlan:
     changed_ns: int = 0
     clean_below: int = 0
     stable_below: int = 2**63 - 1
-    aborted: tuple[tuple[int, int, int], ...] = ()
+    indexed: tuple[tuple[int, int, int], ...] = ()
     records: bool = True
 
     @property
@@ -76,7 +78,8 @@ class SegmentPlan:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it must be. ``kind``: checksum, framing, order, duplicate, index, records, lost."""
+    """Something that is not as it must be. ``kind``: checksum, framing, order, duplicate, index, transaction,
+    records, lost."""
 
     kind: str
     path: str
@@ -137,6 +140,10 @@ class SegmentAudit:
         """Note a finding in this segment."""
         self.add_finding(Finding(kind, self.path, position, offset, message))
 
+    def find_in(self, kind: str, path: str, position: int, offset: int, message: str) -> None:
+        """Note a finding in a file beside the segment."""
+        self.add_finding(Finding(kind, path, position, offset, message))
+
     def add_finding(self, finding: Finding) -> None:
         """Note a finding."""
         self.finding_count += 1
@@ -184,19 +191,31 @@ class _SegmentWalk:
         self._indices = IndexCheck.open(plan.segment)
         self._table = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
         self._room = HashRoom()
-        self._aborted = np.array(plan.aborted, np.int64).reshape(-1, 3)
         # A cleaner takes files as a whole: one that it has begun with has no lost gaps.
         self._clean_below = 2**63 - 1 if plan.segment.base_offset < plan.clean_below else 0
         self._expected = base = plan.segment.base_offset  # what a segment is named by is its first offset
-        self.audit = SegmentAudit(plan.topic, plan.partition, base, plan.segment.path, next_offset=base)
+        audit = self.audit = SegmentAudit(plan.topic, plan.partition, base, plan.segment.path, next_offset=base)
+
+        place = TopicPartition(plan.topic, plan.partition)
+        transactions = TransactionPlan(place, plan.segment, plan.is_closed, plan.stable_below, plan.indexed)
+        self._transactions = TransactionAudit(transactions, file, using, audit.find_in)
 
     def run(self) -> SegmentAudit:
         """Walk to the end of the planned bytes."""
         end = min(self._plan.size, self._file.size)
+        try:
+            self._read(end)
+        finally:
+            self._transactions.close()
+        self._finish(end)
+        return self.audit
+
+    def _read(self, end: int) -> None:
         buffer = np.empty(min(CHUNK_BYTES, max(end, 1)), np.uint8)
         position = 0
         while position < end:
             size = self._file.read_into(position, buffer[: min(len(buffer), end - position)].data)
+            self._transactions.find_aborted(buffer, size, position)
             stop, done = self._walk(buffer, size, position)
             if stop == at.NEED_BYTES and not done:
                 if position + size >= end:
@@ -206,8 +225,6 @@ class _SegmentWalk:
             position += done
             if stop == at.NOT_MINE:
                 position = self._odd(buffer[done:size], position, end)
-        self._finish(end)
-        return self.audit
 
     def _walk(self, buffer: at.ByteArray, size: int, position: int) -> tuple[int, int]:
         """All magic 2 batches of a chunk: (why it stopped, bytes done)."""
@@ -234,7 +251,8 @@ class _SegmentWalk:
         if len(rows):
             audit.largest_timestamp = max(audit.largest_timestamp, int(rows[:, at.MAX_TIMESTAMP].max()))
             self._follow_producers(rows, positions)
-            self._hash(buffer, self._committed(rows), position)
+            self._transactions.follow(buffer, rows)
+            self._hash(buffer, self._committed(rows, position), position)
 
     def _note_corrupt(self, rows: IntegerArray, positions: IntegerArray) -> None:
         self.audit.corrupt_batches += len(rows)
@@ -290,34 +308,18 @@ class _SegmentWalk:
 
     # ---- records
 
-    def _committed(self, rows: IntegerArray) -> IntegerArray:
+    def _committed(self, rows: IntegerArray, position: int) -> IntegerArray:
         """The rows of data that a reader of committed records gets; counts the others."""
         audit, attributes = self.audit, rows[:, at.ATTRIBUTES]
         control = attributes & CONTROL_MASK != 0
         is_open = (rows[:, at.BASE_OFFSET] >= self._plan.stable_below) & ~control
-        aborted = self._is_aborted(rows) & ~control & ~is_open
+        aborted = self._transactions.aborted(rows, ~(control | is_open), position)
         audit.control_batches += int(control.sum())
         audit.aborted_records += int(rows[aborted, at.RECORD_COUNT].sum())
         audit.open_records += int(rows[is_open, at.RECORD_COUNT].sum())
         data = ~(control | aborted | is_open)
         audit.records += int(rows[data, at.RECORD_COUNT].sum())
         return rows if data.all() else rows[data]
-
-    def _is_aborted(self, rows: IntegerArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which rows lie in aborted transactions; a marker's own row counts as one."""
-        aborted = np.zeros(len(rows), np.bool_)
-        transactional = rows[:, at.ATTRIBUTES] & TRANSACTIONAL_MASK != 0
-        if not len(self._aborted) or not transactional.any():
-            return aborted
-        near = (self._aborted[:, 2] >= rows[0, at.BASE_OFFSET]) & (self._aborted[:, 1] <= rows[-1, at.LAST_OFFSET])
-        for producer_id, first, last in self._aborted[near].tolist():
-            aborted |= (
-                (rows[:, at.PRODUCER_ID] == producer_id)
-                & (rows[:, at.BASE_OFFSET] >= first)
-                & (rows[:, at.LAST_OFFSET] <= last)
-            )
-        aborted &= transactional
-        return aborted
 
     def _hash(self, buffer: at.ByteArray, rows: IntegerArray, position: int) -> None:
         if not self._plan.records:
@@ -428,3 +430,6 @@ class _SegmentWalk:
             message = f"entry {fault.slot}: {fault.message}" if fault.slot >= 0 else fault.message
             audit.add_finding(Finding("index", fault.path, -1, -1, message))
         audit.finding_count += indices.fault_count - len(indices.faults)
+        if is_whole:
+            self._transactions.finish(audit.next_offset)
+        audit.index_faults += self._transactions.faults

@@ -21,6 +21,7 @@ from log.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK, parse_header
 from log.checkpoints import CheckpointCorruptError
 from log.resync import find_resume_position
 from log.topic_partition import TopicPartition
+from log.transaction_check import ends_transaction
 from pipeline import audit_reference as at
 from pipeline.aborted import aborted_transactions
 from pipeline.audit_engine import AuditEngine
@@ -29,13 +30,11 @@ from pipeline.errors import PipelineError
 from pipeline.holes import checkpointed_below
 from pipeline.segment_files import OpenSegment, SegmentFile, list_segments
 from pipeline.sparse_index import indexed_batches
-from protocol.errors import CorruptMessageError, KafkaError
+from protocol.errors import CorruptMessageError
 from protocol.record_batch import (
     LOG_OVERHEAD,
     MAGIC_V2,
     RECORD_BATCH_OVERHEAD,
-    RecordBatch,
-    parse_end_transaction_marker,
 )
 
 CHUNK_BYTES = 2 * 1024 * 1024
@@ -231,7 +230,7 @@ class MarkerWalk:
         for row in rows[counts].tolist():
             producer_id = row[at.PRODUCER_ID]
             if row[at.ATTRIBUTES] & CONTROL_MASK:
-                is_commit = _marker(chunk[row[at.POSITION] :], row[at.SIZE])
+                is_commit = ends_transaction(chunk.data[row[at.POSITION] : row[at.POSITION] + row[at.SIZE]])
                 if is_commit is not None and producer_id in self._open:
                     self._end(producer_id, row[at.LAST_OFFSET], is_abort=not is_commit)
             elif producer_id not in self._open:
@@ -264,13 +263,3 @@ class MarkerWalk:
                 found = ()
             self._index = [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in found]
         return self._index
-
-
-def _marker(batch: ByteArray, size: int) -> bool | None:
-    """Whether a control batch commits; None when it ends no transaction."""
-    try:
-        record = next(iter(RecordBatch(batch[:size].tobytes()).records()), None)
-        marker = None if record is None else parse_end_transaction_marker(record)
-    except KafkaError:
-        return None
-    return None if marker is None else marker.commit

@@ -1,6 +1,6 @@
 """Audit: is what lies on disk whole, and does an exported table hold what the log holds?
 
-    driver     segments, the cleaner's progress, last stable offsets, aborted transactions -> a task per segment
+    driver     segments, the cleaner's progress, last stable offsets -> a task per segment
     workers    pipeline.audit_segment: checksums, gaps, duplicates, indices, records per ten minutes
     driver     joins segments: offsets and producers' sequences across their borders; sums
 
@@ -187,7 +187,7 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
     directory = partition.directory
     segments = list_segments(directory.path)
     clean_below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
-    aborted, _ = _aborted(directory.path)
+    indexed = _indexed_transactions(directory.path)
     plans = []
     for number, segment in enumerate(segments):
         try:
@@ -197,7 +197,7 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
             continue  # removed this moment; a gap that this leaves is at the front
         is_closed = number + 1 < len(segments)
         following = segments[number + 1].base_offset if is_closed else 2**63 - 1
-        mine = tuple(entry for entry in aborted if entry[2] >= segment.base_offset and entry[1] < following)
+        mine = tuple(entry for entry in indexed if entry[2] >= segment.base_offset and entry[1] < following)
         plans.append(
             SegmentPlan(
                 directory.topic,
@@ -209,7 +209,7 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
                 changed_ns=changed_ns if is_closed else 0,
                 clean_below=clean_below,
                 stable_below=partition.bounds.last_stable,
-                aborted=mine,
+                indexed=mine,
                 records=records,
             )
         )
@@ -224,13 +224,14 @@ def _clean_below(directory: str, partition: TopicPartition) -> int:
         return 0
 
 
-def _aborted(directory: str) -> tuple[list[tuple[int, int, int]], str | None]:
-    """(producer id, first, last offset) of the aborted transactions; or none, and what is wrong with their index."""
+def _indexed_transactions(directory: str) -> list[tuple[int, int, int]]:
+    """(producer id, first, last offset) of the aborted transactions that the index files name; none when one is
+    damaged, as its segment's audit will say."""
     try:
         found = aborted_transactions(directory, 0, 2**63 - 1)
-    except PipelineError as error:
-        return [], str(error)
-    return [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in found], None
+    except PipelineError:
+        return []
+    return [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in found]
 
 
 def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> PartitionAudit:
@@ -241,9 +242,6 @@ def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> Partition
     found = PartitionAudit(
         directory.topic, directory.partition, id_text(directory.topic_id), bounds.start, bounds.end, mine
     )
-    _, damage = _aborted(directory.path)
-    if damage is not None:
-        found.findings.append(Finding("index", directory.path, -1, -1, damage))
     clean_below = _explain_gaps(mine, directory)
     expected = -1
     producers: dict[int, ProducerSpan] = {}

@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 
 from log.batch_scan import iter_batches
+from log.check import check_directory
+from log.file_system import OsFileSystem
+from log.transaction_index import ENTRY
+from pipeline import audit_transactions
+from pipeline.aborted import aborted_transactions
 from pipeline.columns import Columns
 from pipeline.decode import Isolation, read_slice
 from pipeline.errors import PipelineError
+from pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
+from pipeline.jobs.audit_report import findings
 from pipeline.jobs.compact import CompactRequest, compact
 from pipeline.offline_logs import Configuration
 from pipeline.offsets import log_bounds
@@ -239,3 +246,82 @@ def test_a_removed_segment_may_have_held_markers(tmp_path: Path) -> None:
     remove_all(directory, random.Random(0))
     with pytest.raises(PipelineError, match=r"no \.txnindex says"):
         first_segment()
+
+
+def whole_kinds(data: DataDirectory) -> tuple[list[str], list[str]]:
+    """What an audit and a check find in the data directory's log."""
+    result = audit(None, AuditRequest(data.source()))
+    found = check_directory(OsFileSystem(), str(data.path / "t-0"))
+    return [line for partition in result.partitions for line in findings(partition)], [str(one) for one in found]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_audit_and_check_find_what_would_mislead_a_reader(
+    tmp_path: Path, damage: Damage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_transactions, "ENTRY_PATIENCE_S", 0)
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        data = DataDirectory(tmp_path / str(seed))
+        write_transactions(data, chance)
+        data.close()
+        directory = data.path / "t-0"
+        before = {path.name: path.read_bytes() for path in indices(directory)}
+        records = only(data).total("records")
+        expected = committed_by_markers(directory)
+        assert committed_by_index(directory) == expected
+        assert whole_kinds(data) == ([], [])
+        damage(directory, chance)
+        changed = before != {path.name: path.read_bytes() for path in indices(directory)}
+        audited, checked = whole_kinds(data)
+        if changed and (damage not in (flip, overlap) or reads_otherwise(before, directory)):
+            assert any(".txnindex" in line for line in checked), seed
+        if committed_by_index(directory) != expected:
+            assert any(".txnindex" in line for line in audited), seed
+        assert only(data).total("records") == records, "the markers say what counts"
+
+
+def only(data: DataDirectory) -> PartitionAudit:
+    (partition,) = audit(None, AuditRequest(data.source())).partitions
+    return partition
+
+
+def committed_by_index(directory: Path) -> list[tuple[int, bytes | None]]:
+    """What a reader sees that believes the index files; nothing when they cannot be read."""
+    try:
+        aborted = aborted_transactions(str(directory), 0, 2**63 - 1)
+    except PipelineError:
+        return []
+    kept: list[tuple[int, bytes | None]] = []
+    for segment in list_segments(str(directory)):
+        with OpenSegment(segment.path) as file:
+            for header, data in iter_batches(file, 0, file.size):
+                is_aborted = header.is_transactional and any(
+                    one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
+                    for one in aborted
+                )
+                if not header.is_control and not is_aborted:
+                    kept += [(r.offset, r.value) for r in RecordBatch(bytes(data)).records()]
+    return kept
+
+
+def reads_otherwise(before: dict[str, bytes], directory: Path) -> bool:
+    """Whether a flipped bit could mislead a reader that goes by the index: a first offset that takes in the same
+    records does not, nor a last stable offset that is lower, which makes a broker look further."""
+    for path in indices(directory):
+        old, new = before[path.name], path.read_bytes()
+        for one, other in zip(ENTRY.iter_unpack(old), ENTRY.iter_unpack(new), strict=True):
+            if one != other and one[2] == other[2] and (one[0], one[1], one[3]) == (other[0], other[1], other[3]):
+                return bool(other[4] > one[4] or other[4] < 0)
+            if one != other and one[2] != other[2]:
+                return committed_by_index(directory) != committed_by_markers(directory)
+    return True
+
+
+def test_logs_that_were_compacted_are_in_order(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        data = DataDirectory(tmp_path / str(seed))
+        write_transactions(data, random.Random(seed))
+        data.close()
+        compact(None, CompactRequest(data.source(), Configuration(overrides={"cleanup.policy": "compact"})))
+        assert whole_kinds(data) == ([], [])
