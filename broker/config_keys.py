@@ -34,6 +34,14 @@ def are_assignors(names: Sequence[str]) -> bool:
     return 0 < len(names) == len(set(names)) and known.issuperset(names)
 
 
+def is_directory_mode(text: str) -> bool:
+    """Whether this is an octal mode that lets the owner do everything."""
+    return len(text) in (3, 4) and set(text) <= set("01234567") and int(text, 8) & ~0o077 == 0o700
+
+
+IS_DIRECTORY_MODE = Check(is_directory_mode, "an octal mode from 0700 to 0777")
+
+
 # fmt: off
 NODE_KEYS = (
     ConfigKey("node.id", INT, 1, between(0), HIGH,
@@ -43,6 +51,10 @@ NODE_KEYS = (
     ConfigKey("log.dirs", LIST, None, None, HIGH,
         "Directories that hold partitions; the first also holds metadata.sqlite. Default: log.dir."),
     ConfigKey("log.dir", STRING, "data", None, HIGH, "The directory that holds partitions when log.dirs is not set."),
+    ConfigKey("log.dirs.mode", STRING, "0700", IS_DIRECTORY_MODE, MEDIUM,
+        "The mode of the directories made in log.dirs, in octal, whatever the umask; files get it without execution. "
+        "0750 lets a group read the records, such as Spark's. metadata.sqlite is 0600 always. What is there already "
+        "keeps its mode. Tidelog's own key."),
     ConfigKey("log.dirs.reserve.bytes", INT, DEFAULT_RESERVE_BYTES, between(0), MEDIUM,
         "The size of the file .reserve that each data directory keeps. A full disk gives it up, so that topics can be "
         "deleted. At most a sixteenth of the file system; 0: none. Tidelog's own key."),

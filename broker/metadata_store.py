@@ -21,6 +21,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -188,6 +189,7 @@ class SqliteMetadataStore:
         self._sync_lock = threading.Lock()
         self._is_named = False
         self._failure: OSError | sqlite3.Error | None = None
+        _protect(path)
         try:
             self._open()
         except sqlite3.Error as error:
@@ -397,6 +399,19 @@ class SqliteMetadataStore:
         if row is not None:
             self._connection.execute("DELETE FROM kv WHERE value IS NULL AND mod_revision <= ?", row)
             self._connection.execute("UPDATE state SET value = ? WHERE name = 'compacted'", row)
+
+
+def _protect(path: str) -> None:
+    """Let nobody but the owner read the store: it holds SCRAM keys. SQLite gives its other files the same mode.
+
+    A file that exists is not opened here: closing it would give up the locks that SQLite holds in this process.
+    """
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        with contextlib.suppress(OSError):  # another's file, or none
+            if stat.S_IMODE(os.stat(name).st_mode) & 0o077:
+                os.chmod(name, 0o600)
 
 
 def _unwritable(path: str, error: sqlite3.Error) -> MetadataStoreError:

@@ -70,6 +70,7 @@ class _Topics(NamedTuple):
 
 async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop) -> Broker:
     """All parts, ready to answer requests. Raises StartError; ConfigError for what the admin API once stored."""
+    set_creation_mode(config.get_str("log.dirs.mode"))
     file_system = OsFileSystem()
     executor = ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker")
     try:
@@ -107,6 +108,14 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         ),
         node_id=config.node_id, cluster_id=claimed.cluster_id, locks=claimed.locks,
     )  # fmt: skip
+
+
+def set_creation_mode(mode: str) -> None:
+    """Let everything this process makes have ``mode`` (octal, of a directory) at most, whatever umask it began with.
+
+    The umask reaches all who make files: the log, SQLite, the indices.
+    """
+    os.umask(0o777 & ~int(mode, 8))
 
 
 def load_topics(config: BrokerConfig, time: Time, *, make_room: Callable[[], bool]) -> _Topics:

@@ -7,6 +7,7 @@ way. Exit codes: 0 taken over (or nothing left to do); 1 something stands agains
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     from log.time import SystemTime
     from protocol.errors import KafkaStorageError
 
+    os.umask(0o077)  # as a broker makes its directories (log.dirs.mode)
     file_system, time = OsFileSystem(), SystemTime()
     try:
         plan = make_plan(file_system, time, options_of(arguments))
