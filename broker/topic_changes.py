@@ -16,6 +16,7 @@ for one. Loop thread only.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], None]], Deferred[None]]
+CallSoon = Callable[[Callable[[], None]], object]
+
+SETTLED_PER_TURN = 8
+"""Changes that go on in one turn after a sync. Each may make or remove logs, and one sync may cover thousands."""
 
 
 USE_DEFAULT = -1  # the wire's "as the broker is configured" for partitions and replicas
@@ -62,6 +67,11 @@ def at_once(work: Callable[[], None]) -> Deferred[None]:
     else:
         deferred.complete(None)
     return deferred
+
+
+def call_now(work: Callable[[], None]) -> None:
+    """Call it here and now: for where there is no loop."""
+    work()
 
 
 def do_nothing() -> None:
@@ -109,7 +119,19 @@ class TopicChanges:
     """The changes under way. ``in_thread`` runs work and settles on the loop; ``sync_store`` is for any thread and
     raises MetadataStoreError."""
 
-    __slots__ = ("_creating", "_sync_store", "_syncing", "_topics", "_waiting", "_widening", "in_thread", "listener")
+    __slots__ = (
+        "_creating",
+        "_is_settling",
+        "_settled",
+        "_sync_store",
+        "_syncing",
+        "_topics",
+        "_waiting",
+        "_widening",
+        "call_soon",
+        "in_thread",
+        "listener",
+    )
 
     def __init__(self, topics: TopicManager, sync_store: Callable[[], None]) -> None:
         self._topics = topics
@@ -119,7 +141,10 @@ class TopicChanges:
         self._widening: dict[str, Change] = {}
         self._waiting: list[Deferred[None]] = []
         self._syncing = False
+        self._settled: deque[tuple[Deferred[None], MetadataStoreError | None]] = deque()
+        self._is_settling = False
         self.in_thread: InThread = at_once
+        self.call_soon: CallSoon = call_now
 
     def create(self, new: NewTopic) -> Change:
         """Create a topic. Raises what ``TopicManager.create_topic`` raises before anything is committed; what fails
@@ -280,13 +305,26 @@ class TopicChanges:
 
     def _synced(self, covered: list[Deferred[None]], done: Deferred[None]) -> None:
         self._syncing = False
+        failure: MetadataStoreError | None = None
         try:
             done.result()
         except MetadataStoreError as error:
-            for deferred in covered:
-                deferred.fail(error)
-        else:
-            for deferred in covered:
-                deferred.complete(None)
+            failure = error
+        self._settled.extend((deferred, failure) for deferred in covered)
+        if not self._is_settling:
+            self._settle()
         if self._waiting and not self._syncing:
             self._sync()
+
+    def _settle(self) -> None:
+        """Go on with some of the changes that a sync has covered, and with others in the next turn."""
+        self._is_settling = True
+        for _ in range(min(SETTLED_PER_TURN, len(self._settled))):
+            deferred, failure = self._settled.popleft()
+            if failure is None:
+                deferred.complete(None)
+            else:
+                deferred.fail(failure)
+        self._is_settling = bool(self._settled)
+        if self._is_settling:
+            self.call_soon(self._settle)

@@ -30,7 +30,7 @@ from broker.metadata import (
     TopicImage,
 )
 from broker.metadata_store import Compare, KeyValue, MetadataStore, MetadataStoreError, Put
-from broker.topic_changes import USE_DEFAULT, InThread, NewTopic, TopicChanges, at_once
+from broker.topic_changes import USE_DEFAULT, CallSoon, InThread, NewTopic, TopicChanges, at_once, call_now
 from protocol.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
@@ -134,11 +134,14 @@ class TopicManager:
         """Nothing is left of these topics; the store may forget them."""
         self._done_deletions += [DELETED_PREFIX + uuid_to_str(topic_id) for topic_id in topic_ids]
 
-    def set_listener(self, listener: TopicListener, in_thread: InThread = at_once) -> None:
+    def set_listener(
+        self, listener: TopicListener, in_thread: InThread = at_once, call_soon: CallSoon = call_now
+    ) -> None:
         """Who is told of changes from now on. There is one: the replica manager. ``in_thread`` runs what waits for the
         disk."""
         self._listener = self.changes.listener = listener
         self.changes.in_thread = in_thread
+        self.changes.call_soon = call_soon
 
     def create_topic(
         self,

@@ -23,6 +23,7 @@ from broker.fetch_session import FetchContext, FetchTarget, Result
 from broker.partition import Partition
 from broker.purgatory import Parked
 from broker.repeated_fetch import repeated_fetch
+from broker.steps import Steps
 from broker.threads import in_thread
 from log.fetch import FetchIsolation
 from log.unified_log import UnifiedLog
@@ -59,6 +60,8 @@ _LAST_VERSION_DOWN_CONVERTED = 3
 _LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 _FIRST_VERSION_WITH_ZSTD = 10
 _NO_EPOCH = -1
+MANY_TARGETS = 32
+"""A fetch of more partitions is answered in steps."""
 
 
 class ReadParams(NamedTuple):
@@ -80,7 +83,9 @@ class ReadResult(NamedTuple):
     """An error or a diverging epoch: the client should know now."""
 
 
-def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Deferred[FetchResponse]:
+def handle(
+    broker: Broker, context: RequestContext, request: FetchRequest
+) -> FetchResponse | Deferred[FetchResponse] | Steps[FetchResponse | Deferred[FetchResponse]]:
     """Read, and wait if there is not enough.
 
     Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError.
@@ -95,6 +100,8 @@ def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Fe
         fetch_context.is_incremental,
     )
     targets = fetch_context.targets
+    if len(targets) > MANY_TARGETS:
+        return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
     read = read_targets(broker, targets, params)
     if read.total_bytes >= params.min_bytes or read.must_answer or request.max_wait_ms <= 0 or not targets:
         broker.metrics.bytes_out.count += read.total_bytes
@@ -103,6 +110,19 @@ def handle(broker: Broker, context: RequestContext, request: FetchRequest) -> Fe
         return with_endpoints(broker, context, read, build_response(fetch_context, read.results))
     release_results(read.results)
     return DelayedFetch(broker, context, fetch_context, params).park(request.max_wait_ms)
+
+
+def fetch_in_steps(
+    broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
+) -> Steps[FetchResponse | Deferred[FetchResponse]]:
+    """``handle`` for many partitions."""
+    from broker.handlers.long_fetch import read_until_enough  # few clients read so many
+
+    read = yield from read_until_enough(broker, context, params, max_wait_ms)
+    broker.metrics.bytes_out.count += read.total_bytes
+    if params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
+        return converted_response(broker, context, params, read)
+    return with_endpoints(broker, asker, read, build_response(context, read.results))
 
 
 def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
@@ -186,34 +206,55 @@ class DelayedFetch:
 
 def read_targets(broker: Broker, targets: list[FetchTarget], params: ReadParams) -> ReadResult:
     """Read each target in order until the response limit is used up. The results own their slices."""
-    results: list[Result] = []
-    limit = params.max_bytes
-    total = 0
-    one_message = params.version > _LAST_VERSION_WITH_HARD_LIMIT
-    must_answer = False
-    replica_manager = broker.replica_manager
-    for target in targets:
-        partition = None
-        try:
-            if target.topic:
-                partition = replica_manager.partition(target.topic, target.index)
-            else:
-                partition = replica_manager.partition_by_id(target.topic_id, target.index)
-            data = read_partition(partition, target, params, limit, one_message=one_message and not total)
-        except KafkaError as error:
-            data = failed_partition(partition, target, params.version, error)
-            must_answer = True
-        if data is None:
-            continue
-        records = data.records
-        if records:
-            size = len(records)
-            total += size
-            limit = limit - size if limit > size else 0
-        elif target.last_fetched_epoch != _NO_EPOCH and data.diverging_epoch.epoch != _NO_EPOCH:
-            must_answer = True
-        results.append((target, data))
-    return ReadResult(results, total, must_answer)
+    read = PartitionRead(broker, params)
+    read.add(targets)
+    return read.result()
+
+
+class PartitionRead:
+    """One pass over the targets of a fetch, or over some of them at a time."""
+
+    __slots__ = ("_limit", "_must_answer", "_params", "_replica_manager", "_results", "_total")
+
+    def __init__(self, broker: Broker, params: ReadParams) -> None:
+        self._replica_manager = broker.replica_manager
+        self._params = params
+        self._results: list[Result] = []
+        self._limit = params.max_bytes
+        self._total = 0
+        self._must_answer = False
+
+    def result(self) -> ReadResult:
+        """What was read so far."""
+        return ReadResult(self._results, self._total, self._must_answer)
+
+    def add(self, targets: list[FetchTarget]) -> None:
+        """Read these targets next."""
+        params, replica_manager, results = self._params, self._replica_manager, self._results
+        limit, total, must_answer = self._limit, self._total, self._must_answer
+        one_message = params.version > _LAST_VERSION_WITH_HARD_LIMIT
+        for target in targets:
+            partition = None
+            try:
+                if target.topic:
+                    partition = replica_manager.partition(target.topic, target.index)
+                else:
+                    partition = replica_manager.partition_by_id(target.topic_id, target.index)
+                data = read_partition(partition, target, params, limit, one_message=one_message and not total)
+            except KafkaError as error:
+                data = failed_partition(partition, target, params.version, error)
+                must_answer = True
+            if data is None:
+                continue
+            records = data.records
+            if records:
+                size = len(records)
+                total += size
+                limit = limit - size if limit > size else 0
+            elif target.last_fetched_epoch != _NO_EPOCH and data.diverging_epoch.epoch != _NO_EPOCH:
+                must_answer = True
+            results.append((target, data))
+        self._limit, self._total, self._must_answer = limit, total, must_answer
 
 
 def read_partition(

@@ -100,11 +100,16 @@ def build(case: Case, count: int) -> Message:
 
 def frame_of(case: Case, count: int) -> bytes:
     """The request as it is sent, without its length."""
-    key = ApiKey(case.api_key)
-    header = struct.pack(">hhih", key, case.version, 7, 1) + b"c"
-    if request_header_version(key, case.version) >= 2:
+    return frame(build(case, count), case.version)
+
+
+def frame(request: Message, version: int) -> bytes:
+    """Any request as it is sent, without its length."""
+    key = ApiKey(request.API_KEY)
+    header = struct.pack(">hhih", key, version, 7, 1) + b"c"
+    if request_header_version(key, version) >= 2:
         header += b"\0"
-    return header + build(case, count).encode(case.version)
+    return header + request.encode(version)
 
 
 def _struct(cls: type[Struct], case: Case, path: tuple[str, ...], count: int, number: int) -> Struct:

@@ -108,7 +108,9 @@ class DataBroker:
             node_id=1,
         )
         self.replica_manager.make_way = strays.make_way
-        self.topics.set_listener(self.replica_manager, partial(in_thread, cast(Any, self.loop), cast(Any, None)))
+        self.topics.set_listener(
+            self.replica_manager, partial(in_thread, cast(Any, self.loop), cast(Any, None)), self.loop.call_soon
+        )
         self.broker = Broker(
             config=config,
             time=self.time,

@@ -224,3 +224,59 @@ def test_a_long_fetch_waits_and_is_hurried(wire: LongWire) -> None:
         wire.data.loop.run_soon()
     response = wire.decoded(frames[0], FetchResponse, 11)
     assert len(response.responses[0].partitions) == 600
+
+
+def test_a_long_fetch_is_answered_when_there_is_enough(wire: LongWire) -> None:
+    data = wire.data
+    data.topics.create_topic("wide", 600)
+    request = fetch(600, 60_000)
+    request.topics[0].topic = "wide"
+    request.min_bytes = 150
+    answer = wire.send(request, 11)
+    assert isinstance(answer, Pending)
+    frames: list[Any] = []
+    answer.on_answer(frames.append)
+    for partition in (599, 300):
+        while data.loop.soon:
+            data.loop.run_soon()
+        assert not frames
+        data.append("wide", b"value" * 4, partition=partition)
+    while data.loop.soon:
+        data.loop.run_soon()
+    response = wire.decoded(frames[0], FetchResponse, 11)
+    with_records = [found.partition_index for found in response.responses[0].partitions if found.records]
+    assert with_records == [300, 599]
+    assert not len(data.purgatory)
+
+
+def test_a_long_fetch_is_answered_when_its_time_is_up(wire: LongWire) -> None:
+    data = wire.data
+    data.topics.create_topic("wide", 600)
+    request = fetch(600, 500)
+    request.topics[0].topic = "wide"
+    frames: list[Any] = []
+    answer = wire.send(request, 11)
+    assert isinstance(answer, Pending)
+    answer.on_answer(frames.append)
+    while data.loop.soon:
+        data.loop.run_soon()
+    data.loop.advance(499)
+    assert not frames
+    data.loop.advance(2)
+    while data.loop.soon:
+        data.loop.run_soon()
+    assert len(wire.decoded(frames[0], FetchResponse, 11).responses[0].partitions) == 600
+    assert not len(data.purgatory)
+
+
+def test_a_long_fetch_that_waits_is_given_up(wire: LongWire) -> None:
+    wire.data.topics.create_topic("wide", 600)
+    request = fetch(600, 500)
+    request.topics[0].topic = "wide"
+    answer = wire.send(request, 11)
+    assert isinstance(answer, Pending)
+    while wire.data.loop.soon:
+        wire.data.loop.run_soon()
+    assert len(wire.data.purgatory) == 1
+    answer.abandon()
+    assert not len(wire.data.purgatory)

@@ -22,8 +22,11 @@ from broker.handlers.bounds import max_elements
 from broker.handlers.registry import REGISTRY
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.schema import Message
 from protocol.transferable import release_slices
-from tests.support.long_requests import Case, all_cases, frame_of
+from tests.support.long_requests import Case, all_cases, frame, frame_of
 from tests.unit.broker.data_broker import DataBroker
 
 ELEMENTS = int(os.environ.get("TIDELOG_LONG_REQUEST_ELEMENTS", "200"))
@@ -34,7 +37,7 @@ TURN_MS = 6
 FIXED_CALLS = 3_000
 """What a request costs whatever is in it: messages are compiled when first used, logs are opened."""
 MOST_TIMES = 3.0
-OTHERS = {ApiKey.PRODUCE, ApiKey.FETCH}  # their records are their work: tests of the data path count it
+OTHERS = {ApiKey.PRODUCE}  # its records are its work: tests of the data path count it
 TEXTS = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "1",
@@ -129,3 +132,17 @@ def test_twice_the_elements_are_not_three_times_the_work_and_no_turn_is_long(wor
         if max(large) > TURN_MS * CALLS_PER_MS:
             long_turns.append(f"{case}: a turn of {max(large)} calls for {2 * count} elements")
     assert (steep, long_turns) == ([], [])
+
+
+def test_many_topics_are_created_and_deleted_in_short_turns(world: World) -> None:
+    names = [f"made-{number}" for number in range(300)]
+    topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in names]
+    requests: list[tuple[Message, int]] = [
+        (CreateTopicsRequest(topics=topics), 7),
+        (DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names]), 6),
+    ]
+    for request, version in requests:
+        turns = world.ask(frame(request, version))
+        assert max(turns) <= TURN_MS * CALLS_PER_MS
+        assert len(turns) > 30
+        assert ("made-299" in world.data.broker.metadata.topics) == isinstance(request, CreateTopicsRequest)

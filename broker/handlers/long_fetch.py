@@ -1,0 +1,96 @@
+"""A fetch of many partitions, in steps: read, wait, read again, answer.
+
+It does what ``broker.handlers.fetch`` does in one turn for a few partitions. When too little is there, it parks on all
+its partitions and reads them all again once one has moved, as Kafka's does: in steps too, so that an append to one of
+them costs its sender nothing. Slices that were read are released when the connection goes away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.deferred import Deferred
+from broker.steps import Steps
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+    from broker.fetch_session import FetchContext
+    from broker.handlers.fetch import PartitionRead, ReadParams, ReadResult
+    from broker.partition import Partition
+
+PER_STEP = 4
+"""Partitions that are read in one step: 20 µs when their logs are open, and some milliseconds where they are not."""
+
+
+class Moved:
+    """The wait for one of many partitions to move. A purgatory operation; ``is_over`` says that the time is up."""
+
+    __slots__ = ("happened", "is_over")
+
+    def __init__(self) -> None:
+        self.happened: Deferred[None] = Deferred()
+        self.is_over = False
+
+    def try_complete(self) -> bool:
+        """One has moved: look whether there is enough now."""
+        self.happened.complete(None)
+        return True
+
+    def expire(self) -> None:
+        """The time is up, or the client waits for something else."""
+        self.is_over = True
+        self.happened.complete(None)
+
+
+def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: float) -> Steps[bool]:
+    """Wait for one of the partitions; whether the time is up."""
+    moved = Moved()
+    parked = broker.purgatory.park(moved, partitions, max(until_ms - broker.timers.monotonic_ms(), 0))
+    moved.happened.on_hurry(lambda: broker.purgatory.expire(parked))
+    try:
+        yield moved.happened
+    finally:
+        broker.purgatory.cancel(parked)
+    return moved.is_over
+
+
+def read_in_steps(read: PartitionRead, context: FetchContext) -> Steps[ReadResult]:
+    """What ``read_targets`` gives. The slices are released when nobody waits any more."""
+    from broker.handlers.fetch import release_results
+
+    try:
+        for first in range(0, len(context.targets), PER_STEP):
+            read.add(context.targets[first : first + PER_STEP])
+            yield None
+    except GeneratorExit:
+        release_results(read.result().results)
+        raise
+    return read.result()
+
+
+def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams, max_wait_ms: int) -> Steps[ReadResult]:
+    """Read, and wait and read again until there is enough, or for ``max_wait_ms``."""
+    from broker.handlers.fetch import PartitionRead, release_results
+
+    until_ms = broker.timers.monotonic_ms() + max_wait_ms
+    is_over = max_wait_ms <= 0
+    while True:
+        read = yield from read_in_steps(PartitionRead(broker, params), context)
+        if is_over or read.total_bytes >= params.min_bytes or read.must_answer:
+            return read
+        release_results(read.results)
+        partitions = yield from partitions_of(broker, context)
+        is_over = yield from wait_until_moved(broker, partitions, until_ms)
+
+
+def partitions_of(broker: Broker, context: FetchContext) -> Steps[list[Partition]]:
+    """The partitions that a fetch waits for. Raises UnknownTopicOrPartitionError, UnknownTopicIdError."""
+    manager = broker.replica_manager
+    partitions = []
+    for target in context.targets:
+        if target.topic:
+            partitions.append(manager.partition(target.topic, target.index))
+        else:
+            partitions.append(manager.partition_by_id(target.topic_id, target.index))
+        yield None
+    return partitions
