@@ -99,8 +99,10 @@ SOCKET_KEYS = (
         "The most connections accepted per second.", dynamic=True),
     ConfigKey("connections.max.idle.ms", LONG, 600_000, None, MEDIUM,
         "A connection on which nothing happened for this long is closed; negative: never."),
-    ConfigKey("queued.max.request.bytes", LONG, -1, None, MEDIUM,
-        "The most bytes of requests in memory before no more are read; -1: no limit beyond one per connection."),
+    ConfigKey("queued.max.request.bytes", LONG, 100 * 1024 * 1024, None, MEDIUM,
+        "The most bytes of requests that were received in part, over all connections. Beyond it large requests are "
+        "read on one at a time, those below 64 KiB as ever; one of socket.request.max.bytes always has room. -1: no "
+        "limit, which is Kafka's default."),
     ConfigKey("queued.max.requests", INT, 500, between(1), HIGH, "The most requests waiting before no more are read."),
     ConfigKey("connection.failed.authentication.delay.ms", INT, 100, between(0), LOW,
         "How long a connection that failed to authenticate stays open before it is closed."),

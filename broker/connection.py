@@ -9,6 +9,7 @@ arriving bytes. So an idle connection owns no buffer.
     open             yes                          a request must wait; too much is queued; the turn is over
     waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, fsync, rebalance); see ``hurry``
     queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
+    memory is full   to READ_AHEAD_BYTES          it is the first of those that wait (``broker.request_memory``)
     ended            no                           the client has finished: its last requests are handled, then closed
     finishing        no                           the last answer is sent: then closed
 
@@ -55,8 +56,11 @@ READ_AHEAD_BYTES = 64 * 1024
 """What a connection may buffer of requests that wait their turn."""
 QUEUE_BYTES = 1024 * 1024
 """With more than this to send, a connection's next request waits."""
+RECEIVE_BYTES = 1024 * 1024
+"""One receive into a connection's own buffer takes at most this much."""
 LARGE_FRAME_BYTES = 64 * 1024
-"""A connection that sends larger frames keeps its buffer between them, for RELEASE_AFTER_MS."""
+LARGEST_KEPT_BYTES = 4 * 1024 * 1024
+"""A connection that sends frames of such sizes keeps its buffer between them, for RELEASE_AFTER_MS."""
 RELEASE_AFTER_MS = 2_000
 SLOWEST_BYTES_PER_S = 32 * 1024
 """A frame larger than the deadline allows at this rate gets its time at this rate."""
@@ -142,8 +146,11 @@ class Connection:
         """Take what came, and answer the frames in it."""
         shell = self._shell
         reader = self._reader
+        if reader is not None:
+            receive_more(self, reader, now_ms)
+            return
         try:
-            count = self.sock.recv_into(shell.scratch if reader is None else reader.get_buffer())
+            count = self.sock.recv_into(shell.scratch)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -155,10 +162,6 @@ class Connection:
             self._is_doubted = True
             shell.doubt(self)
         self._last_active_ms = now_ms
-        if reader is not None:
-            reader.buffer_updated(count)
-            self._turn()
-            return
         if self._pending is not None or self._queue:
             keep(self, shell.scratch_view[:count])
             self._has_frames = True
@@ -258,8 +261,10 @@ class Connection:
             return
         finally:
             self._in_turn = False
-        if largest and largest < LARGE_FRAME_BYTES and not reader.buffered_bytes:
+        is_kept = LARGE_FRAME_BYTES <= largest <= LARGEST_KEPT_BYTES
+        if largest and not is_kept and not reader.buffered_bytes:
             self._reader = None
+            self._shell.memory.note(self, 0)
         self._end_turn()
 
     def _may_handle(self) -> bool:
@@ -284,18 +289,25 @@ class Connection:
         if self._ended and not self._turn_scheduled:
             self.close()
             return
+        if reader is not None:
+            self._shell.memory.note(self, reader.buffered_bytes)
         if reader is not None or not self._reading or self._finishing:
-            self._update_reading()
+            self.update_reading()
         if self._finishing:
             self.finish()
         elif self._pending is not None and reader is not None:
             hurry(self._pending, reader)
 
-    def _update_reading(self) -> None:
+    def wants_to_read(self) -> bool:
+        """Whether a whole frame could be handled now."""
+        return not (self._finishing or self._ended or self._turn_scheduled) and self._may_handle()
+
+    def update_reading(self) -> None:
+        """Receive, or stop receiving, as the state says."""
         reader = self._reader
         wanted = not (self._finishing or self._ended)
         if reader is not None and reader.buffered_bytes >= READ_AHEAD_BYTES:
-            wanted = wanted and not self._turn_scheduled and self._may_handle()
+            wanted = wanted and self.wants_to_read() and self._shell.memory.admits(self)
         if wanted != self._reading:
             self._reading = wanted
             if wanted:
@@ -364,7 +376,7 @@ class Connection:
             return
         if queue.queued_bytes < owed:
             self._last_sent_ms = self._shell.monotonic_ms()
-        self._set_writing(status is SendStatus.BLOCKED)
+        set_writing(self, status is SendStatus.BLOCKED)
         if status is SendStatus.MORE:
             self._drain_scheduled = True
             self._shell.loop.call_soon(measure, self, self._drain_turn)
@@ -378,14 +390,6 @@ class Connection:
         self._drain()
         if not self.closed:
             self._end_turn()
-
-    def _set_writing(self, wanted: bool) -> None:
-        if wanted != self._writing:
-            self._writing = wanted
-            if wanted:
-                self._shell.loop.add_writer(self.sock.fileno(), partial(measure, self, self._drain_turn))
-            else:
-                self._shell.loop.remove_writer(self.sock.fileno())
 
     def _send_cold(self, queue: SendQueue) -> None:
         """Let a thread wait for the disk."""
@@ -408,7 +412,7 @@ class Connection:
                 self._last_sent_ms = self._shell.monotonic_ms()
                 measure(self, self._drain_turn)
             else:
-                self._set_writing(True)
+                set_writing(self, True)
 
     # The end
 
@@ -417,7 +421,7 @@ class Connection:
         self._finishing = True
         if self.closed:
             return
-        self._update_reading()
+        self.update_reading()
         if isinstance(self._pending, Muted):
             self._pending.abandon()
             self._pending = None
@@ -475,10 +479,12 @@ class Connection:
         if reader is None:
             return bool(self._queue)
         if not reader.buffered_bytes:
-            if now_ms - self._last_active_ms > RELEASE_AFTER_MS:
+            if now_ms - self._last_active_ms > RELEASE_AFTER_MS or self._shell.memory.is_full:
                 self._reader = None
-        elif self._may_handle() and not self._turn_scheduled:
+        elif self._reading and self._may_handle() and not self._turn_scheduled:
             allowed = max(limits.stall_ms, reader.buffered_bytes * 1000 / SLOWEST_BYTES_PER_S)
+            if self._shell.memory.is_full:
+                allowed = limits.stall_ms  # others wait for it
             if now_ms - self._partial_since_ms > allowed:
                 refuse(self, TimeoutError("the client began a frame and did not go on"))
                 return False
@@ -505,11 +511,35 @@ class Muted(Pending):
         """Who is over its quota waits."""
 
 
+def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> None:
+    """Take what came behind the part of a frame that is here, and answer the frames in it."""
+    shell = connection._shell
+    if shell.memory.is_full:
+        connection.update_reading()
+        if not connection._reading:
+            return
+    try:
+        count = connection.sock.recv_into(reader.get_buffer()[:RECEIVE_BYTES])
+    except (BlockingIOError, InterruptedError):
+        return
+    except OSError:
+        count = 0
+    if not count:
+        end_of_stream(connection)
+        return
+    if not connection._is_doubted:
+        connection._is_doubted = True
+        shell.doubt(connection)
+    connection._last_active_ms = now_ms
+    reader.buffer_updated(count)
+    connection._turn()
+
+
 def end_of_stream(connection: Connection) -> None:
     """The client sends nothing more: close, once the requests that are here already are handled."""
     if connection._turn_scheduled:
         connection._ended = True
-        connection._update_reading()
+        connection.update_reading()
     else:
         connection.close()
 
@@ -595,6 +625,18 @@ def is_reset(sock: socket.socket) -> bool:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
     except OSError:
         return False  # not TCP
+
+
+def set_writing(connection: Connection, wanted: bool) -> None:
+    """Be told, or not, when the socket takes more."""
+    if wanted == connection._writing:
+        return
+    connection._writing = wanted
+    loop, descriptor = connection._shell.loop, connection.sock.fileno()
+    if wanted:
+        loop.add_writer(descriptor, partial(measure, connection, connection._drain_turn))
+    else:
+        loop.remove_writer(descriptor)
 
 
 def release_socket(sock: socket.socket, queue: SendQueue | None) -> None:

@@ -97,6 +97,7 @@ class Server:
             max_idle_ms=idle_ms if idle_ms >= 0 else _NEVER_MS,
             stall_ms=min(idle_ms, STALL_MS) if idle_ms > 0 else STALL_MS,
             awake_ms=self.config.get_int("socket.busy.poll.us") / 1000,
+            queued_bytes=queued_request_bytes(self.config),
         )
         dispatcher = Dispatcher(broker)
         self._shell = Shell(loop, dispatcher, broker.timers, broker.executor, limits)
@@ -299,6 +300,7 @@ def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> No
     metrics.source(partial(count_throttled, broker))
     metrics.source(broker.timers.turns.samples)
     metrics.gauge("kafka_server_socket_connection_count", lambda: len(shell.connections))
+    metrics.gauge("kafka_network_socketserver_memorypoolused", lambda: shell.memory.held_bytes)
     metrics.gauge("kafka_server_delayedoperationpurgatory_purgatorysize", lambda: len(broker.purgatory))
     metrics.gauge("kafka_server_delayedoperationpurgatory_expired", lambda: broker.purgatory.expired_total)
     metrics.gauge("kafka_server_fetchsessioncache_sessions", lambda: len(broker.fetch_sessions.sessions))
@@ -365,6 +367,12 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
         listener.close()
         raise OSError(f"cannot listen on {endpoint}: {error.strerror}") from error
     return listener
+
+
+def queued_request_bytes(config: BrokerConfig) -> int:
+    """``queued.max.request.bytes``, with room for one request of the largest size; 0: no limit."""
+    queued = config.get_int("queued.max.request.bytes")
+    return max(queued, config.get_int("socket.request.max.bytes")) if queued > 0 else 0
 
 
 def backlog_size(config: BrokerConfig) -> int:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker.dispatch import Dispatcher
+from broker.request_memory import RequestMemory
 from broker.timers import TimerQueue
 from broker.wakefulness import Wakefulness
 
@@ -38,6 +39,8 @@ class Limits:
     max_idle_ms: float
     stall_ms: float = STALL_MS
     awake_ms: float = 0.0
+    queued_bytes: int = 0
+    """Of requests received in part, over all connections; 0: no limit."""
 
 
 class Shell:
@@ -54,6 +57,7 @@ class Shell:
         self.monotonic_ms = timers.monotonic_ms
         self.turns = timers.turns
         self.wakefulness = Wakefulness(loop, timers.monotonic_ms, limits.awake_ms)
+        self.memory = RequestMemory(limits.queued_bytes)
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)
         self.connections: dict[Connection, None] = {}
@@ -131,6 +135,7 @@ class Shell:
         self._silent.pop(connection, None)
         self.doubted.pop(connection, None)
         self.watched.pop(connection, None)
+        self.memory.note(connection, 0)
         if self.on_closed is not None:
             self.on_closed(connection)
         if self._emptied is not None and not self.connections:

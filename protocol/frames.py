@@ -13,10 +13,15 @@ which may move or replace what lies below it. The array is never resized (views 
 doubling when bytes that have *arrived* fill it, never by a length that a peer merely claims: a peer that announces a
 frame of 100 MB and stops costs what it sent. It starts small, for ten thousand idle connections, and ``release_buffer``
 gives it back.
+
+From LAZY_BYTES on it is anonymous memory of the whole frame's size in place of an array: the system gives a page when a
+byte arrives in it, so that a claimed length still costs nothing, and nothing is zeroed or copied again. Doubling arrays
+held the loop for 70 ms a step.
 """
 
 from __future__ import annotations
 
+from mmap import mmap
 from struct import Struct
 
 from protocol.errors import InvalidReceiveError
@@ -26,6 +31,7 @@ from protocol.types import Buffer, Part
 INITIAL_BUFFER_BYTES = 4_096
 READ_AHEAD_BYTES = 262_144  # a buffer that a receive fills is doubled up to here even if no frame needs it
 MIN_ROOM_BYTES = 1_024  # what get_buffer offers at least, so that a receive is worth its system call
+LAZY_BYTES = 8 * 1024 * 1024  # buffers from this size on are mapped, and as large as their frame
 KEEP_BUFFER_BYTES = 16_384  # release_buffer lets buffers up to this size live
 
 _LENGTH = Struct(">i")
@@ -116,15 +122,23 @@ class FrameReader:
             grow = True
         self._filled = False
         if grow:
-            self._replace(max(INITIAL_BUFFER_BYTES, self._capacity * 2))
+            self._replace(self._next_capacity())
         elif self._start:
             self._view[:waiting] = self._view[self._start : self._end]
             self._start, self._end = 0, waiting
 
+    def _next_capacity(self) -> int:
+        """Twice as much; the size of the frame that is being received where that is large."""
+        doubled = max(INITIAL_BUFFER_BYTES, self._capacity * 2)
+        if doubled < LAZY_BYTES:
+            return doubled
+        length: int = _unpack_length(self._view, self._start)[0]
+        return max(doubled, min(length, self.max_frame_bytes) + MIN_ROOM_BYTES)
+
     def _replace(self, capacity: int) -> None:
         """Go on in a new buffer. The old one lives as long as frames cut from it do."""
         waiting = self._end - self._start
-        view = memoryview(bytearray(capacity)) if capacity else _EMPTY
+        view = memoryview(mmap(-1, capacity) if capacity >= LAZY_BYTES else bytearray(capacity)) if capacity else _EMPTY
         view[:waiting] = self._view[self._start : self._end]
         self._view, self._capacity = view, capacity
         self._start, self._end = 0, waiting

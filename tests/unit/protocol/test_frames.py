@@ -177,3 +177,30 @@ def test_the_next_api_key_is_seen_before_its_frame_is_whole() -> None:
     reader.receive_data(b"\x02")
     assert reader.next_api_key() == 2
     assert reader.next_frame() is None
+
+
+def test_a_large_frame_gets_a_buffer_of_its_size_that_costs_what_arrived() -> None:
+    size = 5 * frames.LAZY_BYTES
+    reader = FrameReader(2 * size)
+    reader.receive_data(size.to_bytes(4, "big"))
+    capacities = set()
+    piece = bytes(range(256)) * 4096
+    for _ in range(size // len(piece)):
+        assert reader.next_frame() is None
+        reader.receive_data(piece)
+        capacities.add(reader.capacity_bytes)
+    assert max(capacities) <= size + 4 + frames.MIN_ROOM_BYTES
+    assert sorted(capacities)[-2] < frames.LAZY_BYTES
+    frame = reader.next_frame()
+    assert frame is not None
+    assert len(frame) == size
+    assert bytes(frame[: len(piece)]) == bytes(frame[-len(piece) :]) == piece
+
+
+def test_a_length_that_is_only_claimed_maps_nothing_larger_than_the_limit() -> None:
+    reader = FrameReader(20 * frames.LAZY_BYTES)
+    reader.receive_data((2**31 - 1).to_bytes(4, "big"))
+    reader.receive_data(bytes(frames.LAZY_BYTES))
+    assert reader.capacity_bytes <= reader.max_frame_bytes + frames.MIN_ROOM_BYTES
+    with pytest.raises(InvalidReceiveError):
+        reader.next_frame()
