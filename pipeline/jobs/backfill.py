@@ -6,7 +6,8 @@
 Columns are those of an exported table, ``value`` is required: key and value as bytes or text, ``timestamp`` (without:
 now), ``headers``, ``partition`` (without, or null: by key as Kafka's producer, keyless rows in turn). ``topic``,
 ``offset`` and ``timestampType`` are passed over: the target's log has its own. Any other column is refused, since it
-would be lost. A file is known by its path and size: one that was changed is another one.
+would be lost. A file is known by its path and how its first row group begins: one that has grown since, as those of an
+exported table do, goes on with its new rows; one that begins otherwise is another one.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _PASSED_OVER = ("topic", "offset", "timestampType")
 SUFFIX = ".parquet"
+IDENTIFYING_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,21 @@ def backfill(
 
 
 def _writer(name: str, path: str) -> str:
-    identity = hashlib.sha256(f"{path}\0{os.path.getsize(path)}".encode()).hexdigest()[:24]
+    identity = hashlib.sha256(path.encode() + b"\0" + _beginning(path)).hexdigest()[:24]
     return f"backfill-{name}-{identity}"
+
+
+def _beginning(path: str) -> bytes:
+    """The first ``IDENTIFYING_BYTES`` of the first row group, or so many as it has."""
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(path)
+    if not metadata.num_row_groups:
+        return b""
+    group = metadata.row_group(0)
+    size = sum(group.column(number).total_compressed_size for number in range(group.num_columns))
+    with open(path, "rb") as file:
+        return file.read(min(size, IDENTIFYING_BYTES))
 
 
 def sink_schema(path: str) -> pa.Schema:

@@ -235,6 +235,9 @@ def test_an_exported_table_can_be_written_back_once(
     request = BackfillRequest((str(tmp_path / "table" / "data"),), Target(tidelog_broker.bootstrap, to), "back")
     for written in (3000, 0):
         assert sum(result.rows for result in backfill(spark, request)) == written
+    produced(tidelog_broker, 100, topic)
+    run_export(spark, tidelog_broker, topic, tmp_path / "table")
+    assert sum(result.rows for result in backfill(spark, request)) == 100
     theirs, ours = consumed(tidelog_broker, topic), consumed(tidelog_broker, to)
     assert Counter((m.partition(), m.key(), m.value(), m.timestamp()[1]) for m in ours) == Counter(
         (m.partition(), m.key(), m.value(), m.timestamp()[1]) for m in theirs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pipeline.errors import OptionError
 from pipeline.jobs import backfill, replay
 from pipeline.jobs.backfill import BackfillRequest, BackfillResult, find_files, sink_schema
 from pipeline.jobs.errors import BadRequestError
+from pipeline.jobs.export import ExportRequest, export
 from pipeline.jobs.replay import ReplayRequest, ReplayResult, mark, moment, replay_source
 from pipeline.jobs.writing import Target
 from tests.support.pipelines import DataDirectory, fill
@@ -157,6 +159,23 @@ def test_a_file_that_is_no_parquet_is_told(tmp_path: Path) -> None:
     (tmp_path / "f.parquet").write_text("no")
     with pytest.raises(BadRequestError, match=r"f\.parquet is no Parquet file"):
         sink_schema(str(tmp_path / "f.parquet"))
+
+
+def test_a_file_that_has_grown_is_the_same_and_one_that_begins_otherwise_is_another(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path / "data")
+    request = ExportRequest(data.source(), str(tmp_path / "table"))
+    writers = []
+    for _ in range(3):
+        fill(data.log("t"), 2)
+        export(None, request)
+        (path,) = find_files([str(tmp_path / "table" / "data")])
+        writers.append((os.path.getsize(path), backfill._writer("run", path)))
+    data.close()
+    assert len({size for size, _ in writers}) == 3
+    assert len({writer for _, writer in writers}) == 1
+    other = parquet(tmp_path / "table" / "data" / Path(path).name, value=["otherwise"])
+    assert backfill._writer("run", str(other)) != writers[0][1]
+    assert backfill._writer("run", str(parquet(tmp_path / "f.parquet", value=["otherwise"]))) != writers[0][1]
 
 
 @pytest.mark.parametrize("skipped", [0, 3, 4, 5, 9, 10])
