@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from broker.config_manager import current_config
 from cleaner.cleaner_manager import CleaningState, LogCleanerManager, PartitionStatus
 from cleaner.config import CleanerConfig
 from cleaner.log_cleaner import LogCleaner
@@ -80,9 +81,8 @@ class CompactedLogs:
 
 
 def config_of(broker: Broker, topic: str) -> LogConfig | None:
-    """A topic's configuration, None when there is no such topic."""
-    image = broker.metadata.topics.get(topic)
-    return None if image is None else broker.configs.log_config(image)
+    """A topic's configuration, None when there is no such topic. Any thread."""
+    return current_config(broker.metadata, broker.configs, topic)
 
 
 def statuses(broker: Broker) -> list[PartitionStatus]:

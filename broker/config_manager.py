@@ -61,10 +61,23 @@ class Change(NamedTuple):
     value: str | None
 
 
-class ConfigManager:
-    """Describes and changes what can be configured while running. Loop thread only."""
+class TopicDefaults(NamedTuple):
+    """What topics inherit from the server's configuration; immutable."""
 
-    __slots__ = ("_config", "_default_log_config", "_describer", "_metadata", "_store", "_texts", "topics")
+    values: Mapping[str, Any]
+    config: LogConfig
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> TopicDefaults:
+        """As the server is configured now. Loop thread."""
+        values = config.topic_defaults()
+        return cls(values, LogConfig(values))
+
+
+class ConfigManager:
+    """Describes and changes what can be configured while running. Loop thread only, but for ``log_config``."""
+
+    __slots__ = ("_config", "_defaults", "_describer", "_metadata", "_store", "_texts", "topics")
 
     def __init__(self, config: BrokerConfig, store: MetadataStore, metadata: MetadataCache) -> None:
         self._config = config
@@ -72,7 +85,8 @@ class ConfigManager:
         self._metadata = metadata
         self._texts = DynamicTexts()
         self._describer = ConfigDescriber(config, self._texts)
-        self._default_log_config: LogConfig | None = None
+        self._defaults = TopicDefaults.of(config)
+        """Replaced as a whole by the loop thread, so that no other thread can put an old one back."""
         self.topics: TopicManager | None = None
         """Who stores the topics' own configs; set once when the broker is put together."""
 
@@ -90,16 +104,14 @@ class ConfigManager:
     # What others read
 
     def log_config(self, image: TopicImage) -> LogConfig:
-        """The values a topic's logs run with. Topics without configs of their own share one object."""
-        default = self._default_log_config
-        if default is None:
-            default = self._default_log_config = LogConfig(self._config.topic_defaults())
-        return LogConfig({**self._config.topic_defaults(), **image.configs}) if image.configs else default
+        """The values a topic's logs run with. Topics without configs of their own share one object. Any thread."""
+        defaults = self._defaults
+        return LogConfig({**defaults.values, **image.configs}) if image.configs else defaults.config
 
     def validate_topic_configs(self, texts: Mapping[str, str]) -> None:
         """Raises InvalidConfigError, which names the key, unless a topic may have these configs of its own."""
         check_known(TOPIC_CONFIG_DEF, texts, "topic")
-        LogConfig({**self._config.topic_defaults(), **texts})
+        LogConfig({**self._defaults.values, **texts})
 
     def resource_texts(self, kind: ResourceType, name: str) -> Mapping[str, str]:
         """What was set on a group or a client metrics subscription."""
@@ -252,7 +264,7 @@ class ConfigManager:
 
     def _apply_broker_texts(self) -> None:
         self._config.set_dynamic({**self._texts.cluster, **self._texts.node})
-        self._default_log_config = None
+        self._defaults = TopicDefaults.of(self._config)
         if self.topics is not None:
             self.topics.broker_defaults_changed()
 
@@ -265,6 +277,17 @@ class ConfigManager:
             raise InvalidRequestError(
                 f"Unexpected broker id, expected {self._config.node_id} or empty string, but received {name}"
             )
+
+
+def current_config(metadata: MetadataCache, configs: ConfigManager, topic: str) -> LogConfig | None:
+    """The configuration that a topic's logs open with, None when there is no such topic. Any thread."""
+    image = metadata.topics.get(topic)
+    return None if image is None else configs.log_config(image)
+
+
+def topic_of(kind: int, name: str) -> str | None:
+    """The topic a resource is; None for a node, a group or whatever else may have the name of a topic."""
+    return name if kind == ResourceType.TOPIC else None
 
 
 def config_key(kind: ResourceType, name: str) -> str:

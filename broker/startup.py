@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.broker import Broker
 from broker.cluster_membership import check_is_alone
-from broker.config_manager import ConfigManager
+from broker.config_manager import ConfigManager, current_config
 from broker.errors import StartError
 from broker.fetch_session import FetchSessionCache
 from broker.metadata import MetadataCache
@@ -77,9 +77,9 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         claimed = claim_directories(file_system, config)
         log_manager = log_manager_of(config, file_system, time, claimed.failures)
         known = load_topics(config, time, make_room=log_manager.directories[0].state.give_up_reserve)
-        topic_configs = {name: known.configs.log_config(image) for name, image in known.metadata.topics.items()}
+        configs = partial(current_config, known.metadata, known.configs)
         deleted = known.topics.unfinished_deletions()
-        found = await loop.run_in_executor(executor, log_manager.startup, topic_configs, deleted)
+        found = await loop.run_in_executor(executor, log_manager.startup, configs, deleted)
         strays = sweep_strays(log_manager, known.topics, found)
     except (KafkaStorageError, MetadataStoreError) as error:
         raise StartError(str(error)) from error

@@ -199,12 +199,12 @@ class TopicChanges:
             self._when_durable().on_done(partial(self._make_new_logs, before, change))
         return change.done
 
-    def commit(self, name: str, work: Callable[[], object]) -> Deferred[None]:
-        """Do ``work``, which commits a change of the topic ``name`` (or of something else, with any name) without
-        syncing; settles when that is durable. Raises what ``work`` raises; fails with KafkaStorageError."""
-        under_way = self._widening.get(name)
+    def commit(self, topic: str | None, work: Callable[[], object]) -> Deferred[None]:
+        """Do ``work``, which commits a change of ``topic``, or with None of something else, without syncing; settles
+        when that is durable. Raises what ``work`` raises; fails with KafkaStorageError."""
+        under_way = None if topic is None else self._widening.get(topic)
         if under_way is not None:
-            return after(under_way.done, lambda: self.commit(name, work))
+            return after(under_way.done, lambda: self.commit(topic, work))
         work()
         done: Deferred[None] = Deferred()
         self._when_durable().on_done(partial(settle_durable, done))

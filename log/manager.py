@@ -234,10 +234,10 @@ class LogManager:
     ) -> list[TopicPartition]:
         """Find the logs, recover those of directories without the clean marker; returns those of unknown topics.
 
-        ``topic_configs`` gives a topic's configuration, None for a topic that does not exist (its logs are reported and
-        left alone). ``deleted_topics`` are ids and names of topics whose deletion was acknowledged while it could not
-        be finished: their logs go now, also beside a new topic of that name. Raises KafkaStorageError when no directory
-        works.
+        ``topic_configs`` gives a topic's configuration whenever a log opens, in any thread; None for a topic that does
+        not exist (its logs are reported and left alone). ``deleted_topics`` are ids and names of topics whose deletion
+        was acknowledged while it could not be finished: their logs go now, also beside a new topic of that name. Raises
+        KafkaStorageError when no directory works.
         """
         self._deleted_topics = deleted_topics or {}
         if topic_configs is None:

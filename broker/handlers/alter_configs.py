@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from broker.broker import Broker, RequestContext
+from broker.config_manager import topic_of
 from broker.deferred import Deferred, error_of
 from broker.steps import Steps
 from protocol.api_keys import ApiKey
@@ -34,7 +35,8 @@ def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest
                 given_texts(resource),
                 request.validate_only,
             )
-            results.append((resource, broker.topics.changes.commit(resource.resource_name, work)))
+            topic = topic_of(resource.resource_type, resource.resource_name)
+            results.append((resource, broker.topics.changes.commit(topic, work)))
         except KafkaError as error:
             results.append((resource, error))
         yield None

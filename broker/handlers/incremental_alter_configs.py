@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from broker.broker import Broker, RequestContext
-from broker.config_manager import Change, operation_of
+from broker.config_manager import Change, operation_of, topic_of
 from broker.deferred import Deferred, error_of
 from broker.steps import Steps
 from protocol.api_keys import ApiKey
@@ -36,7 +36,8 @@ def handle(
             work = partial(
                 broker.configs.alter, resource.resource_type, resource.resource_name, keys, request.validate_only
             )
-            results.append((resource, broker.topics.changes.commit(resource.resource_name, work)))
+            topic = topic_of(resource.resource_type, resource.resource_name)
+            results.append((resource, broker.topics.changes.commit(topic, work)))
         except KafkaError as error:
             results.append((resource, error))
         yield None

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from broker.broker import Broker, RequestContext
 from broker.config import BrokerConfig
-from broker.config_manager import ConfigManager
+from broker.config_manager import ConfigManager, current_config
 from broker.fetch_session import FetchSessionCache
 from broker.metadata import MetadataCache
 from broker.metadata_store import SqliteMetadataStore
@@ -94,7 +94,7 @@ class DataBroker:
             LogConfig(config.topic_defaults()),
         )
         found = self.log_manager.startup(
-            {name: configs.log_config(image) for name, image in metadata.topics.items()},
+            partial(current_config, metadata, configs),
             self.topics.unfinished_deletions(),
         )
         strays = sweep_strays(self.log_manager, self.topics, found)

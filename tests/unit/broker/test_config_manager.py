@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker.config import BrokerConfig
 from broker.config_description import (
     ConfigEntry,
     ConfigSource,
@@ -311,3 +314,34 @@ def test_operations_by_number() -> None:
     assert operation_of(3) is Operation.SUBTRACT
     with pytest.raises(InvalidRequestError):
         operation_of(9)
+
+
+@pytest.mark.parametrize("own", [{}, {"segment.bytes": "2000"}], ids=["inherited", "its own"])
+def test_a_cleaner_that_reads_a_config_while_it_changes_keeps_nobody_from_the_new_one(
+    admin: AdminBroker, monkeypatch: pytest.MonkeyPatch, own: dict[str, str]
+) -> None:
+    """A thread reads the defaults, the loop changes them, the thread goes on with what it read."""
+    image = admin.topics.create_topic("orders", configs=own)
+    looked, go_on = threading.Event(), threading.Event()
+    defaults = BrokerConfig.topic_defaults
+
+    def read(config: BrokerConfig) -> dict[str, Any]:
+        values = defaults(config)
+        if threading.current_thread() is not threading.main_thread():
+            looked.set()
+            assert go_on.wait(60)
+        return values
+
+    def look() -> None:
+        admin.configs.log_config(image)
+        looked.set()
+
+    monkeypatch.setattr(BrokerConfig, "topic_defaults", read)
+    admin.configs._apply_broker_texts()
+    cleaner = threading.Thread(target=look)
+    cleaner.start()
+    assert looked.wait(60)
+    admin.configs.alter(BROKER, "1", [change("log.retention.ms", "6")], False)
+    go_on.set()
+    cleaner.join()
+    assert admin.configs.log_config(image).retention_ms == 6

@@ -86,3 +86,17 @@ def test_a_stale_producer_id_block_is_never_given_twice(data: DataBroker, tmp_pa
     ids = [restarted.next_id() for _ in range(BLOCK_SIZE + 1)]
     assert ids[0] == first + BLOCK_SIZE
     assert len(set(ids)) == BLOCK_SIZE + 1
+
+
+def test_a_log_that_opens_by_itself_has_the_configs_of_now(tmp_path: Path) -> None:
+    """Nobody has touched it since the start, its configs were changed, retention opens it."""
+    data = DataBroker(tmp_path)
+    data.topics.create_topic("t", configs={"retention.ms": "1000"})
+    data.append("t", b"old")
+    data.close()
+    data = DataBroker(tmp_path)
+    data.topics.set_configs("t", {"retention.ms": "-1"})
+    data.time.advance(14 * 86_400_000)
+    assert data.log_manager.run_retention(data.time.milliseconds()) == 0
+    assert data.replica_manager.partition("t", 0).log.log_start_offset == 0
+    data.close()

@@ -219,7 +219,7 @@ def test_configs_are_in_force_at_once_and_answered_when_durable(admin: AdminBrok
     admin.topics.create_topic("orders")
     changes = [
         admin.topics.changes.commit("orders", lambda: admin.topics.set_configs("orders", {"retention.ms": "1"})),
-        admin.topics.changes.commit("", lambda: None),
+        admin.topics.changes.commit(None, lambda: None),
     ]
     assert admin.listener.events[-1] == ("configs", "orders", {"retention.ms": "1"})
     assert not any(change.done for change in changes)

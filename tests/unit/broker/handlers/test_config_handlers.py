@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,11 +24,12 @@ from protocol.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 from protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
-from tests.unit.broker.admin_broker import AdminBroker
+from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
+from tests.unit.broker.test_topic_changes import Steps
 
-TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
+TOPIC, BROKER, GROUP = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP
 
 
 @pytest.fixture
@@ -156,3 +159,35 @@ def test_an_answer_that_would_be_too_long_is_refused(admin: AdminBroker, monkeyp
     assert [result.error_code for result in response.results] == [InvalidRequestError.code] * 2
     request.resources.pop()
     assert drive(admin.broker, request, DescribeConfigsResponse).results == whole.results[:1]
+
+
+@pytest.mark.parametrize("single", [True, False], ids=["IncrementalAlterConfigs", "AlterConfigs"])
+@pytest.mark.parametrize(
+    ("kind", "key", "at_once"),
+    [(BROKER, "log.retention.ms", True), (GROUP, "consumer.session.timeout.ms", True), (TOPIC, "retention.ms", False)],
+)
+def test_only_a_topics_configs_wait_for_the_topic_of_that_name(
+    admin: AdminBroker, kind: ResourceType, key: str, at_once: bool, single: bool
+) -> None:
+    """The topic "1" is being widened; a node and a group may have that name, too."""
+    admin.topics.create_topic("1")
+    steps = Steps()
+    admin.topics.set_listener(admin.listener, steps)
+    admin.topics.changes.widen("1", 2)
+    if single:
+        config = incremental.AlterableConfig(name=key, config_operation=Operation.SET, value="50000")
+        asked = incremental.AlterConfigsResource(resource_type=kind, resource_name="1", configs=[config])
+        request = incremental.IncrementalAlterConfigsRequest(resources=[asked])
+        handled: Iterator[Any] = incremental_alter_configs.handle(admin.broker, context_of(1), request)
+    else:
+        replaced = alter.AlterConfigsResource(
+            resource_type=kind, resource_name="1", configs=[alter.AlterableConfig(name=key, value="50000")]
+        )
+        handled = alter_configs.handle(admin.broker, context_of(2), alter.AlterConfigsRequest(resources=[replaced]))
+    while next(handled) is None:  # up to what it waits for: the sync
+        pass
+    (entry,) = admin.configs.describe(kind, "1", {key})
+    assert (entry.value == "50000") is at_once
+    steps.all()
+    (entry,) = admin.configs.describe(kind, "1", {key})
+    assert entry.value == "50000"
