@@ -227,7 +227,7 @@ def test_of_two_batches_for_one_partition_the_last_counts(data: DataBroker, wire
 def test_many_partitions_are_appended_in_steps(
     data: DataBroker, wire: LongWire, monkeypatch: pytest.MonkeyPatch, count: int, version: int
 ) -> None:
-    monkeypatch.setattr(steps, "SLICE_S", 0.0)
+    monkeypatch.setattr(steps, "SLICE_MS", 0.0)
     asked = request(*((index % 10, batch(b"%d" % index)) for index in range(count)))
     asked.topic_data += request(*((index, batch(b"x")) for index in range(TURN_PARTITIONS)), topic="none").topic_data
     answered = ask(wire, asked, version)
