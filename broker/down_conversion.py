@@ -2,26 +2,29 @@
 
 Bounded: one partition's answer is at most MAX_CONVERTED_BYTES, whatever the client asks, since converted bytes live in
 memory while slices do not; the client comes again for the rest. Within that it is what the client allows: up to v2 as a
-hard limit, so that a first message beyond it comes cut, which tells the client to ask for more (KIP-74). Large ranges
-are converted in a thread: everything here may run in any thread. A range of control batches only has no messages;
-reading goes on behind it, or the client would ask for the same offset for ever.
+hard limit, so that a first message beyond it comes cut, which tells the client to ask for more (KIP-74). A request has
+at most ``MAX_CONVERTED_RECORDS`` records converted; partitions that come later in it get none, and the client comes
+again. What takes more than a turn is converted in a thread: everything here may run in any thread. A range of control
+batches only has no messages; reading goes on behind it, or the client would ask for the same offset for ever.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 from log.fetch import FetchIsolation
-from log.records.down_convert import down_convert
+from log.records.down_convert import ConversionLimit, down_convert
 from log.unified_log import UnifiedLog
-from protocol.errors import KafkaError, UnsupportedVersionError
-from protocol.record_batch import HEADER, LOG_OVERHEAD
+from protocol.errors import CorruptMessageError, KafkaError, UnsupportedVersionError
+from protocol.message_set import LegacyRecordBatch
+from protocol.record_batch import HEADER, LOG_OVERHEAD, iter_batches
 from protocol.transferable import TransferableRecords
 
 MAX_CONVERTED_BYTES = 1024 * 1024
-INLINE_BYTES = 32 * 1024
-"""Ranges up to this are converted on the loop: less work than asking a thread."""
+INLINE_BYTES, INLINE_RECORDS = 32 * 1024, 200
+"""What holds no more of both is converted on the loop: less work than asking a thread."""
 _LAST_VERSION_OF_MAGIC_0 = 1
 _LAST_VERSION_WITH_HARD_LIMIT = 2
 _MAX_RANGES = 100
@@ -40,7 +43,42 @@ class Conversion(NamedTuple):
     """What the client allows for this partition."""
 
 
-def convert(conversion: Conversion) -> bytes:
+def fits_turn(conversions: Sequence[Conversion]) -> bool:
+    """Whether it takes no longer than a turn of the loop to convert all of these."""
+    left = INLINE_RECORDS
+    if sum(len(conversion.records) for conversion in conversions) > INLINE_BYTES:
+        return False
+    for conversion in conversions:
+        # A slice that fills its limit may be the beginning of a large batch, which is read whole to be converted.
+        if len(conversion.records) >= conversion.max_bytes and conversion.max_bytes <= INLINE_BYTES:
+            return False
+        left -= _count_records(conversion.records, left)
+    return left >= 0
+
+
+def _count_records(records: TransferableRecords | bytes, enough: int) -> int:
+    """The records in a short range by its headers, at least; what does not tell is more than ``enough``."""
+    data = records
+    if isinstance(records, TransferableRecords):
+        try:
+            data = os.pread(records.file.fileno(), records.size, records.position)
+        except OSError:
+            return enough + 1
+    count = 0
+    try:
+        for batch in iter_batches(cast(bytes, data)):
+            if isinstance(batch, LegacyRecordBatch):
+                count += enough + 1 if batch.is_compressed else 1
+            else:
+                count += batch.record_count
+            if count > enough:
+                break
+    except CorruptMessageError:
+        return enough + 1
+    return count
+
+
+def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
     """The message set for the client. Any thread; blocks on disk and codecs. Releases the records.
 
     Raises UnsupportedVersionError where the topic forbids conversion, UnsupportedCompressionTypeError for zstd,
@@ -54,8 +92,8 @@ def convert(conversion: Conversion) -> bytes:
         try:
             if not log.config.message_downconversion_enable:
                 raise UnsupportedVersionError(f"message.downconversion.enable is false for {log.topic_partition}")
-            converted = b"".join(down_convert([records], magic, offset, max_bytes, first_whole=whole))
-            if converted or not isinstance(records, TransferableRecords):
+            converted = b"".join(down_convert([records], magic, offset, max_bytes, first_whole=whole, limit=limit))
+            if converted or limit.records <= 0 or not isinstance(records, TransferableRecords):
                 return converted
             offset = _offset_behind(records, offset)
         finally:
@@ -67,10 +105,15 @@ def convert(conversion: Conversion) -> bytes:
     return b""
 
 
-def code_and_records(conversion: Conversion) -> tuple[int, bytes]:
-    """What ``convert`` gives, an error as its code."""
+def convert_all(conversions: Sequence[Conversion]) -> list[tuple[int, bytes]]:
+    """What ``convert`` gives for each partition of a request, an error as its code."""
+    limit = ConversionLimit()
+    return [_code_and_records(conversion, limit) for conversion in conversions]
+
+
+def _code_and_records(conversion: Conversion, limit: ConversionLimit) -> tuple[int, bytes]:
     try:
-        return 0, convert(conversion)
+        return 0, convert(conversion, limit)
     except KafkaError as error:
         return error.code, b""
 

@@ -243,16 +243,20 @@ class RecordBatch:
 
     def parse(self, section: Buffer) -> Iterator[Record]:
         """As :meth:`records`, of the ``uncompressed_section`` that the caller has already."""
+        return parse_records(section, self._fields[12], self._context())
+
+    def parse_from(self, section: Buffer, first_offset: int) -> Iterator[Record]:
+        """As :meth:`parse`, from the first record at or after ``first_offset`` on; those before are stepped over."""
+        position, skipped = skip_records(section, self._fields[12], first_offset - self._fields[0])
+        return parse_records(memoryview(section)[position:], self._fields[12] - skipped, self._context())
+
+    def _context(self) -> RecordContext:
         fields = self._fields
-        return parse_records(
-            section,
-            fields[12],
-            RecordContext(
-                base_offset=fields[0],
-                base_timestamp=fields[7],
-                base_sequence=fields[11],
-                log_append_time=fields[8] if fields[5] & TIMESTAMP_TYPE_MASK else None,
-            ),
+        return RecordContext(
+            base_offset=fields[0],
+            base_timestamp=fields[7],
+            base_sequence=fields[11],
+            log_append_time=fields[8] if fields[5] & TIMESTAMP_TYPE_MASK else None,
         )
 
     def __iter__(self) -> Iterator[Record]:
@@ -367,6 +371,22 @@ def parse_records(section: Buffer, count: int, context: RecordContext) -> Iterat
         yield record
     if position != len(section):
         raise InvalidRecordError(f"{len(section) - position} bytes remain after the last of {count} records")
+
+
+def skip_records(section: Buffer, count: int, first_delta: int) -> tuple[int, int]:
+    """Where the first of ``count`` records with an offset delta of ``first_delta`` or more begins, and how many stand
+    before it: the section's end and ``count`` if there is none. Raises InvalidRecordError."""
+    position = 0
+    try:
+        for index in range(count):
+            length, body = read_varint(section, position)
+            _, after = read_varlong(section, body + 1)
+            if length < 0 or read_varint(section, after)[0] >= first_delta:
+                return position, index
+            position = body + length
+    except IndexError as error:
+        raise InvalidRecordError("Found invalid record structure") from error
+    return position, count
 
 
 def _parse_record(data: Buffer, position: int, context: RecordContext) -> tuple[Record, int]:

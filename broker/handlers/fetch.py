@@ -314,7 +314,7 @@ def converted_response(
     broker: Broker, context: FetchContext, params: ReadParams, read: ReadResult
 ) -> FetchResponse | Deferred[FetchResponse]:
     """The response in the format of clients from before 0.11; in a thread when there is much to convert."""
-    from broker.down_conversion import INLINE_BYTES, Conversion, code_and_records
+    from broker.down_conversion import Conversion, convert_all, fits_turn
 
     converting = [data for _, data in read.results if data.records]
     conversions = [
@@ -335,20 +335,10 @@ def converted_response(
             data.error_code, data.records = code, records
         return build_response(context, read.results)
 
-    # A slice that fills its limit may be the beginning of a large batch, which is read whole to be converted.
-    is_small = read.total_bytes <= INLINE_BYTES and all(
-        len(conversion.records) < conversion.max_bytes or conversion.max_bytes > INLINE_BYTES
-        for conversion in conversions
-    )
-    if is_small:
-        return fill([code_and_records(conversion) for conversion in conversions])
+    if fits_turn(conversions):
+        return fill(convert_all(conversions))
     deferred: Deferred[FetchResponse] = Deferred()
-    work = in_thread(
-        broker.loop,
-        broker.executor,
-        lambda: [code_and_records(each) for each in conversions],
-        broker.timers.turns,
-    )
+    work = in_thread(broker.loop, broker.record_executor, lambda: convert_all(conversions), broker.timers.turns)
     work.on_done(lambda done: deferred.complete(fill(done.result())))
     return deferred
 

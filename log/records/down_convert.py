@@ -8,8 +8,10 @@
 
 Lazy: each step holds one stored batch, its records and its converted form, whatever the range's size. An uncompressed
 magic 2 batch becomes single messages, so those below the offset asked for are left out (librdkafka needs that); a
-compressed one becomes one wrapper with all its messages. zstd has no number in the old formats: in the first batch that
-is an error, further on the range ends before it, and the client meets the error at its next fetch (KIP-110).
+compressed one becomes one wrapper with all its messages, or, where they are more than ``ConversionLimit`` allows, with
+the first so many from the offset asked for: the client comes again for the rest. zstd has no number in the old formats:
+in the first batch that is an error, further on the range ends before it, and the client meets the error at its next
+fetch (KIP-110).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from protocol.compression import CompressionType
 from protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedCompressionTypeError
@@ -25,9 +28,9 @@ from protocol.record_batch import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
-    MAGIC_V2,
     MIN_ENTRY_BYTES,
     Buffer,
+    Record,
     RecordBatch,
     iter_batches,
 )
@@ -38,53 +41,94 @@ _SIZE_POSITION = 8
 
 Source = TransferableRecords | Buffer
 
+MAX_CONVERTED_RECORDS = 50_000
+"""Records that one request may have converted. Each takes 7 µs and some hundred bytes while it is done."""
+
+
+class ConversionLimit:
+    """How many records may still be converted; shared by the partitions of a request, used by one thread."""
+
+    __slots__ = ("records",)
+
+    def __init__(self, records: int = MAX_CONVERTED_RECORDS) -> None:
+        self.records = records
+
 
 def down_convert(
-    sources: Iterable[Source], to_magic: int, first_offset: int, max_bytes: int, *, first_whole: bool = True
+    sources: Iterable[Source],
+    to_magic: int,
+    first_offset: int,
+    max_bytes: int,
+    *,
+    first_whole: bool = True,
+    limit: ConversionLimit | None = None,
 ) -> Iterator[bytes]:
     """The batches of ``sources`` (slices of files, or bytes) in format ``to_magic`` (0 or 1), piece by piece.
 
     ``first_offset`` is the offset the client asked for. At most ``max_bytes`` come in all, but with ``first_whole`` the
     first message comes whole whatever its size; the last may be cut. Nothing comes when the range holds control batches
-    only: the caller reads on behind it. Does not release the sources. Blocks on disk and codecs: run it in a thread
-    when the range is large.
+    only: the caller reads on behind it; or when ``limit`` is used up. Does not release the sources. Blocks on disk and
+    codecs: run it in a thread when the range is large.
 
     Raises UnsupportedCompressionTypeError when the first batch to convert is zstd, CorruptMessageError and
     InvalidRecordError on damage, KafkaStorageError when reading fails.
     """
     remaining, is_first = max_bytes, True
+    limit = limit or ConversionLimit()
     for batch in _stored_batches(sources):
+        if limit.records <= 0:
+            return
         try:
-            piece = convert_batch(batch, to_magic, first_offset)
+            piece = convert_batch(batch, to_magic, first_offset, limit)
         except UnsupportedCompressionTypeError:
             if is_first:
                 raise
             return
         if not piece:
             continue
-        limit = remaining
+        allowed = remaining
         if is_first and first_whole:
-            limit = max(remaining, LOG_OVERHEAD + _SIZE.unpack_from(piece, _SIZE_POSITION)[0])
-        yield piece[:limit]
+            allowed = max(remaining, LOG_OVERHEAD + _SIZE.unpack_from(piece, _SIZE_POSITION)[0])
+        yield piece[:allowed]
         remaining -= len(piece)
         if remaining <= 0:
             return
         is_first = False
 
 
-def convert_batch(batch: RecordBatch | LegacyRecordBatch, to_magic: int, first_offset: int) -> bytes:
-    """One batch in format ``to_magic``; empty when nothing of it remains. Errors as :func:`down_convert`."""
+def convert_batch(
+    batch: RecordBatch | LegacyRecordBatch, to_magic: int, first_offset: int, limit: ConversionLimit
+) -> bytes:
+    """One batch in format ``to_magic``; empty when nothing of it remains. Errors as :func:`down_convert`.
+
+    What ``limit`` leaves out is at the batch's end, and nothing is left in the limit then.
+    """
     if batch.is_control:
         return b""
     if batch.compression_type == CompressionType.ZSTD:
         raise UnsupportedCompressionTypeError("Down-conversion of zstandard-compressed batches is not supported")
     if batch.magic <= to_magic:
         return bytes(batch.view())
-    records = list(batch.records(DEFAULT_MAX_DECOMPRESSED_BYTES))
-    if batch.magic == MAGIC_V2 and not batch.is_compressed:
-        records = [record for record in records if record.offset >= first_offset]
+    records = _converted_records(batch, first_offset, limit.records)
+    limit.records -= len(records)
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
     return build_message_set(records, MessageSetOptions(to_magic, batch.compression_type, None, append_time))
+
+
+def _converted_records(batch: RecordBatch | LegacyRecordBatch, first_offset: int, most: int) -> list[Record]:
+    """The records of a batch that its old form holds, at most ``most``."""
+    if isinstance(batch, LegacyRecordBatch):
+        messages = list(batch.records(DEFAULT_MAX_DECOMPRESSED_BYTES))
+        if len(messages) <= most:
+            return messages
+        return [message for message in messages if message.offset >= first_offset][:most]
+    section = batch.uncompressed_section(DEFAULT_MAX_DECOMPRESSED_BYTES)
+    if batch.record_count <= most:
+        records = batch.parse(section)
+        if batch.is_compressed:
+            return list(records)
+        return [record for record in records if record.offset >= first_offset]
+    return list(islice(batch.parse_from(section, first_offset), most))
 
 
 def _stored_batches(sources: Iterable[Source]) -> Iterator[RecordBatch | LegacyRecordBatch]:

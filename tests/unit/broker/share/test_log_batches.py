@@ -106,3 +106,8 @@ def test_transactions_and_markers_are_told_apart() -> None:
     assert (found.producer_id, found.is_control) == (7, False)
     plain = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=0)
     assert read_batches(stored(2, options=plain), 0, 500)[0].producer_id == -1
+
+
+def test_only_so_many_batches_are_looked_at() -> None:
+    batches = stored(*[1] * (log_batches.MAX_BATCHES + 5))
+    assert len(read_batches(batches, 0, 1 << 30)) == log_batches.MAX_BATCHES

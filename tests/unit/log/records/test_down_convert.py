@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
-from log.records.down_convert import down_convert
+from log.records.down_convert import ConversionLimit, down_convert
 from protocol.compression import CompressionType
 from protocol.errors import (
     CorruptMessageError,
@@ -208,4 +208,32 @@ def test_every_stored_format_in_one_range() -> None:
     assert [entry.magic for entry in iter_batches(stored)] == [0, 1, 2]
     assert [record.offset for entry in iter_batches(converted(stored, 0)) for record in entry.records()] == list(
         range(12)
+    )
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.GZIP, CompressionType.LZ4])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("most", [1, 7, 30, 31, 100])
+def test_a_limited_conversion_goes_on_where_the_last_one_ended(magic: int, codec: CompressionType, most: int) -> None:
+    values = [b"v%d" % number for number in range(30)]
+    records = [Record(100 + number, NOW_MS, None, value) for number, value in enumerate(values)]
+    stored = [
+        build_batch(part, BatchOptions(compression=codec)) for part in (records, [Record(130, NOW_MS, None, b"last")])
+    ]
+    found: dict[int, bytes | None] = {}
+    offset = 100
+    while offset <= 130:
+        limit = ConversionLimit(most)
+        converted = b"".join(down_convert(stored[offset == 130 :], magic, offset, BIG, limit=limit))
+        messages = list(ByteBufferMessageSet(converted))
+        assert len(messages) <= most
+        assert messages[-1].offset >= offset
+        found |= {message.offset: message.value for message in messages}
+        offset = messages[-1].offset + 1
+    assert found == dict(enumerate([*values, b"last"], 100))
+
+
+def test_a_limit_that_is_used_up_converts_nothing() -> None:
+    assert not list(
+        down_convert([bytes(build_batch([Record(0, NOW_MS, None, b"v")]))], 1, 0, BIG, limit=ConversionLimit(0))
     )
