@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from log.reserve import RESERVE_FILE
 from protocol.errors import KafkaStorageError
@@ -243,3 +244,61 @@ def test_random_work_on_a_disk_that_fills_and_empties(small: SmallBroker, seed: 
         if topic in walk.records:
             assert committed_offset(small.port, f"group {topic}", topic) == (0, committed)
     wait_until(lambda: commit_offset(small.port, "later", next(iter(walk.records)), 1) == 0)
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("killed", [False, True], ids=["running", "killed"])
+def test_a_transaction_ends_once_there_is_room(small: SmallBroker, commit: bool, killed: bool) -> None:
+    """EndTxn, offsets and markers that find no room are tried again; the transaction is whole or not there."""
+    create(small.port, "t", 3)
+    settings = {
+        "bootstrap.servers": f"127.0.0.1:{small.port}",
+        "transactional.id": "x",
+        "transaction.timeout.ms": 600_000,
+    }
+    producer = Producer({**settings, "reconnect.backoff.max.ms": 200, "linger.ms": 1})
+    producer.init_transactions(30)
+    for turn, is_full in enumerate((False, True, False)):
+        producer.begin_transaction()
+        for partition in range(3):
+            producer.produce("t", b"%d" % turn, partition=partition)
+        assert producer.flush(30) == 0
+        if is_full:
+            small.disk.fill()
+            if killed:
+                small.process.kill()
+                small.process.start()
+        ended, tries = False, 0
+        while not ended:
+            try:
+                if commit or turn != 1:
+                    producer.commit_transaction(3)
+                else:
+                    producer.abort_transaction(3)
+                ended = True
+            except KafkaException as error:
+                assert error.args[0].retriable(), error  # noqa: PT017 - told apart from a lost transaction
+                tries += 1
+                assert tries < PATIENCE_S / 3
+                small.disk.make_room()
+        small.disk.make_room()
+    expected = [b"0", b"1", b"2"] if commit else [b"0", b"2"]
+    wait_until(lambda: [committed_values(small.port, partition) for partition in range(3)] == [expected] * 3)
+    assert small.ready() == (200, "ok\n")
+
+
+def committed_values(port: int, partition: int) -> list[bytes | None]:
+    """What read_committed shows of a partition up to its last stable offset."""
+    reader = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "r", "isolation.level": "read_committed",
+                       "enable.partition.eof": True, "auto.offset.reset": "earliest"})  # fmt: skip
+    reader.assign([TopicPartition("t", partition, 0)])
+    found: list[bytes | None] = []
+    try:
+        while True:
+            message = reader.poll(20)
+            assert message is not None
+            if message.error() is not None:
+                return found
+            found.append(message.value())
+    finally:
+        reader.close()
