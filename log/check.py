@@ -21,6 +21,7 @@ from log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, read_lea
 from log.file_system import FileSystem, OpenFile
 from log.offset_index import OffsetIndex
 from log.producer_snapshot import decode_snapshot
+from log.resync import find_resume_position
 from log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -32,6 +33,7 @@ from log.segment import (
 from log.time_index import TimeIndex
 from log.transaction_check import TransactionIndexCheck, ends_transaction
 from protocol.errors import CorruptMessageError, KafkaStorageError
+from protocol.record_batch import HEADER, MAGIC_OFFSET, MAGIC_V2
 
 _Unpack = Callable[[bytes, int], tuple[Any, ...]]
 
@@ -68,6 +70,9 @@ class _Checker:
         self._file_system = file_system
         self._directory = directory
         self._transactions = TransactionIndexCheck()
+        self._next_offset = 0
+        self._is_damaged = False  # what lies behind ``_next_offset`` cannot be read
+        self._why = ""
         self._names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
 
     def run(self) -> Iterator[Finding]:
@@ -81,6 +86,10 @@ class _Checker:
                     self._path(base, LOG_SUFFIX), -1, f"overlaps the segment before, which ends at {next_offset}"
                 )
             findings: list[Finding] = []
+            if self._is_damaged and base > next_offset:
+                lost = f"offsets {next_offset} to {base - 1} are lost to damage"
+                findings.append(Finding(self._path(base, LOG_SUFFIX), 0, lost))
+            self._is_damaged = False
             summary = self._read_segment(base, findings)
             yield from findings
             if not findings:
@@ -103,23 +112,54 @@ class _Checker:
         path = self._path(base, LOG_SUFFIX)
         file = self._open(path)
         ends: dict[int, int] = {}
-        next_offset, largest, valid, size = base, -1, 0, file.size()
-        readable = True
+        largest, position, size = -1, 0, file.size()
+        self._next_offset = base
         try:
-            for header, batch in iter_batches(file, 0, size):
-                findings += _batch_findings(path, header, batch, next_offset)
-                next_offset, valid = header.last_offset + 1, header.position + header.size
-                largest = max(largest, header.max_timestamp)
-                ends[header.position] = header.last_offset
-                self._follow_transactions(header, batch)
-        except CorruptMessageError as error:
-            findings.append(Finding(path, valid, str(error)))
-            readable = False
+            while position < size:
+                for header, batch in self._whole_batches(file, position):
+                    position = header.position + header.size
+                    self._tell_lost(path, header, findings)
+                    self._next_offset = header.last_offset + 1
+                    largest = max(largest, header.max_timestamp)
+                    ends[header.position] = header.last_offset
+                    self._follow_transactions(header, batch)
+                if position < size:
+                    findings.append(
+                        Finding(path, position, self._why or f"{size - position} bytes of a cut batch at the end")
+                    )
+                    position = find_resume_position(file, position, size, self._indexed_batches(base))
+                    self._is_damaged = True
         finally:
             file.close()
-        if valid < size and readable:
-            findings.append(Finding(path, valid, f"{size - valid} bytes of a cut batch at the end"))
-        return _SegmentSummary(size, ends, next_offset, largest, set(ends.values()))
+        return _SegmentSummary(size, ends, self._next_offset, largest, set(ends.values()))
+
+    def _whole_batches(self, file: OpenFile, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Batches up to the first that is damaged or cut; what is wrong with it is in ``_why`` then."""
+        self._why = ""
+        size = file.size()
+        try:
+            for header, batch in iter_batches(file, position, size):
+                self._why = _batch_fault(file, header, batch, self._next_offset)
+                if self._why:
+                    return
+                yield header, batch
+        except CorruptMessageError as error:
+            self._why = str(error)
+
+    def _tell_lost(self, path: str, header: BatchHeader, findings: list[Finding]) -> None:
+        """Say which offsets went with the damage in front of a batch."""
+        if self._is_damaged and header.base_offset > self._next_offset:
+            lost = f"offsets {self._next_offset} to {header.base_offset - 1} are lost to damage"
+            findings.append(Finding(path, header.position, lost))
+        self._is_damaged = False
+
+    def _indexed_batches(self, base: int) -> Iterator[tuple[int, int]]:
+        """Byte position and last offset of the batches that the offset index names."""
+        path = self._path(base, INDEX_SUFFIX)
+        for slot, (relative, position) in self._entries(path, OffsetIndex.ENTRY.size, OffsetIndex.ENTRY.unpack_from):
+            if slot and relative == 0:
+                return
+            yield position, base + relative
 
     def _check_offset_index(self, base: int, summary: _SegmentSummary) -> Iterator[Finding]:
         path = self._path(base, INDEX_SUFFIX)
@@ -199,10 +239,15 @@ class _Checker:
                 yield Finding(path, -1, str(error))
 
 
-def _batch_findings(path: str, header: BatchHeader, batch: memoryview, next_offset: int) -> list[Finding]:
-    findings = []
+def _batch_fault(file: OpenFile, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
+    """What is wrong with a batch's checksum or offset; empty when nothing is. No checksum covers offsets."""
     if not crc_matches(header, batch):
-        findings.append(Finding(path, header.position, f"wrong CRC in the batch of offset {header.base_offset}"))
-    elif header.base_offset < next_offset:
-        findings.append(Finding(path, header.position, f"offset {header.base_offset} after {next_offset - 1}"))
-    return findings
+        return f"wrong CRC in the batch of offset {header.base_offset}"
+    if header.base_offset < next_offset:
+        return f"offset {header.base_offset} after {next_offset - 1}"
+    if header.base_offset > next_offset and header.magic == MAGIC_V2:
+        behind = file.read_at(header.position + header.size, HEADER.size)
+        is_batch = len(behind) == HEADER.size and behind[MAGIC_OFFSET] == MAGIC_V2
+        if is_batch and int.from_bytes(behind[:8], "big") <= header.last_offset:
+            return f"offset {header.base_offset} reaches into the batch behind, {next_offset} should follow"
+    return ""

@@ -43,6 +43,8 @@ def _own_end(file: PositionalReader, position: int, end: int) -> int:
     header = _header_at(file, position, end)
     if header is None or position + header.size >= end:
         return end
+    if _whole_batch_at(file, position, end) is not None:
+        return position + header.size  # its offset is wrong, which no checksum covers
     following = _header_at(file, position + header.size, end)
     if following is None or following.base_offset <= header.base_offset:
         return end

@@ -10,6 +10,7 @@ by the end of the walk point into nothing. Arrays are int64; one thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,10 +78,10 @@ class IndexCheck:
         """Entries in both indices."""
         return len(self.offsets) + len(self.timestamps)
 
-    def next_position(self, position: int) -> int | None:
-        """Where the first batch behind byte ``position`` begins that an entry vouches for."""
-        later = np.searchsorted(self.positions, position, side="right")
-        return int(self.positions[later]) if later < len(self.positions) else None
+    def batches_behind(self, position: int) -> Iterator[tuple[int, int]]:
+        """Byte position and last offset of the batches above byte ``position`` that entries name, in order."""
+        later = int(np.searchsorted(self.positions, position, side="right"))
+        yield from zip(self.positions[later:].tolist(), self.offsets[later:].tolist(), strict=True)
 
     def see(self, positions: IntegerArray, rows: IntegerArray) -> None:
         """Hold the entries against batches: ``rows`` as of a walk, ``positions`` their bytes in the file."""

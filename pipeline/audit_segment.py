@@ -12,8 +12,8 @@ records out of the middle of a log. What is missing inside a batch is compacted 
 Aborted records and control batches are there, but no reader that asks for committed records gets them: they are
 counted, not hashed, and neither are records of transactions still open.
 
-Damage is a finding, and the walk goes on: behind a batch with a wrong checksum with the next one, behind bytes that
-are no batch at the next place the offset index names; what lies between is counted as unreadable.
+Damage is a finding, and the walk goes on by the rule of ``log.resync``, as an export does: what lies between is counted
+as unreadable, and its offsets are a gap of their own kind.
 
 One thread; everything here can be pickled. numpy only, numba where it is installed.
 """
@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from log.batch_scan import CONTROL_MASK
+from log.resync import find_resume_position
 from log.topic_partition import TopicPartition
 from pipeline import audit_buckets
 from pipeline import audit_reference as at
@@ -38,7 +39,17 @@ from pipeline.audit_transactions import TransactionAudit, TransactionPlan
 from pipeline.segment_files import OpenSegment, SegmentFile
 from protocol.compression import decompress
 from protocol.errors import KafkaError
-from protocol.record_batch import DEFAULT_MAX_DECOMPRESSED_BYTES, DELETE_HORIZON_MASK, MAGIC_V2, iter_batches
+from protocol.message_set import LegacyRecordBatch
+from protocol.record_batch import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    LOG_OVERHEAD,
+    MAGIC_OFFSET,
+    MAGIC_V2,
+    RecordBatch,
+    iter_batches,
+)
 
 #: 2 MB stay in a core's cache from the read to the checksums.
 CHUNK_BYTES = 2 * 1024 * 1024
@@ -94,7 +105,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets from ``start`` to below ``end`` that no batch holds; ``kind`` is compacted or lost."""
+    """Offsets from ``start`` to below ``end`` that no batch holds, or none that can be read; ``kind`` is
+    compacted, lost or damaged."""
 
     start: int
     end: int
@@ -105,6 +117,7 @@ class Gap:
 class SegmentAudit:
     """What an audit found in one segment. Counts; the lists are cut at MOST_FINDINGS and MOST_GAPS, counts are not.
 
+    ``ends_damaged``: what lies behind ``next_offset`` cannot be read.
     ``marked_below``: behind the last batch that only a cleaner can have written; 0 without one.
     """
 
@@ -129,6 +142,8 @@ class SegmentAudit:
     next_offset: int = -1
     largest_timestamp: int = -1
     marked_below: int = 0
+    ends_damaged: bool = False
+    damaged_offsets: int = 0
     gap_count: int = 0
     finding_count: int = 0
     gaps: list[Gap] = field(default_factory=list)
@@ -155,6 +170,8 @@ class SegmentAudit:
         self.gap_count += 1
         if gap.kind == "lost":
             self.lost_offsets += gap.end - gap.start
+        elif gap.kind == "damaged":
+            self.damaged_offsets += gap.end - gap.start
         else:
             self.compacted_offsets += gap.end - gap.start
         if len(self.gaps) < MOST_GAPS:
@@ -164,7 +181,7 @@ class SegmentAudit:
         """All gaps so far are the cleaner's: it was seen to have come further."""
         self.compacted_offsets += self.lost_offsets
         self.lost_offsets = 0
-        self.gaps = [Gap(gap.start, gap.end, "compacted") for gap in self.gaps]
+        self.gaps = [gap if gap.kind == "damaged" else Gap(gap.start, gap.end, "compacted") for gap in self.gaps]
 
 
 def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> SegmentAudit | None:
@@ -188,6 +205,7 @@ class _SegmentWalk:
         self._plan = plan
         self._file = file
         self._engine = using
+        self._end = min(plan.size, file.size)
         self._indices = IndexCheck.open(plan.segment)
         self._table = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
         self._room = HashRoom()
@@ -202,7 +220,7 @@ class _SegmentWalk:
 
     def run(self) -> SegmentAudit:
         """Walk to the end of the planned bytes."""
-        end = min(self._plan.size, self._file.size)
+        end = self._end
         try:
             self._read(end)
         finally:
@@ -218,65 +236,101 @@ class _SegmentWalk:
             self._transactions.find_aborted(buffer, size, position)
             stop, done = self._walk(buffer, size, position)
             if stop == at.NEED_BYTES and not done:
-                if position + size >= end:
-                    self._cut(position, end)
-                    break
-                buffer = np.empty(2 * len(buffer), np.uint8)
+                claimed = int.from_bytes(buffer[8:12].tobytes(), "big") + LOG_OVERHEAD
+                if len(buffer) < claimed <= end - position:
+                    buffer = np.empty(claimed, np.uint8)
+                else:
+                    position = self._cut(position, end)
             position += done
             if stop == at.NOT_MINE:
                 position = self._odd(buffer[done:size], position, end)
 
     def _walk(self, buffer: at.ByteArray, size: int, position: int) -> tuple[int, int]:
-        """All magic 2 batches of a chunk: (why it stopped, bytes done)."""
+        """All magic 2 batches of a chunk: (why it stopped, bytes done, which may be more where damage was passed)."""
         done = 0
         while True:
-            stop, rows, done = self._engine.walk_batches(buffer, done, size, self._table)
-            if rows:
-                self._take(buffer, self._table[:rows], position)
-            if stop != at.TABLE_FULL:
+            stop, count, done = self._engine.walk_batches(buffer, done, size, self._table)
+            rows = self._table[:count]
+            bad = self._first_bad(rows, position)
+            if bad:
+                self._take(buffer, rows[:bad], position)
+            if bad < count:
+                done = self._pass_bad(rows[bad], position) - position
+                if done >= size:
+                    return at.TABLE_FULL, done
+            elif stop != at.TABLE_FULL:
                 return stop, done
 
     def _take(self, buffer: at.ByteArray, rows: IntegerArray, position: int) -> None:
-        """Rows of valid and damaged batches; ``buffer`` begins at byte ``position`` of the file."""
+        """Rows of valid batches; ``buffer`` begins at byte ``position`` of the file."""
         audit = self.audit
         positions = rows[:, at.POSITION] + position
         audit.batches += len(rows)
         audit.bytes_read += int(rows[:, at.SIZE].sum())
-        self._follow_offsets(rows, positions)
+        self._follow_offsets(rows)
         self._indices.see(positions, rows)
-        valid = rows[:, at.IS_VALID] == 1
-        if not valid.all():
-            self._note_corrupt(rows[~valid], positions[~valid])
-            rows, positions = rows[valid], positions[valid]
-        if len(rows):
-            audit.largest_timestamp = max(audit.largest_timestamp, int(rows[:, at.MAX_TIMESTAMP].max()))
-            self._follow_producers(rows, positions)
-            self._transactions.follow(buffer, rows)
-            self._hash(buffer, self._committed(rows, position), position)
+        audit.largest_timestamp = max(audit.largest_timestamp, int(rows[:, at.MAX_TIMESTAMP].max()))
+        self._follow_producers(rows, positions)
+        self._transactions.follow(buffer, rows)
+        self._hash(buffer, self._committed(rows, position), position)
 
-    def _note_corrupt(self, rows: IntegerArray, positions: IntegerArray) -> None:
-        self.audit.corrupt_batches += len(rows)
-        for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
-            offset = row[at.BASE_OFFSET]
-            self.audit.find("checksum", position, offset, f"wrong CRC in the batch of offset {offset}")
+    # ---- damage
+
+    def _first_bad(self, rows: IntegerArray, position: int) -> int:
+        """The first row with a wrong checksum or a wrong offset; how many there are when there is none.
+
+        No checksum covers offsets: a batch that goes back, or reaches into the one behind it, is damaged.
+        """
+        if not len(rows):
+            return 0
+        base, last = rows[:, at.BASE_OFFSET], rows[:, at.LAST_OFFSET]
+        expected = np.concatenate(([self._expected], last[:-1] + 1))
+        following = np.append(base[1:], self._offset_behind(rows[-1], position) if base[-1] > expected[-1] else -1)
+        reaches = (base > expected) & (following >= 0) & (following <= last)
+        bad = np.flatnonzero((rows[:, at.IS_VALID] == 0) | (base < expected) | reaches)
+        return int(bad[0]) if len(bad) else len(rows)
+
+    def _offset_behind(self, row: IntegerArray, position: int) -> int:
+        """The offset of the batch behind a row's; -1 where there is none of magic 2."""
+        data = self._file.read_at(position + int(row[at.POSITION] + row[at.SIZE]), HEADER.size)
+        return int.from_bytes(data[:8], "big") if len(data) == HEADER.size and data[MAGIC_OFFSET] == MAGIC_V2 else -1
+
+    def _pass_bad(self, row: IntegerArray, position: int) -> int:
+        offset = int(row[at.BASE_OFFSET])
+        if not row[at.IS_VALID]:
+            self.audit.corrupt_batches += 1
+            kind, why = "checksum", f"wrong CRC in the batch of offset {offset}"
+        elif offset < self._expected:
+            kind, why = "order", f"offset {offset} after {self._expected - 1}"
+        else:
+            kind, why = "order", f"offset {offset} reaches into the batch behind, {self._expected} should follow"
+        return self._pass_damage(kind, position + int(row[at.POSITION]), offset, why)
+
+    def _pass_damage(self, kind: str, position: int, offset: int, why: str) -> int:
+        """Where to go on behind damage; what is lost shows when the next batch comes."""
+        target = find_resume_position(self._file, position, self._end, self._indices.batches_behind(position))
+        self.audit.unreadable_bytes += target - position
+        self.audit.ends_damaged = True
+        self.audit.find(kind, position, offset, f"{why}; {target - position} bytes are unreadable")
+        return target
 
     # ---- offsets
 
-    def _follow_offsets(self, rows: IntegerArray, positions: IntegerArray) -> None:
+    def _follow_offsets(self, rows: IntegerArray) -> None:
         audit, base, last = self.audit, rows[:, at.BASE_OFFSET], rows[:, at.LAST_OFFSET]
         if audit.first_offset < 0:
             audit.first_offset = int(base[0])
         self._follow_marks(rows)
+        if audit.ends_damaged and base[0] > self._expected:
+            audit.add_gap(Gap(self._expected, int(base[0]), "damaged"))
+            self._expected = int(base[0])
+        audit.ends_damaged = False
         expected = np.concatenate(([self._expected], last[:-1] + 1))
-        for row in np.flatnonzero(base != expected).tolist():
+        for row in np.flatnonzero(base > expected).tolist():
             wanted, found = int(expected[row]), int(base[row])
-            if found > wanted:
-                audit.add_gap(Gap(wanted, found, "compacted" if found <= self._clean_below else "lost"))
-            else:
-                audit.find("order", int(positions[row]), found, f"offset {found} after {wanted - 1}")
+            audit.add_gap(Gap(wanted, found, "compacted" if found <= self._clean_below else "lost"))
         self._expected = audit.next_offset = int(last[-1]) + 1
-        inside = (last - base + 1 - rows[:, at.RECORD_COUNT])[rows[:, at.IS_VALID] == 1]
-        audit.compacted_offsets += int(inside.sum())
+        audit.compacted_offsets += int((last - base + 1 - rows[:, at.RECORD_COUNT]).sum())
 
     def _follow_marks(self, rows: IntegerArray) -> None:
         """Batches that lack records or have a delete horizon show that a cleaner came so far."""
@@ -360,40 +414,39 @@ class _SegmentWalk:
         try:
             entry = next(iter_batches(rest.data), None)
         except KafkaError as error:
-            return self._skip(position, end, str(error))
+            return self._pass_damage("framing", position, self._expected, f"no batch begins here ({error})")
         if entry is None:
             wanted = int.from_bytes(rest[8:12].tobytes(), "big") + 12 if len(rest) >= 12 else 0
             if not len(rest) < wanted <= end - position:
-                self._cut(position, end)
-                return end
+                return self._cut(position, end)
             rest = np.empty(wanted, np.uint8)
             self._file.read_into(position, rest.data)
             return self._odd(rest, position, end)
         if rest[16] == MAGIC_V2:  # the walk refused its header
-            return self._skip(position, end, "a batch header with impossible numbers")
-        self._take_old(rest[: entry.size_in_bytes], position)
-        return position + entry.size_in_bytes
+            why = "no batch begins here (a batch header with impossible numbers)"
+            return self._pass_damage("framing", position, self._expected, why)
+        return self._take_old(entry, position)
 
-    def _take_old(self, message: at.ByteArray, position: int) -> None:
-        """A message of magic 0 or 1, or a wrapper with its inner messages."""
+    def _take_old(self, entry: RecordBatch | LegacyRecordBatch, position: int) -> int:
+        """A message of magic 0 or 1, or a wrapper with its inner messages; where to go on."""
         audit = self.audit
-        entry = next(iter_batches(message.data))
         row = np.zeros((1, at.COLUMNS), np.int64)
-        row[0, [at.SIZE, at.LAST_OFFSET, at.PRODUCER_ID, at.IS_VALID]] = len(message), entry.last_offset, -1, 1
+        row[0, [at.SIZE, at.LAST_OFFSET, at.PRODUCER_ID, at.IS_VALID]] = entry.size_in_bytes, entry.last_offset, -1, 1
         try:
             entry.ensure_valid()
             records = list(entry.records())
         except KafkaError as error:
             audit.corrupt_batches += 1
-            audit.find("checksum", position, entry.last_offset, str(error))
-            records = []
+            return self._pass_damage("checksum", position, entry.last_offset, str(error))
         first = records[0].offset if records else entry.last_offset
+        if first < self._expected:
+            return self._pass_damage("order", position, first, f"offset {first} after {self._expected - 1}")
         largest = max((record.timestamp for record in records), default=-1)
         count = len(records) or 1
         row[0, [at.BASE_OFFSET, at.MAX_TIMESTAMP, at.RECORD_COUNT]] = first, largest, count
         audit.batches += 1
-        audit.bytes_read += len(message)
-        self._follow_offsets(row, np.array([position]))
+        audit.bytes_read += entry.size_in_bytes
+        self._follow_offsets(row)
         self._indices.see(np.array([position]), row)
         audit.largest_timestamp = max(audit.largest_timestamp, largest)
         audit.records += len(records)
@@ -401,21 +454,16 @@ class _SegmentWalk:
             hashes = [at.record_hash(r.offset, r.timestamp, r.key, r.value) for r in records]
             times = np.array([record.timestamp for record in records], np.int64)
             audit_buckets.add(audit.buckets, times, np.array(hashes, np.uint64))
+        return position + entry.size_in_bytes
 
-    def _skip(self, position: int, end: int, why: str) -> int:
-        """Bytes that are no batch: go on where the offset index names one."""
-        following = self._indices.next_position(position)
-        target = end if following is None or following > end else following
-        self.audit.unreadable_bytes += target - position
-        message = f"no batch begins here ({why}); {target - position} bytes are unreadable"
-        self.audit.find("framing", position, self._expected, message)
-        return target
-
-    def _cut(self, position: int, end: int) -> None:
-        """The last batch ends behind the file: a write under way in an open log, damage in a closed segment."""
-        if self._plan.is_closed:
-            self.audit.unreadable_bytes += end - position
-            self.audit.find("framing", position, self._expected, f"{end - position} bytes of a cut batch at the end")
+    def _cut(self, position: int, end: int) -> int:
+        """The last batch ends behind the file: a write under way in an open log, damage anywhere else."""
+        behind = next(self._indices.batches_behind(position), None)
+        if not self._plan.is_closed and behind is None:
+            return end
+        return self._pass_damage(
+            "framing", position, self._expected, f"{end - position} bytes of a cut batch at the end"
+        )
 
     def _finish(self, end: int) -> None:
         audit, indices = self.audit, self._indices

@@ -391,7 +391,8 @@ class ColumnReader:
         return self._corrupt(at, "its header is impossible")
 
     def _corrupt(self, at: int, why: str) -> CorruptBatchError:
-        return CorruptBatchError(self._file.path, self._position + at, self._offset_at(at), why)
+        expected = max(int(self._progress[layout.NEXT_OFFSET]), self._piece.start_offset)
+        return CorruptBatchError(self._file.path, self._position + at, self._offset_at(at), why, expected)
 
     def _offset_at(self, at: int) -> int:
         return int.from_bytes(self._chunk.view(at, at + 8), "big", signed=True)

@@ -55,14 +55,16 @@ class ObjectGoneError(RemoteError):
 
 
 class CorruptBatchError(PipelineError):
-    """Stored bytes are damaged. ``file``, byte ``position`` of the batch, its ``offset`` as far as known, and why."""
+    """Stored bytes are damaged. ``file``, byte ``position`` of the batch, its ``offset`` as far as known, and why;
+    ``expected`` is the offset that should follow there, -1 when that is not known."""
 
-    def __init__(self, file: str, position: int, offset: int, why: str) -> None:
-        super().__init__(file, position, offset, why)
+    def __init__(self, file: str, position: int, offset: int, why: str, expected: int = -1) -> None:
+        super().__init__(file, position, offset, why, expected)
         self.file = file
         self.position = position
         self.offset = offset
         self.why = why
+        self.expected = expected
 
     def __str__(self) -> str:
         return f"{self.file}: corrupt batch at byte {self.position} (offset {self.offset}): {self.why}"

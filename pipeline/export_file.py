@@ -3,8 +3,8 @@
     slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME         zstd
     a batch that cannot be read -> one row of staging/<run>/dead-letter/NAME               its bytes and the reason
 
-Reading goes on behind a damaged batch: with the next one when the damaged one's size can be believed, else where the
-offset index names one. A file is synced before its name is told, and a range without rows has no file.
+Reading goes on behind a damaged batch by the rule of ``log.resync``, as an audit does. A file is synced before its
+name is told, and a range without rows has no file.
 
 Columns are those of ``format("tidelog")``; how the file is written, and how it grows, says ``pipeline.export_parquet``.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from log.batch_scan import iter_batches
+from log.resync import find_resume_position
 from pipeline.batch_walk import header_at
 from pipeline.columns import Columns
 from pipeline.decode import Isolation, ReadOptions, read_slice
@@ -26,7 +27,7 @@ from pipeline.export_parquet import RowWriter, sync_file
 from pipeline.plan import SegmentSlice
 from pipeline.plan_rows import LostRange
 from pipeline.segment_files import OpenSegment, SegmentFile
-from pipeline.sparse_index import offset_index
+from pipeline.sparse_index import indexed_batches
 from protocol.errors import KafkaError
 from protocol.record_batch import MAGIC_V2
 from protocol.record_batch import iter_batches as iter_entries
@@ -305,14 +306,14 @@ def _behind(reading: _Reading, damage: CorruptBatchError, letters: DeadLetters) 
     piece = _relocated(reading.piece, damage)
     with OpenSegment(piece.path) as file:
         end = min(piece.end_position, file.size)
-        target = _next_batch(file, piece, damage.position, end)
+        indexed = indexed_batches(SegmentFile(piece.base_offset, piece.path), damage.position)
+        target = find_resume_position(file, damage.position, end, indexed)
         start = _first_offset(file, target, end)
         data = file.read_at(damage.position, min(target - damage.position, DEAD_LETTER_BYTES))
     size = target - damage.position
-    letters.add(piece, (damage.offset, damage.position, size), damage.why, data)
-    if target >= end:
-        return None
-    start = max(reading.next_offset, piece.start_offset, start)
+    start = max(reading.next_offset, damage.expected, start) if target < end else piece.end_offset
+    why = f"{damage.why}; offsets {damage.expected} to {start - 1} are lost"
+    letters.add(piece, (damage.offset, damage.position, size), why, data)
     return replace(piece, start_position=target, start_offset=start) if start < piece.end_offset else None
 
 
@@ -350,26 +351,6 @@ def _around(reading: _Reading, letters: DeadLetters) -> list[SegmentSlice]:
         assert reading.problem is not None
         raise reading.problem
     return [one for one in (*pieces, replace(piece, start_offset=start)) if one.start_offset < one.end_offset]
-
-
-def _next_batch(file: OpenSegment, piece: SegmentSlice, position: int, end: int) -> int:
-    """Where reading may go on behind the damage at ``position``: never at it, at ``end`` when nothing is known."""
-    try:
-        header = header_at(file, position)
-        if header is not None and position + header.size <= end:
-            following = header_at(file, position + header.size) if position + header.size < end else None
-            if position + header.size == end or (following is not None and following.base_offset > header.base_offset):
-                return position + header.size
-    except CorruptBatchError:
-        pass  # its own size is not to be believed, or leads to no batch
-    index = offset_index(SegmentFile(piece.base_offset, piece.path))
-    try:
-        for slot in range(max(index.floor(position, by_value=True), 0), index.entries):
-            if position < index.entry(slot).value < end:
-                return index.entry(slot).value
-    finally:
-        index.close()
-    return end
 
 
 def group_slices(slices: Sequence[SegmentSlice], file_bytes: int) -> list[tuple[SegmentSlice, ...]]:

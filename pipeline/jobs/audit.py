@@ -47,7 +47,8 @@ ATTEMPTS = 5
 #: The numbers of a segment's audit that add up.
 SUMMED = (
     "bytes_read", "batches", "records", "control_batches", "aborted_records", "open_records", "corrupt_batches",
-    "unreadable_bytes", "compacted_offsets", "lost_offsets", "duplicate_batches", "index_entries", "index_faults",
+    "unreadable_bytes", "compacted_offsets", "lost_offsets", "damaged_offsets", "duplicate_batches", "index_entries",
+    "index_faults",
 )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ class PartitionAudit:
     def total(self, name: str) -> int:
         """The sum of one of SUMMED over the segments, and over the gaps between them."""
         total: int = sum(getattr(segment, name) for segment in self.segments)
-        if name in ("compacted_offsets", "lost_offsets"):
+        if name in ("compacted_offsets", "lost_offsets", "damaged_offsets"):
             kind = name.removesuffix("_offsets")
             total += sum(gap.end - gap.start for gap in self.gaps if gap.kind == kind)
         return total + (self.duplicates_between if name == "duplicate_batches" else 0)
@@ -243,16 +244,17 @@ def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> Partition
         directory.topic, directory.partition, id_text(directory.topic_id), bounds.start, bounds.end, mine
     )
     clean_below = _explain_gaps(mine, directory)
-    expected = -1
+    expected, is_damaged = -1, False
     producers: dict[int, ProducerSpan] = {}
     for segment in mine:
         first = segment.base_offset
         if 0 <= expected < first:
-            found.gaps.append(Gap(expected, first, "compacted" if first <= clean_below else "lost"))
+            kind = "damaged" if is_damaged else "compacted" if first <= clean_below else "lost"
+            found.gaps.append(Gap(expected, first, kind))
         elif first < expected:
             message = f"begins at offset {first}, the segment before ends at {expected - 1}"
             found.findings.append(Finding("order", segment.path, -1, first, message))
-        expected = max(segment.next_offset, expected)
+        expected, is_damaged = max(segment.next_offset, expected), segment.ends_damaged
         found.duplicates_between += _join_producers(producers, segment, found)
         audit_buckets.merge(found.buckets, segment.buckets)
     return found

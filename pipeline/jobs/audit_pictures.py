@@ -149,7 +149,7 @@ def stretches(partition: PartitionAudit) -> Iterator[Stretch]:
     for segment in partition.segments:
         listed = sum(gap.end - gap.start for gap in segment.gaps)
         batches = segment.next_offset - segment.base_offset - listed
-        missing = segment.compacted_offsets + segment.lost_offsets - listed
+        missing = segment.compacted_offsets + segment.lost_offsets + segment.damaged_offsets - listed
         share = 1 - min(max(missing, 0), batches) / batches if batches > 0 else 0.0
         gaps = sorted(segment.gaps, key=lambda gap: gap.start)
         edges = [segment.base_offset, *(edge for gap in gaps for edge in (gap.start, gap.end)), segment.next_offset]
@@ -169,7 +169,7 @@ def shares(partition: PartitionAudit, edges: FloatArray) -> dict[str, FloatArray
     for stretch in stretches(partition):
         inside = np.diff(np.clip(edges, stretch.start, stretch.end)) / width
         found[_THERE] += stretch.there * inside
-        found[stretch.kind] += (1 - stretch.there) * inside
+        found[_LOST if stretch.kind == "damaged" else stretch.kind] += (1 - stretch.there) * inside
     return found
 
 

@@ -46,12 +46,15 @@ LABELS = {
     "open_records": "records of open transactions",
     "compacted_offsets": "offsets compacted away",
     "lost_offsets": "offsets lost",
+    "damaged_offsets": "offsets damaged",
     "corrupt_batches": "corrupt batches",
     "unreadable_bytes": "unreadable bytes",
     "duplicate_batches": "duplicate batches",
     "index_entries": "index entries checked",
     "index_faults": "index entries wrong",
 }
+#: What is said of a gap's offsets, by its kind; compaction is no loss.
+LOSSES = {"lost": "lost", "damaged": "lost to damage"}
 
 
 def summary(result: AuditResult) -> list[str]:
@@ -75,7 +78,7 @@ def findings(partition: PartitionAudit) -> list[str]:
     lines = [str(finding) for segment in partition.segments for finding in segment.findings]
     lines += [str(finding) for finding in partition.findings]
     gaps = [gap for segment in partition.segments for gap in segment.gaps] + partition.gaps
-    lines += [f"offsets {gap.start} to {gap.end - 1} are lost" for gap in gaps if gap.kind == "lost"]
+    lines += [f"offsets {gap.start} to {gap.end - 1} are {LOSSES[gap.kind]}" for gap in gaps if gap.kind in LOSSES]
     for comparison in partition.comparisons:
         if not partition.accepts(comparison):
             lines.append(difference(comparison))

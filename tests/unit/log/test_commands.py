@@ -52,8 +52,9 @@ def test_check_tells_of_every_fault_of_a_segment(directory: str, capsys: pytest.
         file.write(b"\xff")
         file.truncate(os.path.getsize(path) - 7)
     assert run(check, directory) == 1
-    wrong, cut = capsys.readouterr().out.splitlines()
+    wrong, lost, cut, *_ = capsys.readouterr().out.splitlines()
     assert "wrong CRC" in wrong
+    assert "offsets 0 to 1 are lost to damage" in lost
     assert "bytes of a cut batch at the end" in cut
 
 

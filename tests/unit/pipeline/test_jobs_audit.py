@@ -113,8 +113,9 @@ def test_a_wrong_checksum_is_told_and_the_walk_goes_on(data: DataDirectory) -> N
     position = batch_positions(log)[3]
     change(segment_paths(data)[0], position + 65, b"\xff")
     result = run(data)
-    (finding,) = findings(only(result))
-    assert finding == f"{segment_paths(data)[0]} at byte {position}: wrong CRC in the batch of offset 15"
+    finding, lost = findings(only(result))
+    assert finding.startswith(f"{segment_paths(data)[0]} at byte {position}: wrong CRC in the batch of offset 15; ")
+    assert lost == "offsets 15 to 19 are lost to damage"
     assert (result.is_wrong, only(result).total("records")) == (True, 45)
     assert summary(result)[-1] == "something is wrong"
 
@@ -356,8 +357,9 @@ def test_damage_in_the_log_does_not_end_the_comparison(data: DataDirectory) -> N
     result = run(data, table=table)
     told = [fault for partition in result.partitions for fault in findings(partition)]
     assert "wrong CRC in the batch of offset 0" in told[0]
-    assert told[1].startswith("offsets 0 to 19 are not compared: the log's records cannot be read: ")
-    assert len(told) == 2
+    assert told[1] == "offsets 0 to 4 are lost to damage"
+    assert told[2].startswith("offsets 0 to 19 are not compared: the log's records cannot be read: ")
+    assert len(told) == 3
     assert "1 of 2 ranges" in "\n".join(summary(result))
 
 
