@@ -1,8 +1,8 @@
 """Accepts connections of one listener, as many as there is room for.
 
     accepting --no descriptor left (EMFILE), or the reserve reached, and none gives way--> paused
-    accepting --max.connections reached--> paused
-    paused    --a connection closed, or RETRY_MS after descriptors were short--> accepting
+    accepting --max.connections reached, or max.connection.creation.rate--> paused
+    paused    --a connection closed, the rate allows one more, or RETRY_MS after descriptors were short--> accepting
 
 A paused acceptor leaves clients in the kernel's backlog and takes its listener off the loop, so there is no spin (F12).
 Descriptors are given out lowest first, so an accepted one above ``limit - reserve`` means that so many are in use:
@@ -21,7 +21,7 @@ import sys
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 
-from broker.timers import TimerQueue
+from broker.timers import Timer, TimerQueue
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,27 @@ def raise_descriptor_limit() -> int:
 def highest_client_descriptor(limit: int) -> int:
     """The descriptor number from which on a new connection eats into the reserve."""
     return limit - min(max(limit // RESERVED_SHARE, RESERVED_MINIMUM), limit // 2)
+
+
+class ConnectionRate:
+    """Tells how long to wait for the next connection: ``max.connection.creation.rate``, for all listeners together.
+
+    A second's worth may come at once; what was not used is not saved up further. Loop thread only.
+    """
+
+    def __init__(self, read_limit: Callable[[], int], monotonic_ms: Callable[[], float]) -> None:
+        self._read_limit = read_limit
+        self._monotonic_ms = monotonic_ms
+        self._paid_until_ms = 0.0
+        """When all connections so far would have been accepted, one after the other at the limit."""
+
+    def wait_ms(self) -> float:
+        """Milliseconds until one more may be accepted; 0 or less: now."""
+        return self._paid_until_ms - self._monotonic_ms() - 1000.0 + 1000.0 / self._read_limit()
+
+    def count(self) -> None:
+        """One was accepted."""
+        self._paid_until_ms = max(self._paid_until_ms, self._monotonic_ms()) + 1000.0 / self._read_limit()
 
 
 def count_open_descriptors() -> int:
@@ -105,6 +126,7 @@ class Acceptor:
         has_room: Callable[[], bool],
         make_room: Callable[[], bool],
         reserve: DescriptorReserve,
+        rate: ConnectionRate,
     ) -> None:
         self._loop = loop
         self._timers = timers
@@ -114,6 +136,8 @@ class Acceptor:
         self._make_room = make_room
         self._log_after_ms = 0.0
         self._reserve = reserve
+        self._rate = rate
+        self._retry: Timer | None = None
         self._accepting = False
         self._closed = False
 
@@ -141,6 +165,9 @@ class Acceptor:
             if not self._has_room():
                 self.pause()
                 return
+            if (wait_ms := self._rate.wait_ms()) > 0:
+                self._pause_for(wait_ms)
+                return
             try:
                 client, address = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -151,6 +178,7 @@ class Acceptor:
                     return
                 continue
             client.setblocking(False)
+            self._rate.count()
             descriptor = client.fileno()
             self._on_accept(client, address[0])
             if self._reserve.is_touched(descriptor) and not self._go_on("only the reserve of descriptors is left"):
@@ -165,6 +193,11 @@ class Acceptor:
             way = "connections that sent no request give way" if has_made_room else "accepting no connections meanwhile"
             logger.warning("%s: %s", shortage, way)
         if not has_made_room:
-            self.pause()
-            self._timers.schedule(RETRY_MS, self.resume)
+            self._pause_for(RETRY_MS)
         return has_made_room
+
+    def _pause_for(self, wait_ms: float) -> None:
+        self.pause()
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = self._timers.schedule(wait_ms, self.resume)

@@ -63,13 +63,13 @@ def topic_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
 
 
 def coordinator_samples(broker: Broker) -> Iterator[Sample]:
-    """Groups and transactional ids, where a coordinator was needed so far."""
+    """Groups and transactional ids of the shards that are loaded. Asking loads none."""
     made = {} if broker.coordinators is None else vars(broker.coordinators)
     if "groups" in made:
-        count = sum(len(shard.groups) for shard in made["groups"].runtime.loaded_shards())
+        count = sum(len(shard.groups) for _, shard in made["groups"].runtime.loaded)
         yield Sample("kafka_coordinator_group_groupmetadatamanager_numgroups", "gauge", {}, count)
     if "transactions" in made:
-        count = sum(len(shard.transactions) for shard in made["transactions"].runtime.loaded_shards())
+        count = sum(len(shard.transactions) for _, shard in made["transactions"].runtime.loaded)
         yield Sample("kafka_coordinator_transaction_transactionalids", "gauge", {}, count)
 
 

@@ -6,6 +6,8 @@ Topic-level keys are declared in ``log/config.py``; the server keys that give th
 would otherwise not work (replication factors of internal topics), or would be open to the network without being told
 to (``listeners``).
 
+A key is declared with its reader, or stands in ``NO_EFFECT`` (a test compares).
+
 ``NO_EFFECT`` holds keys of Kafka that steer machinery Tidelog does not have: a server.properties written for Kafka
 starts without an error, and the log says once which of its lines do nothing here.
 """
@@ -62,7 +64,7 @@ NODE_KEYS = (
         "The id of the cluster, 22 characters of base64; made at the first start when not given. A directory of "
         "another cluster is refused."),
     ConfigKey("background.threads", INT, 10, between(1), HIGH,
-        "The most threads for work that would hold up the loop: flushing, cold reads, compression.", dynamic=True),
+        "The most threads for work that would hold up the loop: flushing, cold reads, compression."),
     ConfigKey("num.recovery.threads.per.data.dir", INT, 2, between(1), HIGH,
         "Threads per data directory that recover logs at start and flush them at stop.", dynamic=True),
 )
@@ -95,19 +97,15 @@ SOCKET_KEYS = (
         "The most connections from one address; further ones are closed at once.", dynamic=True),
     ConfigKey("max.connections.per.ip.overrides", STRING, "", None, MEDIUM,
         "Limits that differ from max.connections.per.ip: ADDRESS:COUNT, separated by commas.", dynamic=True),
-    ConfigKey("max.connection.creation.rate", INT, INT_MAX, between(0), MEDIUM,
-        "The most connections accepted per second.", dynamic=True),
+    ConfigKey("max.connection.creation.rate", INT, INT_MAX, between(1), MEDIUM,
+        "The most connections accepted per second, by all listeners; further ones wait in the backlog. For one "
+        "address there is the quota connection_creation_rate of an ip.", dynamic=True),
     ConfigKey("connections.max.idle.ms", LONG, 600_000, None, MEDIUM,
         "A connection on which nothing happened for this long is closed; negative: never."),
     ConfigKey("queued.max.request.bytes", LONG, 100 * 1024 * 1024, None, MEDIUM,
         "The most bytes of requests that were received in part, over all connections. Beyond it large requests are "
         "read on one at a time, those below 64 KiB as ever; one of socket.request.max.bytes always has room. -1: no "
         "limit, which is Kafka's default."),
-    ConfigKey("queued.max.requests", INT, 500, between(1), HIGH, "The most requests waiting before no more are read."),
-    ConfigKey("connection.failed.authentication.delay.ms", INT, 100, between(0), LOW,
-        "How long a connection that failed to authenticate stays open before it is closed."),
-    ConfigKey("request.timeout.ms", INT, 30_000, between(0), HIGH,
-        "How long the broker works on a request that names no limit."),
 )
 
 TOPIC_KEYS = (
@@ -152,10 +150,6 @@ GROUP_KEYS = (
         "How long a new group waits for more members before its first rebalance. Kafka's code says 3000, the "
         "server.properties it ships 0."),
     ConfigKey("group.max.size", INT, INT_MAX, between(1), MEDIUM, "The most members of a classic group."),
-    ConfigKey("group.coordinator.rebalance.protocols", LIST, ("classic", "consumer", "share", "streams"), None, MEDIUM,
-        "The group protocols served."),
-    ConfigKey("group.coordinator.append.linger.ms", INT, 5, between(-1), MEDIUM,
-        "How long the coordinator gathers writes before it appends them."),
     ConfigKey("group.consumer.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
         "When a silent member of a consumer group (KIP-848) is removed."),
     ConfigKey("group.consumer.min.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
@@ -182,8 +176,6 @@ GROUP_KEYS = (
         "The shortest assignment interval a consumer group may be given."),
     ConfigKey("group.consumer.max.assignment.interval.ms", INT, 15_000, between(0), MEDIUM,
         "The longest assignment interval a consumer group may be given."),
-    ConfigKey("group.consumer.regex.refresh.interval.ms", INT, 600_000, between(10_000), MEDIUM,
-        "How often subscriptions by regular expression are resolved again."),
     ConfigKey("group.share.max.size", INT, 200, between(1, 1000), MEDIUM, "The most members of a share group."),
     ConfigKey("group.share.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
         "When a silent member of a share group is removed."),
@@ -262,20 +254,15 @@ GROUP_KEYS = (
         "So many changes of a share partition are written between two that say its whole state."),
     ConfigKey("offset.metadata.max.bytes", INT, 4096, between(0), HIGH,
         "The longest metadata text of a committed offset."),
-    ConfigKey("offsets.load.buffer.size", INT, 5 * 1024 * 1024, between(1), HIGH,
-        "Bytes read at once when committed offsets are loaded."),
     ConfigKey("offsets.topic.num.partitions", INT, 50, between(1), HIGH,
         "Partitions of __consumer_offsets; must not change once the topic exists."),
     ConfigKey("offsets.topic.replication.factor", SHORT, 1, between(1), HIGH, "Replicas of __consumer_offsets."),
     ConfigKey("offsets.topic.segment.bytes", INT, 100 * 1024 * 1024, between(1), HIGH,
         "Segment size of __consumer_offsets."),
-    ConfigKey("offsets.topic.compression.codec", INT, 0, between(0, 4), HIGH,
-        "Codec of __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."),
     ConfigKey("offsets.retention.minutes", INT, 7 * 24 * 60, between(1), HIGH,
         "How long committed offsets are kept after their group became empty."),
     ConfigKey("offsets.retention.check.interval.ms", LONG, 600_000, between(1), HIGH,
         "How often old offsets are looked for."),
-    ConfigKey("offsets.commit.timeout.ms", INT, 5_000, between(1), HIGH, "How long a commit waits for its replicas."),
 )
 
 TRANSACTION_KEYS = (
@@ -294,16 +281,12 @@ TRANSACTION_KEYS = (
     ConfigKey("transaction.state.log.min.isr", INT, 1, between(1), HIGH, "min.insync.replicas of __transaction_state."),
     ConfigKey("transaction.state.log.segment.bytes", INT, 100 * 1024 * 1024, between(1), HIGH,
         "Segment size of __transaction_state."),
-    ConfigKey("transaction.state.log.load.buffer.size", INT, 5 * 1024 * 1024, between(1), HIGH,
-        "Bytes read at once when transactions are loaded."),
     ConfigKey("transaction.partition.verification.enable", BOOLEAN, True, None, LOW,
         "Whether a transactional append is checked against its coordinator (KIP-890).", dynamic=True),
     ConfigKey("transaction.two.phase.commit.enable", BOOLEAN, False, None, LOW,
         "Whether transactions may be prepared by an outside coordinator and kept open (KIP-939)."),
     ConfigKey("producer.id.expiration.ms", INT, 86_400_000, between(1), LOW,
-        "How long a silent idempotent producer's state is kept.", dynamic=True),
-    ConfigKey("producer.id.expiration.check.interval.ms", INT, 600_000, between(1), LOW,
-        "How often expired producer state is looked for."),
+        "How long a silent idempotent producer's state is kept."),
 )
 
 # Times that Kafka takes in several units; the finer one wins where it is set.
@@ -353,23 +336,28 @@ NO_EFFECT = frozenset(
     alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
     alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name auto.include.jmx.reporter
     auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id.generation.enable
-    broker.session.timeout.ms client.quota.callback.class control.plane.listener.name controlled.shutdown.enable
-    controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms controller.
-    create.topic.policy.class.name delegation.token. delete.records.purgatory.purge.interval.requests
-    early.start.listeners fetch.purgatory.purge.interval.requests follower.replication.throttled.rate
-    group.coordinator.new.enable group.coordinator.threads initial.broker.registration.timeout.ms
+    broker.session.timeout.ms client.quota.callback.class connection.failed.authentication.delay.ms
+    control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
+    controlled.shutdown.retry.backoff.ms controller. create.topic.policy.class.name delegation.token.
+    delete.records.purgatory.purge.interval.requests early.start.listeners
+    fetch.purgatory.purge.interval.requests follower.replication.throttled.rate
+    group.consumer.regex.refresh.interval.ms group.coordinator.append.linger.ms group.coordinator.new.enable
+    group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.registration.timeout.ms
     inter.broker.listener.name inter.broker.protocol.version kafka.metrics.polling.interval.secs
     kafka.metrics.reporters leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
-    leader.replication.throttled.rate log.dir.failure.timeout.ms log.initial.task.delay.ms max.reserved.broker.id
-    metadata.log. metadata.max. metric.reporters metrics.num.samples metrics.recording.level
-    metrics.sample.window.ms num.io.threads num.network.threads num.replica.alter.log.dirs.threads
-    num.replica.fetchers password.encoder. process.roles producer.purgatory.purge.interval.requests remote.log.
+    leader.replication.throttled.rate log.dir.failure.timeout.ms log.initial.task.delay.ms
+    max.reserved.broker.id metadata.log. metadata.max. metric.reporters metrics.num.samples
+    metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads
+    num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.timeout.ms offsets.load.buffer.size
+    offsets.topic.compression.codec password.encoder. process.roles producer.id.expiration.check.interval.ms
+    producer.purgatory.purge.interval.requests queued.max.requests remote.log.
     replica.alter.log.dirs.io.max.bytes.per.second replica.fetch.backoff.ms replica.fetch.max.bytes
     replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms replica.lag.time.max.ms
     replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
-    replication.quota.window.num replication.quota.window.size.seconds reserved.broker.max.id
+    replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
     security.inter.broker.protocol server.max.startup.time.ms share.coordinator.
-    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms unclean.leader.election.interval.ms
-    unstable.api.versions.enable unstable.feature.versions.enable zookeeper.
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+    transaction.state.log.load.buffer.size unclean.leader.election.interval.ms unstable.api.versions.enable
+    unstable.feature.versions.enable zookeeper.
     """.split()  # noqa: SIM905
 )

@@ -20,11 +20,18 @@ from broker.purgatory import Purgatory
 from log.topic_partition import TopicPartition
 from log.validator import AppendOrigin, ValidationResult
 from log.work_budget import NO_BUDGET, WorkBudget
-from protocol.errors import FencedLeaderEpochError, UnknownLeaderEpochError, UnknownTopicOrPartitionError
+from protocol.errors import (
+    FencedLeaderEpochError,
+    NotEnoughReplicasError,
+    UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
+)
 
 if TYPE_CHECKING:
     from log.unified_log import LogAppendInfo, UnifiedLog
 
+ALL_REPLICAS = -1
+"""``acks=all`` of a produce request."""
 NO_LEADER_EPOCH = -1
 """A client that sends this does not know the leader epoch: nothing to check."""
 
@@ -118,11 +125,13 @@ class Partition:
     ) -> LogAppendInfo:
         """Append as the leader, move the high watermark, wake who waits. ``validated`` is what ``validation`` gave.
 
-        Raises what ``UnifiedLog.append_as_leader`` raises. ``required_acks`` is for a replica set of more than one.
+        Raises what ``UnifiedLog.append_as_leader`` raises, NotEnoughReplicasError.
         """
         log = self._log
         if log is None:
             log = self.log
+        if not log.config.acknowledges_at_once and required_acks == ALL_REPLICAS and origin is AppendOrigin.CLIENT:
+            self.check_in_sync_replicas(log.config.min_insync_replicas)
         info = log.append_as_leader(
             records, leader_epoch=self.leader_epoch, origin=origin, budget=budget, validated=validated
         )
@@ -141,9 +150,17 @@ class Partition:
         return self._group_flush(self.log).when_durable(offset)
 
     @property
-    def waits_for_sync(self) -> bool:
-        """Whether an append may have to wait for the disk before it is acknowledged."""
-        return self._flush is not None or self.log.config.flush_messages != NEVER
+    def acknowledges_at_once(self) -> bool:
+        """Whether an append is acknowledged at once, waiting for no disk, and whatever replicas are in sync."""
+        return self._flush is None and self.log.config.acknowledges_at_once
+
+    def check_in_sync_replicas(self, least: int) -> None:
+        """Raises NotEnoughReplicasError when fewer than ``least`` replicas would have a record."""
+        if len(self.isr) < least:
+            raise NotEnoughReplicasError(
+                f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement of "
+                f"{least} for partition {self.topic_partition}"
+            )
 
     def _group_flush(self, log: UnifiedLog) -> GroupFlush:
         flush = self._flush

@@ -111,7 +111,7 @@ class RepeatedProduce:
             length <= RECORD_BATCH_OVERHEAD or frame[end:] != after or records[MAGIC_OFFSET] != MAGIC_V2
             or records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
             or _unpack_length(records, _LENGTH_OFFSET)[0] != length - 1 - LOG_OVERHEAD
-            or broker.quotas is not None or partition.waits_for_sync or not self._log.is_serving
+            or broker.quotas is not None or not partition.acknowledges_at_once or not self._log.is_serving
         ):  # fmt: skip
             return None
         try:

@@ -19,7 +19,13 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 
-from broker.acceptor import Acceptor, DescriptorReserve, highest_client_descriptor, raise_descriptor_limit
+from broker.acceptor import (
+    Acceptor,
+    ConnectionRate,
+    DescriptorReserve,
+    highest_client_descriptor,
+    raise_descriptor_limit,
+)
 from broker.admin_http import AdminListener
 from broker.background import BackgroundJobs, Job
 from broker.broker import Broker, RequestContext
@@ -162,6 +168,9 @@ class Server:
             lambda: len(shell.connections),
             self.broker.timers.monotonic_ms,
         )
+        rate = ConnectionRate(
+            lambda: self.config.get_int("max.connection.creation.rate"), self.broker.timers.monotonic_ms
+        )
         for endpoint in self.config.listeners:
             listener = open_listener(endpoint, self.config)
             bound = endpoint._replace(port=listener.getsockname()[1])
@@ -174,6 +183,7 @@ class Server:
                 has_room=self._has_room,
                 make_room=self._shell.make_room,
                 reserve=reserve,
+                rate=rate,
             )
             self._acceptors.append(acceptor)
         for acceptor in self._acceptors:

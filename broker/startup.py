@@ -146,6 +146,7 @@ def log_manager_of(
         time,
         LogConfig(config.topic_defaults()),
         recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
+        producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
         reserve_bytes=config.get_int("log.dirs.reserve.bytes"),
     )
     failed = {os.path.abspath(path): error for path, error in failures.items()}

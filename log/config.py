@@ -317,7 +317,8 @@ class LogConfig:
     """
 
     __slots__ = (
-        "compact", "compression_level", "compression_type", "delete", "delete_retention_ms", "file_delete_delay_ms",
+        "acknowledges_at_once", "compact", "compression_level", "compression_type", "delete", "delete_retention_ms",
+        "file_delete_delay_ms",
         "flush_messages", "flush_ms", "index_entries", "index_interval_bytes", "index_keys", "index_slots",
         "index_tag_entries", "index_tag_header", "is_log_append_time", "max_compaction_lag_ms",
         "max_message_bytes", "message_downconversion_enable", "message_format_magic", "min_cleanable_dirty_ratio",
@@ -337,6 +338,8 @@ class LogConfig:
         self._set_rolling(values)
         self._set_retention(values)
         self._set_records(values, given)
+        self.acknowledges_at_once = self.flush_messages == MAX_LONG and self.min_insync_replicas <= 1
+        """Whether an append may be acknowledged as soon as one replica has it: one question for the hot path."""
         self.index_keys: bool = values["index.keys"]
         self.index_slots: int = values["index.keys.slots"]
         self.index_entries: int = values["index.keys.entries"]

@@ -45,6 +45,7 @@ from log.config import LogConfig
 from log.environment import DirectoryState, LogEnvironment
 from log.file_system import FileSystem, LogStorageError
 from log.loader import LoadRequest, load_log
+from log.producer_state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
 from log.records.scan_engine import SCAN
 from log.recovery_progress import RecoveryProgress
 from log.reserve import DEFAULT_RESERVE_BYTES, Reserve
@@ -203,8 +204,9 @@ class LogManager:
     def __init__(
         self, log_dirs: Iterable[str], file_system: FileSystem, time: Time, default_config: LogConfig,
         *, recovery_threads: int = 2, reserve_bytes: int = DEFAULT_RESERVE_BYTES,
+        producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
     ) -> None:  # fmt: skip
-        self.environment = LogEnvironment(file_system, time)
+        self.environment = LogEnvironment(file_system, time, producer_id_expiration_ms=producer_id_expiration_ms)
         self.directories = [
             LogDirectory(path, DirectoryState(path, Reserve(file_system, path, reserve_bytes)))
             for path in map(os.path.abspath, dict.fromkeys(log_dirs))

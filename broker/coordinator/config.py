@@ -33,7 +33,6 @@ class GroupConfig:
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = MAX_INT32
-    group_consumer_regex_refresh_interval_ms: int = 600_000
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
 

@@ -7,7 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from broker.acceptor import ACCEPT_PER_TURN, RETRY_MS, Acceptor, DescriptorReserve, highest_client_descriptor
+from broker.acceptor import (
+    ACCEPT_PER_TURN,
+    RETRY_MS,
+    Acceptor,
+    ConnectionRate,
+    DescriptorReserve,
+    highest_client_descriptor,
+)
 from log.time import ManualTime
 from tests.unit.broker.manual_loop import ManualLoop
 
@@ -63,6 +70,7 @@ class Fixture:
         self.accepted: list[socket.socket] = []
         self.room = 1000
         self.may_give_way = self.gave_way = 0
+        self.rate = 1_000_000
         self.acceptor = Acceptor(
             cast(Any, self.loop),
             self.loop.timers,
@@ -73,6 +81,7 @@ class Fixture:
             reserve=DescriptorReserve(
                 100, lambda: len(self.accepted) - self.gave_way, self.loop.time.monotonic_ms, lambda: 0
             ),
+            rate=ConnectionRate(lambda: self.rate, self.loop.time.monotonic_ms),
         )
         self.acceptor.resume()
 
@@ -180,3 +189,22 @@ def test_a_closed_acceptor_does_not_resume(fixture: Fixture) -> None:
 @pytest.mark.parametrize(("limit", "highest"), [(1_000_000, 875_000), (1024, 896), (256, 192), (64, 32)])
 def test_a_share_of_the_descriptors_is_kept(limit: int, highest: int) -> None:
     assert highest_client_descriptor(limit) == highest
+
+
+@pytest.mark.parametrize("rate", [1, 7, 100])
+def test_connections_are_accepted_at_the_configured_rate(fixture: Fixture, rate: int) -> None:
+    fixture.rate = rate
+    seconds = 5
+    fixture.loop.advance(60_000)
+    fixture.listener.waiting = [FakeSocket(9) for _ in range(10 * seconds * rate)]
+    for _ in range(seconds * 1000):
+        for callback in list(fixture.loop.readers.values()):
+            callback()
+        fixture.loop.advance(1)
+    assert seconds * rate * 0.9 <= len(fixture.accepted) <= (seconds + 1) * rate + 1
+    before = len(fixture.accepted)
+    fixture.rate = 1_000_000  # the key is dynamic
+    fixture.loop.advance(1100)
+    for callback in list(fixture.loop.readers.values()):
+        callback()
+    assert len(fixture.accepted) > before

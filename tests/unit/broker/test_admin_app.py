@@ -182,7 +182,8 @@ async def test_requests_are_counted_by_api_and_version(tmp_path: Path) -> None:
 
 async def test_coordinators_are_counted_once_there_are_any(tmp_path: Path) -> None:
     def loaded(**state: Any) -> Any:
-        return SimpleNamespace(runtime=SimpleNamespace(loaded_shards=lambda: [SimpleNamespace(**state)]))
+        """One shard is loaded, another is not: asking for all of them would raise, and begin to load it."""
+        return SimpleNamespace(runtime=SimpleNamespace(loaded=[(0, SimpleNamespace(**state))]))
 
     async with admin(tmp_path) as pages:
         name = "kafka_coordinator_group_groupmetadatamanager_numgroups"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,27 @@ def test_typed_access() -> None:
     assert config.get_str("broker.rack") == "r"
     assert config.get_float("log.cleaner.min.cleanable.ratio") == 0.5
     assert config.values["num.partitions"] == 1
+
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPOSED = ("group.consumer.", "group.share.", "group.streams.", "share.coordinator.state.topic.")
+"""Such keys are read by the last part of their names, by group protocol and by internal topic."""
+OF_TOPICS = {synonym.server_key for synonyms in SYNONYMS.values() for synonym in synonyms}
+
+
+def is_read(key: str, source: str) -> bool:
+    """By its name, by a coordinator's config that has a field called so, or as the default of a topic's key."""
+    if key in OF_TOPICS:
+        return True
+    names = {key} | {key.removeprefix(prefix) for prefix in COMPOSED if key.startswith(prefix)}
+    names |= {name.removeprefix(bound) for name in names for bound in ("min.", "max.")}
+    return any(re.search(rf'[".]{re.escape(name)}"|\b{name.replace(".", "_")}\b', source) for name in names)
+
+
+def test_every_declared_key_has_a_reader() -> None:
+    paths = [path for folder in ("broker", "log", "cleaner", "tidelog") for path in (ROOT / folder).rglob("*.py")]
+    source = "\n".join(path.read_text() for path in paths if path.name != "config_keys.py")
+    unread = [key.name for key in BROKER_CONFIG_DEF if not is_read(key.name, source)]
+    assert not unread, f"declared, and read nowhere: {unread}; they belong in NO_EFFECT"
+    assert not is_read("queued.max.requests", source)
+    assert not is_read("group.coordinator.append.linger.ms", source)

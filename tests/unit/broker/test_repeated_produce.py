@@ -14,6 +14,7 @@ from protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     MessageTooLargeError,
+    NotEnoughReplicasError,
     OutOfOrderSequenceNumberError,
     TransactionalIdAuthorizationFailedError,
     UnknownServerError,
@@ -225,3 +226,15 @@ def test_who_never_repeats_is_asked_ever_less(data: DataBroker) -> None:
     for number in range(200):
         wire.ask(produce_request(data, batch(b"a"), index=number % 2), ProduceResponse, 13)
     assert 64 <= wire.context.repeat_patience <= MOST_PATIENCE
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_replicas_that_nobody_can_have_are_asked_of_acks_all_alone(data: DataBroker, acks: int) -> None:
+    """One node, and min.insync.replicas is 2: refused before anything is written, for as long as the config stands."""
+    writer = Writer(data, acks=acks)
+    data.topics.set_configs("t", {"min.insync.replicas": "2"})
+    answers = [writer.send(batch(b"a")).error_code for _ in range(4)]
+    assert answers == [NotEnoughReplicasError.code if acks == -1 else 0] * 4
+    assert log_of(data).log_end_offset == (2 if acks == -1 else 6)
+    data.topics.set_configs("t", {})
+    assert writer.send(batch(b"a")).error_code == 0
