@@ -15,6 +15,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from protocol.errors import (
     InvalidPartitionsError,
     KafkaStorageError,
@@ -218,6 +220,7 @@ def delete_all(broker: TidelogProcess) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.timeout(SECONDS + 240)
 def test_topics_come_and_go_under_every_job(tmp_path: Path) -> None:
     with TidelogProcess(tmp_path, OVERRIDES) as broker:
         answers = storm(broker)
