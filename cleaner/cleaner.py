@@ -13,7 +13,8 @@ is saved.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +31,7 @@ from cleaner.segment_writer import CleanedSegment, group_segments
 from cleaner.stretches import Stretch
 from log.segment import LogSegment
 from log.transaction_index import AbortedTxn
+from protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 
@@ -154,9 +156,10 @@ class CleaningRound:
         clean, dirty = self._sections()
         end = self._cleanable.first_uncleanable_offset
         start = clean.segments[0].base_offset if clean.segments else self._cleanable.first_dirty_offset
-        self._aborted = self._log.collect_aborted_transactions(start, end) if end > start else []
-        self._aborted.sort()
-        self._index.build(self._reader, clean, dirty, self._transactions)
+        with self._aborting_without([*clean.segments, *dirty.segments]):
+            self._aborted = self._log.collect_aborted_transactions(start, end) if end > start else []
+            self._aborted.sort()
+            self._index.build(self._reader, clean, dirty, self._transactions)
         self.stats.bytes_indexed = self._reader.bytes_read
         self._copy(Section([*clean.segments, *dirty.segments], [*clean.ends, *dirty.ends]), dry_run=dry_run)
         self._sum_up(end)
@@ -184,6 +187,20 @@ class CleaningRound:
             (self._clock[0], self._cleanable.first_uncleanable_offset),
         )
 
+    @contextmanager
+    def _aborting_without(self, segments: Sequence[LogSegment]) -> Iterator[None]:
+        """What fails within because retention, truncation or deletion took one of ``segments`` is no failure of the
+        log: raises CleaningAbortedError in its place, and the next round begins with what is there."""
+        log = self._log
+        try:
+            yield
+        except KafkaStorageError as error:
+            if log.is_closed:
+                raise CleaningAbortedError(f"the log of {log.topic_partition} was closed") from error
+            if log.failure is None and any(segment not in log.segments for segment in segments):
+                raise CleaningAbortedError(f"segments of {log.topic_partition} went during the round") from error
+            raise
+
     # ---- copy pass
 
     def _copy(self, section: Section, *, dry_run: bool) -> None:
@@ -196,7 +213,8 @@ class CleaningRound:
             state, counts = transactions.snapshot(), self._counts.copy()
             unreadable = (self.stats.unreadable_batches, list(self.stats.unreadable))
             try:
-                self._clean_group(group, ends, transactions, dry_run=dry_run)
+                with self._aborting_without(group):
+                    self._clean_group(group, ends, transactions, dry_run=dry_run)
             except UnframedSegmentError as error:
                 left_alone[error.base_offset] = error
                 transactions.restore(state)

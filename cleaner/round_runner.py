@@ -57,7 +57,7 @@ def _import_cleaner() -> ModuleType:
     if "cleaner.cleaner" not in sys.modules:
         with quiet_import("numpy"):
             return importlib.import_module("cleaner.cleaner")
-    return sys.modules["cleaner.cleaner"]
+    return importlib.import_module("cleaner.cleaner")  # waits while another thread is importing it
 
 
 class RoundRunner:

@@ -7,6 +7,7 @@ is left is there.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,12 +41,26 @@ def retain(log: UnifiedLog) -> None:
     log.delete_old_segments(NOW_MS)
 
 
+def retain_and_unlink(log: UnifiedLog) -> None:
+    """The same without ``file.delete.delay.ms``: the files are closed under the round."""
+    retain(log)
+    log.environment.deletions.run(everything=True)
+
+
 def truncate(log: UnifiedLog) -> None:
     log.truncate_to(CUT)
 
 
+def truncate_and_unlink(log: UnifiedLog) -> None:
+    truncate(log)
+    log.environment.deletions.run(everything=True)
+
+
 def delete(log: UnifiedLog) -> None:
-    log.abandon()
+    """In a thread of its own: where the round works on the files, the deletion waits for it."""
+    deletion = threading.Thread(target=log.abandon)
+    deletion.start()
+    deletion.join(0.01)
 
 
 def configure(log: UnifiedLog) -> None:
@@ -66,12 +81,29 @@ def interfered(directory: Path, number: int, action: Callable[[UnifiedLog], None
     aborted = False
     try:
         CLEANER.clean(whole(log), NOW_MS, RoundHooks(check=check))
-    except (CleaningAbortedError, KafkaStorageError):
+    except CleaningAbortedError:  # any other error would put the partition into quarantine
         aborted = True
     return log, looks >= number, aborted
 
 
-@pytest.mark.parametrize("action", [retain, truncate, delete, configure])
+def compare(
+    log: UnifiedLog, action: Callable[[UnifiedLog], None], number: int, latest: dict[bytes | None, int]
+) -> None:
+    """What was removed stays removed, each latest record of what is left is there."""
+    offsets = {record.offset for record in records_of(log)}
+    low, high = log.log_start_offset, log.log_end_offset
+    assert all(offset < high for offset in offsets), number
+    if action in (truncate, truncate_and_unlink):
+        assert high <= CUT
+        assert not log.environment.damage.batches
+    else:
+        assert {offset for offset in latest.values() if offset >= low} <= offsets, number
+    if action is configure:
+        assert offsets == set(latest.values())
+    assert not [name for name in file_names(log) if name.endswith((".cleaned", ".swap"))], number
+
+
+@pytest.mark.parametrize("action", [retain, retain_and_unlink, truncate, truncate_and_unlink, delete, configure])
 def test_round_survives_whatever_comes_between(tmp_path: Path, action: Callable[[UnifiedLog], None]) -> None:
     quiet, _, _ = interfered(tmp_path / "quiet", 10**9, action)
     latest = {record.key: record.offset for record in records_of(quiet)}
@@ -80,18 +112,10 @@ def test_round_survives_whatever_comes_between(tmp_path: Path, action: Callable[
         log, came, aborted = interfered(tmp_path / str(number), number, action)
         if not came:
             break
-        offsets = {record.offset for record in records_of(log)}
-        low, high = log.log_start_offset, log.log_end_offset
-        assert all(offset < high for offset in offsets), number
-        if action is truncate:
-            assert high <= CUT
-            assert not log.environment.damage.batches
-        else:
-            assert {offset for offset in latest.values() if offset >= low} <= offsets, number
+        if action is not delete:  # of that nothing is read any more, and its files go with the directory
+            compare(log, action, number, latest)
         if action is configure:
             assert not aborted
-            assert offsets == set(latest.values())
-        assert not [name for name in file_names(log) if name.endswith((".cleaned", ".swap"))], number
         aborted_rounds += aborted
         with contextlib.suppress(KafkaStorageError):
             log.close()

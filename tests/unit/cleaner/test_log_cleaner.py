@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -217,3 +218,18 @@ def test_config_is_kafkas() -> None:
     assert all(key.dynamic for key in CLEANER_CONFIG_DEF if key.name != "log.cleaner.enable")
     with pytest.raises(ConfigError, match=r"log\.cleaner\.hash\.algorithm"):
         CleanerConfig.parse({"log.cleaner.hash.algorithm": "crc"})
+
+
+def test_a_second_thread_waits_for_the_modules_of_a_round() -> None:
+    """Both cleaner threads begin their first round at once: neither may see a module that is half imported."""
+    script = """
+import sys, threading
+from cleaner.round_runner import _import_cleaner
+first = threading.Thread(target=_import_cleaner)
+first.start()
+while "cleaner.cleaner" not in sys.modules:
+    pass
+_import_cleaner().CleanerOptions
+first.join()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
