@@ -129,11 +129,13 @@ class DirectoryState:
 
     def mark_offline(self, error: KafkaStorageError) -> None:
         """Nothing of this directory is served from now on: what the disk holds is not known any more (F9)."""
-        if self.failure is None:
+        with self._room_lock:  # ``check_room`` must not take the refusal back
+            if self.failure is not None:
+                return
             self.failure = self.append_refusal = error
-            logger.error("log directory %s goes offline: %s", self.path, error)
-            for listener in self._listeners:
-                listener(self)
+        logger.error("log directory %s goes offline: %s", self.path, error)
+        for listener in self._listeners:
+            listener(self)
 
     def note(self, error: KafkaStorageError, file_system: FileSystem) -> None:
         """Take the directory offline if the error shows that its disk does not work.

@@ -142,7 +142,7 @@ class TransactionIndex:
             if memory is None or self._is_sealed:
                 return
             if memory or self._file_system.exists(self.path):
-                self._file_system.replace_file(self.path, bytes(memory), sync=False)
+                self._file_system.replace_file(self.path, bytes(memory))
                 old, self._file = self._file, self._file_system.open_file(self.path)
                 if old is not None:
                     old.close()

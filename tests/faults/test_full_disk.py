@@ -6,12 +6,14 @@ says so in /readyz, deletes topics, and takes records again once there is room, 
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,10 @@ from log.reserve import RESERVE_FILE
 from protocol.errors import KafkaStorageError
 from tests.support.broker import TidelogProcess, free_port
 from tests.support.raw_requests import (
+    alter_config,
     commit_offset,
     committed_offset,
+    config_of,
     create,
     delete_records,
     delete_topic,
@@ -39,7 +43,7 @@ CONFIGS: tuple[dict[str, str], ...] = (
     {},
     {"flush_messages": "1"},
     {"segment_bytes": "20000", "index_interval_bytes": "300"},
-    {"cleanup_policy": "compact", "segment_bytes": "50000"},
+    {"cleanup_policy": "compact", "segment_bytes": "50000", "min_cleanable_dirty_ratio": "0.01"},
     {"index_keys": "true"},
 )
 
@@ -163,6 +167,8 @@ class Walk:
         self.starts: dict[str, int] = {}
         self.committed: dict[str, int] = {}
         self.compacted: set[str] = set()
+        self.indexed: set[str] = set()
+        self.altered: dict[str, str] = {}
         self._names = iter(range(1000))
 
     def create(self) -> None:
@@ -175,6 +181,8 @@ class Walk:
         self.records[name], self.starts[name] = {}, 0
         if "cleanup_policy" in configs:
             self.compacted.add(name)
+        if "index_keys" in configs:
+            self.indexed.add(name)
 
     def produce(self) -> None:
         for _ in range(self.chance.randrange(1, 30)):
@@ -183,6 +191,13 @@ class Walk:
             code, offset = produced(self.small.port, topic, value)
             if code == 0:
                 self.records[topic][offset] = value
+
+    def is_taken(self, topic: str) -> bool:
+        """Produce one record; whether it was acknowledged."""
+        code, offset = produced(self.small.port, topic, b"again")
+        if code == 0:
+            self.records[topic][offset] = b"again"
+        return code == 0
 
     def delete(self) -> None:
         topic = self.chance.choice(list(self.records))
@@ -206,6 +221,15 @@ class Walk:
         if commit_offset(self.small.port, f"group {topic}", topic, committed) == 0:
             self.committed[topic] = committed
 
+    def alter(self) -> None:
+        """Config changes that are refused change nothing; those that are not hold over restarts."""
+        topic, text = self.chance.choice(list(self.records)), str(self.chance.randrange(10**8, 10**9))
+        code = alter_config(self.small.port, topic, "max.compaction.lag.ms", text)
+        if code == 0:
+            self.altered[topic] = text
+        else:
+            assert not (self.small.disk.path / RESERVE_FILE).exists()
+
     def kill(self) -> None:
         self.small.process.kill()
         self.small.process.start()
@@ -220,26 +244,40 @@ class Walk:
             first = self.starts[topic]
             found = fetch_values(self.small.port, topic, first)
             expected = {offset: value for offset, value in values.items() if offset >= first}
+            if topic in self.compacted:  # the cleaner keeps the last record of the only key, and no other value
+                assert set(found.items()) >= set(list(expected.items())[-1:]), topic
+                expected = {offset: value for offset, value in expected.items() if offset in found}
             assert {offset: found.get(offset) for offset in expected} == expected, topic
+
+    def check_indices(self) -> None:
+        """Every acknowledged record of an indexed topic is found by its key."""
+        for topic in self.indexed & self.records.keys():
+            url = f"http://127.0.0.1:{self.small.admin_port}/topics/{topic}/records?key=k&max=999999&wait=true"
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+                found = {record["offset"] for record in json.load(answer)["records"]}
+            assert found >= {offset for offset in self.records[topic] if offset >= self.starts[topic]}, topic
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_work_on_a_disk_that_fills_and_empties(small: SmallBroker, seed: int) -> None:
     walk = Walk(small, seed)
-    small.process.overrides["log.cleaner.enable"] = "false"  # so that compacted topics keep what was acknowledged
+    small.process.overrides["log.cleaner.backoff.ms"] = "200"
     walk.restart()
     for _ in range(5):
         walk.create()
-    steps = [walk.create, walk.produce, walk.produce, walk.delete, walk.delete_records, walk.commit, walk.kill,
-             walk.restart, small.disk.fill, small.disk.fill, small.disk.make_room, walk.check]  # fmt: skip
+    steps = [walk.create, walk.produce, walk.produce, walk.delete, walk.delete_records, walk.commit, walk.alter,
+             walk.kill, walk.restart, small.disk.fill, small.disk.fill, small.disk.make_room, walk.check]  # fmt: skip
     for _ in range(40):
         walk.chance.choice(steps)()
     walk.check()
     small.disk.make_room()
     for topic in walk.records:
-        wait_until_taken(small.port, topic)
+        wait_until(partial(walk.is_taken, topic))
     wait_until(lambda: small.ready() == (200, "ok\n"))
     walk.check()
+    walk.check_indices()
+    for topic, text in walk.altered.items():
+        assert topic not in walk.records or config_of(small.port, topic, "max.compaction.lag.ms") == text
     for topic, committed in walk.committed.items():
         if topic in walk.records:
             assert committed_offset(small.port, f"group {topic}", topic) == (0, committed)

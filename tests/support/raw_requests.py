@@ -10,7 +10,18 @@ from protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -21,6 +32,7 @@ from protocol.messages.produce import PartitionProduceData, ProduceRequest, Prod
 from protocol.record_batch import Record, build_batch, iter_batches
 from tests.support import raw_client
 
+TOPIC_RESOURCE = 2
 NOW_MS = 1_700_000_000_000
 EARLIEST, LATEST = -2, -1
 
@@ -134,3 +146,20 @@ def committed_offset(port: int, group: str, topic: str) -> tuple[int, int]:
     offset_there, metadata = struct.unpack_from(">qh", answer, position)
     (code,) = struct.unpack_from(">h", answer, position + 10 + max(metadata, 0))
     return int(code) or int(struct.unpack(">h", answer[-2:])[0]), int(offset_there)
+
+
+def alter_config(port: int, topic: str, name: str, value: str) -> int:
+    """Error code of IncrementalAlterConfigs v0 that sets one config of a topic."""
+    configs = [AlterableConfig(name=name, config_operation=0, value=value)]
+    resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+    return IncrementalAlterConfigsResponse.decode(ask(port, 44, 0, request.encode(0)), 0).responses[0].error_code
+
+
+def config_of(port: int, topic: str, name: str) -> str | None:
+    """One config of a topic, by DescribeConfigs v1."""
+    resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[name])
+    request = DescribeConfigsRequest(resources=[resource])
+    answer = DescribeConfigsResponse.decode(ask(port, 32, 1, request.encode(1)), 1).results[0]
+    assert answer.error_code == 0
+    return answer.configs[0].value
