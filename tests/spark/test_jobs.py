@@ -120,6 +120,8 @@ def test_an_exported_table_is_what_a_consumer_reads_and_spark_and_the_audit_agre
     produced(tidelog_broker, 500, topic)
     second = run_export(spark, tidelog_broker, topic, table)
     assert (second.rows > 0, len(table_rows(table))) == (True, 3500)
+    listed_before = frame.groupBy("partition", "offset").count()
+    assert (listed_before.count(), listed_before.where("count > 1").count()) == (3000, 0)
     found = audit(spark, AuditRequest(source_of(tidelog_broker, topic), table=str(table)))
     assert not found.is_wrong
     assert sum(c.table_rows for partition in found.partitions for c in partition.comparisons) == 3500

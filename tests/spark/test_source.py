@@ -110,9 +110,9 @@ def test_times_are_exact_and_spare_tasks(spark: SparkSession, kept: tuple[DataDi
     data, written = kept
     low, high = written[120].timestamp, written[150].timestamp
     bounds = {"minTimestamp": low, "maxTimestamp": high}
-    frame = load(spark, data, assign='{"t":[0]}', bytesPerTask=500, **bounds)
+    frame = load(spark, data, assign='{"t":[0]}', bytesPerTask=1000, **bounds)
     assert offsets(frame) == [record.offset for record in written if low <= record.timestamp <= high]
-    everything = load(spark, data, assign='{"t":[0]}', bytesPerTask=500)
+    everything = load(spark, data, assign='{"t":[0]}', bytesPerTask=1000)
     assert frame.rdd.getNumPartitions() < everything.rdd.getNumPartitions() * 2 // 3
 
 
@@ -260,6 +260,9 @@ def test_which_queries_see_new_records(spark: SparkSession, data: DataDirectory)
     fill(data.log("t"), 5)
     old = [frame.count(), frame.where("offset >= 0").count(), of_table.count(), spark.table(view).count()]
     new = [load(spark, data).count(), spark.table(table).count(), spark.sql(f"select * from {table}").count()]
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    pushed = [frame.where("offset >= 0").count(), frame.count()]
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     spark.sql(f"drop view {view}")
     spark.sql(f"drop table {table}")
-    assert (before, old, new) == ([25] * 3, [25] * 4, [50] * 3)
+    assert (before, old, new, pushed) == ([25] * 3, [25] * 4, [50] * 3, [50] * 2)
