@@ -102,7 +102,7 @@ def write_offset_checkpoint(file_system: FileSystem, path: str, offsets: Mapping
     file_system.replace_file(path, encode_lines(lines))
 
 
-def read_leader_epochs(file_system: FileSystem, path: str) -> list[EpochEntry]:
+def read_leader_epochs(file_system: ReadableFiles, path: str) -> list[EpochEntry]:
     """The entries as written; empty when the file is missing. Raises CheckpointCorruptError."""
     if not file_system.exists(path):
         return []

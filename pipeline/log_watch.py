@@ -56,9 +56,10 @@ class _Seen(NamedTuple):
 class LogWatch:
     """Follows the partitions that the options choose. One thread."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, *, accepts_damage: bool = False) -> None:
+        """``accepts_damage``: a partition whose metadata cannot be read has no topic id, else it is an error."""
         self._options = options
-        self._finder = PartitionFinder(options.paths, options.choice)
+        self._finder = PartitionFinder(options.paths, options.choice, accepts_damage=accepts_damage)
         self._logs: dict[str, _Seen] = {}
         self._starts: dict[str, tuple[Stamp | None, Mapping[TopicPartition, int]]] = {}
 

@@ -22,9 +22,14 @@ from pipeline.storage import for_each
 from pipeline.timestamps import first_offset_at_or_after
 
 
-def find_bounds(options: SourceOptions, count: ReadCount | None = None) -> list[Partition]:
-    """The chosen partitions and their bounds, looked for once. Raises PipelineError."""
-    return LogWatch(options).partitions(count)
+def find_bounds(
+    options: SourceOptions, count: ReadCount | None = None, *, accepts_damage: bool = False
+) -> list[Partition]:
+    """The chosen partitions and their bounds, looked for once; ``accepts_damage`` as ``LogWatch`` takes it.
+
+    Raises PipelineError.
+    """
+    return LogWatch(options, accepts_damage=accepts_damage).partitions(count)
 
 
 def batch_request(options: SourceOptions) -> ReadRequest:

@@ -46,8 +46,9 @@ class PartitionDirectory:
 class PartitionFinder:
     """Finds the directories of the chosen partitions, again and again. One thread."""
 
-    def __init__(self, paths: Iterable[str], choice: TopicChoice) -> None:
-        self._places = [_Place(place_of(path), choice) for path in paths]
+    def __init__(self, paths: Iterable[str], choice: TopicChoice, *, accepts_damage: bool = False) -> None:
+        """``accepts_damage``: a partition whose metadata cannot be read has no topic id, else it is an error."""
+        self._places = [_Place(place_of(path), choice, accepts_damage=accepts_damage) for path in paths]
         self._choice = choice
 
     def find(self) -> list[PartitionDirectory]:
@@ -70,8 +71,9 @@ class PartitionFinder:
 class _Place:
     """One data directory, as far as it is known."""
 
-    def __init__(self, path: str, choice: TopicChoice) -> None:
+    def __init__(self, path: str, choice: TopicChoice, *, accepts_damage: bool) -> None:
         self.path = path
+        self._accepts_damage = accepts_damage
         self._choice = choice
         self._assigned = [TopicPartition(*one).directory_name for one in choice.partitions or ()]
         self._stamp: Stamp | None = None
@@ -99,7 +101,7 @@ class _Place:
         seen = self._seen.get(name)
         if stamp is not None and seen is not None and seen[0] == stamp:
             return seen[1]
-        found = _partition_of(self.path, name)
+        found = _partition_of(self.path, name, accepts_damage=self._accepts_damage)
         if found is not None and stamp is not None:
             self._seen[name] = stamp, found
         return found
@@ -120,7 +122,7 @@ class _Place:
         return partition is not None and self._choice.wants(partition.topic, partition.partition)
 
     def _ensure_data_directory(self) -> None:
-        if not any(_partition_of(self.path, name) for name in self._names):
+        if not any(_partition_of(self.path, name, accepts_damage=True) for name in self._names):
             raise SelectionError(
                 f"path {self.path} is no Kafka data directory: "
                 f"expected {META_PROPERTIES_FILE} or TOPIC-PARTITION directories"
@@ -148,7 +150,7 @@ def _parsed(name: str) -> TopicPartition | None:
         return None
 
 
-def _partition_of(path: str, name: str) -> PartitionDirectory | None:
+def _partition_of(path: str, name: str, *, accepts_damage: bool) -> PartitionDirectory | None:
     directory = os.path.join(path, name)
     partition = _parsed(name)
     if partition is None:
@@ -159,7 +161,9 @@ def _partition_of(path: str, name: str) -> PartitionDirectory | None:
         topic_id = read_partition_metadata(files_at(directory), directory)
         names = names_in(directory)
     except CheckpointCorruptError as error:
-        raise SelectionError(str(error)) from error
+        if not accepts_damage:
+            raise SelectionError(str(error)) from error
+        return PartitionDirectory(partition.topic, None, partition.partition, directory)
     except (FileNotFoundError, KafkaStorageError) as error:
         if is_directory(directory):
             raise SelectionError(f"{directory} cannot be read: {error}") from error

@@ -12,16 +12,18 @@ way, which is no finding. Read twice, equal logs give equal reports.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from log.checkpoints import CheckpointCorruptError
+from log.checkpoints import LEADER_EPOCH_FILE, CheckpointCorruptError
 from log.topic_partition import TopicPartition
 from pipeline import audit_buckets
 from pipeline.aborted import aborted_transactions
 from pipeline.audit_buckets import Buckets
+from pipeline.audit_files import FileFinding, check_small_files, known_ends
 from pipeline.audit_producers import ProducerSpan, join
 from pipeline.audit_segment import Finding, Gap, SegmentAudit, SegmentPlan, audit_segment
 from pipeline.audit_table import Comparison, compare
@@ -34,6 +36,7 @@ from pipeline.jobs.progress import Progress
 from pipeline.jobs.runner import Task, run_tasks
 from pipeline.jobs.source import LogSource
 from pipeline.log_watch import Partition
+from pipeline.offsets import log_bounds
 from pipeline.segment_files import OpenSegment, list_segments
 from pipeline.selection import PartitionDirectory
 
@@ -175,9 +178,9 @@ def _place(partition: Partition) -> tuple[str, int]:
 def _bounded(source: LogSource) -> list[Partition]:
     """The partitions and their bounds, with damage in the way too: then nothing counts as an open transaction's."""
     try:
-        return source.partitions()
+        return source.partitions(accepts_damage=True)
     except CorruptBatchError:
-        return replace(source, read_committed=False).partitions()
+        return replace(source, read_committed=False).partitions(accepts_damage=True)
 
 
 # ---- the log
@@ -257,7 +260,28 @@ def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> Partition
         expected, is_damaged = max(segment.next_offset, expected), segment.ends_damaged
         found.duplicates_between += _join_producers(producers, segment, found)
         audit_buckets.merge(found.buckets, segment.buckets)
+    _check_files(partition, found)
     return found
+
+
+def _check_files(partition: Partition, found: PartitionAudit) -> None:
+    """The small files, and whether the checkpoints know of offsets in front of the log's segments or behind them."""
+    directory = partition.directory
+    place = TopicPartition(directory.topic, directory.partition)
+    ends, faults = known_ends(directory.path, place)
+    bases = [segment.base_offset for segment in found.segments]
+    end = partition.bounds.end
+    if ends.end > end:  # a live broker may have written both since
+        end = log_bounds(directory).end
+    faults += check_small_files(directory.path, bases, max(end, ends.end))
+    if bases and 0 <= ends.start < bases[0]:
+        found.gaps.insert(0, Gap(ends.start, bases[0], "lost"))
+        path = os.path.join(directory.path, LEADER_EPOCH_FILE)
+        faults.append(FileFinding(path, f"the log began at offset {ends.start}, its first segment at {bases[0]}"))
+    if ends.end > end:
+        found.gaps.append(Gap(end, ends.end, "lost"))
+        faults.append(FileFinding(ends.end_file, f"{place} reached offset {ends.end}, its segments end at {end}"))
+    found.findings += [Finding("file", fault.path, -1, -1, fault.message) for fault in faults]
 
 
 def _explain_gaps(segments: list[SegmentAudit], directory: PartitionDirectory) -> int:

@@ -28,8 +28,9 @@ class LogSource:
         """The partitions' directories, by topic and partition. Raises SelectionError."""
         return find_partitions(self.paths, self.choice)
 
-    def partitions(self) -> list[Partition]:
-        """The same with their bounds. Raises PipelineError."""
+    def partitions(self, *, accepts_damage: bool = False) -> list[Partition]:
+        """The same with their bounds; ``accepts_damage``: also those whose metadata cannot be read, without their
+        topic id. Raises PipelineError."""
         return find_bounds(
             SourceOptions(
                 paths=self.paths,
@@ -38,7 +39,8 @@ class LogSource:
                 ending=OffsetSpec("endingOffsets", LATEST),
                 bootstrap=self.bootstrap,
                 read_committed=self.read_committed,
-            )
+            ),
+            accepts_damage=accepts_damage,
         )
 
 
