@@ -75,6 +75,7 @@ class Connection:
     """One client. Loop thread only."""
 
     __slots__ = (
+        "_asked_ms",
         "_drain_scheduled",
         "_ended",
         "_finishing",
@@ -123,7 +124,7 @@ class Connection:
         self._writing = False
         self._last_active_ms = self._last_sent_ms = self._last_received_ms = shell.monotonic_ms()
         self._quick_requests = 0
-        self._partial_since_ms = 0.0
+        self._partial_since_ms = self._asked_ms = 0.0
         shell.add(self)
         self._reading = True
         shell.loop.add_reader(sock.fileno(), self.on_readable)
@@ -135,12 +136,17 @@ class Connection:
         """The loop says that there is something to receive, or that the peer is gone: one turn."""
         turns = self._shell.turns
         began = turns.monotonic_ms()
-        if began >= turns.due_ms:
+        is_sample = began >= turns.due_ms
+        if is_sample:
             turns.begin(began)
+            is_sample = self._reader is None
         self._receive(began)
         ended = turns.monotonic_ms()
         if ended - began >= NOTABLE_MS:
             note_turn(self, began, ended)
+        if is_sample and self._reader is None and self._pending is None and not self.closed:
+            # What came were whole requests, and all are answered.
+            self._shell.times.record(self.context.api_key, ended - began)
 
     def _receive(self, now_ms: float) -> None:
         """Take what came, and answer the frames in it."""
@@ -226,6 +232,7 @@ class Connection:
             self._out.append(answer)
         elif isinstance(answer, Pending):
             self._pending = answer
+            self._asked_ms = self._last_active_ms
             answer.on_answer(self._on_answer)
         else:
             self._out += answer
@@ -333,7 +340,9 @@ class Connection:
             if self.context.throttle_ms:
                 self._pending = Muted(self._shell.timers, self.context, self._on_answer)
             if not self._in_turn:
-                self._last_active_ms = self._shell.monotonic_ms()
+                now = self._last_active_ms = self._shell.monotonic_ms()
+                if answer:
+                    self._shell.times.record(self.context.api_key, now - self._asked_ms)
                 self._end_turn()
 
     def _flush(self) -> None:

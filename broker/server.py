@@ -106,7 +106,7 @@ class Server:
             queued_bytes=queued_request_bytes(self.config),
         )
         dispatcher = Dispatcher(broker)
-        self._shell = Shell(loop, dispatcher, broker.timers, broker.executor, limits)
+        self._shell = Shell(loop, dispatcher, broker.timers, broker.executor, limits, broker.metrics)
         self._shell.on_closed = self._on_closed
         self._open_listeners(loop)
         self._admin = AdminListener(broker)

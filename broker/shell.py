@@ -14,7 +14,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker.dispatch import Dispatcher
+from broker.metrics import Metrics
 from broker.request_memory import RequestMemory
+from broker.request_times import RequestTimes
 from broker.timers import TimerQueue
 from broker.wakefulness import Wakefulness
 
@@ -47,7 +49,13 @@ class Shell:
     """What the connections of one loop share. Loop thread only."""
 
     def __init__(
-        self, loop: AbstractEventLoop, dispatcher: Dispatcher, timers: TimerQueue, executor: Executor, limits: Limits
+        self,
+        loop: AbstractEventLoop,
+        dispatcher: Dispatcher,
+        timers: TimerQueue,
+        executor: Executor,
+        limits: Limits,
+        metrics: Metrics | None = None,
     ) -> None:
         self.loop = loop
         self.dispatch = dispatcher.dispatch
@@ -57,6 +65,7 @@ class Shell:
         self.monotonic_ms = timers.monotonic_ms
         self.turns = timers.turns
         self.wakefulness = Wakefulness(loop, timers.monotonic_ms, limits.awake_ms)
+        self.times = RequestTimes((metrics or Metrics()).histogram)
         self.memory = RequestMemory(limits.queued_bytes)
         self.scratch = bytearray(SCRATCH_BYTES)
         self.scratch_view = memoryview(self.scratch)

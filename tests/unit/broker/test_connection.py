@@ -24,6 +24,7 @@ from broker.connection import (
 )
 from broker.dispatch import Parts, Pending
 from broker.errors import CloseConnectionError
+from broker.metrics import Metrics
 from broker.shell import SWEEP_MS, SWEEP_PER_TURN, Limits, Shell
 from broker.wakefulness import QUICK_REQUESTS, SAMPLE
 from log.time import ManualTime
@@ -105,7 +106,9 @@ class Fixture:
         self.loop = SocketLoop()
         self.dispatcher = FakeDispatcher(self.loop.time)
         limits = Limits(max_frame_bytes=MAX_FRAME_BYTES, max_idle_ms=60_000, stall_ms=5_000, awake_ms=0.15)
-        self.shell = Shell(cast(Any, self.loop), cast(Any, self.dispatcher), self.loop.timers, cast(Any, None), limits)
+        self.metrics = Metrics()
+        dispatcher, nothing = cast(Any, self.dispatcher), cast(Any, None)
+        self.shell = Shell(cast(Any, self.loop), dispatcher, self.loop.timers, nothing, limits, self.metrics)
         ours, self.client = socket.socketpair()
         ours.setblocking(False)
         self.client.settimeout(5)
@@ -553,3 +556,36 @@ def test_the_loop_sleeps_between_the_requests_of_a_slower_client(fixture: Fixtur
         fixture.send(b"later")
         fixture.loop.readers[fixture.connection.sock.fileno()]()
     assert not fixture.loop.soon
+
+
+def times_of(fixture: Fixture, name: str) -> tuple[int, int]:
+    """Count and microseconds of the requests that were recorded."""
+    samples = {sample.name: sample.value for sample in fixture.metrics.collect() if sample.labels == {"request": name}}
+    prefix = "kafka_network_requestmetrics_totaltimeus"
+    return int(samples.get(f"{prefix}_count", 0)), int(samples.get(f"{prefix}_sum", 0))
+
+
+def test_times_of_requests_are_sampled_by_api(fixture: Fixture) -> None:
+    fixture.connection.context.api_key = 0
+    fixture.dispatcher.cost_ms = 0.25
+    for _ in range(20):
+        fixture.send(b"produce")
+        fixture.loop.turn()
+    count, microseconds = times_of(fixture, "Produce")
+    assert 3 <= count <= 6, "one a millisecond at most"
+    assert microseconds == count * 250
+
+
+def test_a_request_that_waits_is_recorded_with_its_wait_and_half_a_frame_is_not(fixture: Fixture) -> None:
+    pending = FakePending()
+    fixture.dispatcher.answers[b"fetch"] = pending
+    fixture.connection.context.api_key = 1
+    fixture.send(b"fetch")
+    fixture.loop.turn()
+    fixture.loop.time.advance(30)
+    pending.answer(b"answer")
+    assert times_of(fixture, "Fetch") == (1, 30_000)
+    fixture.loop.time.advance(30)
+    fixture.client.sendall(b"\0\0")
+    fixture.loop.turn()
+    assert times_of(fixture, "Fetch") == (1, 30_000)
