@@ -1,0 +1,75 @@
+"""A client that produces a record every 10 ms while others send what they will."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tests.support import raw_client
+
+EVERY_S = 0.01
+_LIST_OFFSETS, _LATEST = 2, -1
+
+
+class Bystander:
+    """Produces on a connection and a thread of its own; ``acknowledged`` counts its records, each at its offset."""
+
+    def __init__(self, port: int, topic: str) -> None:
+        self._topic = topic
+        self.acknowledged = 0
+        self.longest_wait_s = 0.0
+        self._port = port
+        self._connection = raw_client.connect(port)
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="bystander")
+
+    def __enter__(self) -> Bystander:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._connection.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def wait_for(self, records: int) -> None:
+        """Return once so many more are acknowledged."""
+        wanted = self.acknowledged + records
+        while self.acknowledged < wanted and self._thread.is_alive():
+            time.sleep(EVERY_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(EVERY_S):
+                self._produce()
+        except Exception as error:  # noqa: BLE001 - told by __exit__
+            self._failure = error
+
+    def _produce(self) -> None:
+        began = time.monotonic()
+        self._connection.sendall(raw_client.produce(self._topic, b"here"))
+        _, error_code, base_offset = raw_client.receive_produced(self._connection)
+        self.longest_wait_s = max(self.longest_wait_s, time.monotonic() - began)
+        assert (error_code, base_offset) == (0, self.acknowledged)
+        self.acknowledged += 1
+
+    def end_offset(self) -> int:
+        """Where its log ends."""
+        asked = [ListOffsetsPartition(partition_index=0, timestamp=_LATEST)]
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self._topic, partitions=asked)])
+        with raw_client.connect(self._port) as connection:
+            connection.sendall(raw_client.frame(_LIST_OFFSETS, 1, 1, request.encode(1)))
+            response = raw_client.receive_frame(connection)
+        (correlation_id,) = struct.unpack_from(">i", response)
+        assert correlation_id == 1
+        return ListOffsetsResponse.decode(memoryview(response)[4:], 1).topics[0].partitions[0].offset
