@@ -168,7 +168,12 @@ class AbstractIndex:
 
     def _append_entry(self, first: int, second: int) -> None:
         entries = self.entries
-        self._write(self.ENTRY.pack(first, second), entries * self.ENTRY.size)
+        position = entries * self.ENTRY.size
+        file = self._file
+        if file is None or self._is_rebuilt or position + self.ENTRY.size > self._capacity:
+            self._write(self.ENTRY.pack(first, second), position)
+        else:
+            file.write_at(self.ENTRY.pack(first, second), position)  # each large append comes here
         self._entries = entries + 1
         self._last = (first, second)
 
