@@ -143,12 +143,12 @@ def test_readers_of_every_moment(world: World, monkeypatch: pytest.MonkeyPatch) 
             earlier.check_later()
         begun.append(seen)
 
-    for _ in range(12):
+    for _ in range(8):
         world.grow()
         with at_steps(monkeypatch, look):
             world.export()
         world.check_whole()
-    assert len(begun) > 12
+    assert len(begun) > 8
     grown = {path for path in begun[-1].sizes if len({seen.sizes[path] for seen in begun if path in seen.sizes}) > 1}
     assert grown, "no file has grown: nothing was tried"
 
