@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from time import thread_time
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from log.records.down_convert import down_convert
 from log.validator import AppendOrigin, LogValidator, ValidationParams
+from log.work_budget import TooMuchForTurnError, WorkBudget
 from protocol.compression import CompressionType
 from protocol.errors import (
     CorruptMessageError,
@@ -120,3 +122,48 @@ def test_down_conversion(data: bytearray, magic: int, max_bytes: int, first_offs
         for piece in down_convert([bytes(data)], magic, first_offset, max_bytes):
             for entry in ByteBufferMessageSet(piece).shallow():
                 assert entry.magic <= magic
+
+
+MOST_CPU_S = 2.0
+"""For one request of up to 64 KiB packed. Plain Python validates a million records in one second on a usual machine."""
+
+
+@st.composite
+def large(draw: st.DrawFn) -> bytearray:
+    """Thousands of records of any format and codec, up to a megabyte once unpacked, with lies and damage."""
+    magic, count = draw(st.integers(0, 2)), draw(st.integers(1, 5000))
+    codec = draw(st.sampled_from(list(CompressionType)[: 5 if magic == 2 else 4]))
+    step, value = draw(st.integers(0, 2)), b"v" * draw(st.integers(0, 200))
+    headers = [("", None)] * draw(st.sampled_from([0, 0, 3])) if magic == 2 else []
+    records = [Record(number * step, NOW_MS, b"k", value, headers) for number in range(count)]
+    if magic == 2:
+        data = build_batch(records, BatchOptions(compression=codec, last_offset_delta=count - 1))
+    else:
+        data = bytearray(build_message_set(records, MessageSetOptions(magic, codec)))
+    for position, byte in draw(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 255)), max_size=3)):
+        data[position % len(data)] = byte
+    if draw(st.booleans()):
+        mend(data, magic)
+    return data
+
+
+def stored_or_refused(data: bytearray, params: ValidationParams, budget: WorkBudget) -> bytes | str:
+    """What is appended, or the name of the error."""
+    view = memoryview(bytearray(data))
+    try:
+        return bytes(LogValidator(params).validate_and_assign_offsets(view, 5, 1, NOW_MS, budget=budget).records)
+    except (*VALIDATING, TooMuchForTurnError) as error:
+        return type(error).__name__
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=large(), compression=st.sampled_from([None, 0, 4]), timestamp_type=st.integers(0, 1))
+def test_large_requests_take_bounded_time_and_a_turn_gives_what_a_thread_gives(
+    data: bytearray, compression: int | None, timestamp_type: int
+) -> None:
+    params = ValidationParams(compression=compression, timestamp_type=timestamp_type, max_message_bytes=BOUND)
+    began = thread_time()
+    in_turn = stored_or_refused(data, params, WorkBudget(in_turn=True))
+    in_thread = stored_or_refused(data, params, WorkBudget(in_turn=False))
+    assert thread_time() - began < MOST_CPU_S
+    assert in_turn in (in_thread, TooMuchForTurnError.__name__)
