@@ -157,7 +157,9 @@ def _search_again(log: UnifiedLog, wanted: FetchBounds, bound: LogEnd, isolation
         try:
             return _search(log, wanted, bound, isolation)
         except KafkaStorageError:
-            if log.segments is segments:
+            with log.lock:  # a swap tells of its renames before it gives the lock back
+                is_current = log.segments is segments
+            if is_current:
                 raise
 
 

@@ -467,17 +467,19 @@ class UnifiedLog:
         second one would lie (F9); a full disk without room for a checkpoint does not (F8): the next flush tries again.
         Holds no lock while syncing. Any thread.
         """
-        offset = self.log_end_offset if up_to_offset is None else min(up_to_offset, self.log_end_offset)
-        start = self.recovery_point
-        if offset <= start:
+        offset = self.log_end_offset if up_to_offset is None else up_to_offset
+        if min(offset, self.log_end_offset) <= self.recovery_point:
             return
         try:
             with self.files:
-                self._flush(start, offset)
+                while not self._flush(min(offset, self.log_end_offset)):
+                    pass
         except LogDeletedError:
             return  # nothing of it is left to promise
 
-    def _flush(self, start: int, offset: int) -> None:
+    def _flush(self, offset: int) -> bool:
+        """One try; False when a segment went meanwhile, so that others have to be synced in its place."""
+        start = self.recovery_point
         self._directory_state.ensure_online()
         active, segments = self.segments.active, self.segments.values(start, offset)
         try:
@@ -490,14 +492,19 @@ class UnifiedLog:
                 file_system.sync_directory(self.directory)
                 self._directory_state.sync_names(file_system, self._directory_number)
         except KafkaStorageError as error:
-            if self.is_closed or any(segment not in self.segments for segment in segments):
-                return  # deleted or truncated meanwhile: nothing of it is left to promise
+            with self.lock:  # a swap tells of its renames before it gives the lock back
+                if self.is_closed:
+                    return True  # deleted: nothing of it is left to promise
+                is_changed = any(segment not in self.segments for segment in segments)
+            if is_changed:
+                return False
             if isinstance(error, LogStorageError):
                 self.note(error)
             raise
         with self.lock:
             self.last_flushed_ms = self._time.monotonic_ms()
             self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
+        return True
 
     def truncate_to(self, offset: int) -> bool:
         """Drop all records from ``offset`` on; False when the log ends before it. Raises KafkaStorageError."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,14 +26,15 @@ from cleaner.log_cleaner import LogCleaner
 from cleaner.log_to_clean import LogToClean
 from log.config import LogConfig
 from log.fetch import FetchIsolation
-from log.file_system import OsFileSystem
+from log.file_system import OpenFile, OsFileSystem
 from log.manager import LogManager
+from log.segment import LogSegment
 from log.time import ManualTime
 from log.topic_partition import TopicPartition
 from log.unified_log import UnifiedLog
 from protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartitionError
-from tests.support.interleaving import InterleavedFileSystem
-from tests.support.logs import NOW_MS, append, batch, producer_batch, read_records, values
+from tests.support.interleaving import BLOCKED_S, InterleavedFileSystem
+from tests.support.logs import NOW_MS, LogBench, append, batch, producer_batch, read_records, values
 
 PARTITION = TopicPartition("t", 0)
 OLD_ID, NEW_ID = bytes(range(16)), bytes(range(1, 17))
@@ -280,3 +284,81 @@ def test_a_deletion_at_every_call_of_a_job(
             break
         bench.check(is_there=again)
     assert at > 0, "the job made no call"
+
+
+def flush_all(bench: Bench) -> None:
+    bench.log.recovery_point = 0
+    bench.log.flush()
+
+
+def read_all(bench: Bench) -> None:
+    assert read_records(bench.log, 5)[-1].offset == OLD_RECORDS
+
+
+def look_up(bench: Bench) -> None:
+    assert bench.log.fetch_offset_by_timestamp(NOW_MS + 3) is not None
+
+
+def run(job: Job, bench: Bench) -> None:
+    job(bench)
+
+
+@pytest.mark.parametrize("other", [flush_all, read_all, look_up], ids=lambda job: cast(Job, job).__name__)
+def test_others_at_every_call_of_a_round_of_the_cleaner(tmp_path: Path, other: Job) -> None:
+    """Between the renames of a swap a segment's files have other names than its list of segments says."""
+    for at in range(10_000):
+        directory = tmp_path / str(at)
+        directory.mkdir()
+        bench = Bench(directory)
+        restart_and_open(bench)
+        bench.log.update_high_watermark(bench.log.log_end_offset)
+        compact(bench)
+        if not run_interleaved(bench, cleaning, at, partial(run, other, bench)):
+            break
+        assert bench.log.failure is None
+        assert not bench.errors
+    assert at > 20
+
+
+class RenamedUnderneath(OsFileSystem):
+    """At the opening of the index of ``segment``, a swap has renamed it and has not told yet."""
+
+    __slots__ = ("log", "segment", "thread")
+
+    def __init__(self) -> None:
+        self.log: UnifiedLog | None = None
+        self.segment: LogSegment | None = None
+        self.thread: threading.Thread | None = None
+
+    def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
+        segment = self.segment
+        if segment is not None and path == segment.offset_index.path:
+            self.segment = None
+            renamed = threading.Event()
+            self.thread = threading.Thread(target=self._swap, args=(segment, renamed))
+            self.thread.start()
+            assert renamed.wait(60)
+        return super().open_file(path, create=create, writable=writable)
+
+    def _swap(self, segment: LogSegment, renamed: threading.Event) -> None:
+        """As ``finish_swap``: renames, then the list of segments, under the log's lock."""
+        assert self.log is not None
+        with self.log.lock:
+            segment.rename_suffix(".deleted")
+            renamed.set()
+            time.sleep(BLOCKED_S)  # long enough for the other to fail
+            self.log.segments = self.log.segments.replaced(removed=[segment])
+
+
+def test_a_flush_that_meets_a_file_which_a_swap_has_renamed_goes_on(tmp_path: Path) -> None:
+    files = RenamedUnderneath()
+    bench = LogBench(str(tmp_path), files, segment_bytes=200)
+    log = bench.open()
+    for _ in range(10):
+        append(log, batch(2))
+    files.log, files.segment = log, log.segments[1]
+    log.flush()
+    assert files.thread is not None
+    files.thread.join()
+    assert log.failure is None
+    assert log.recovery_point == log.log_end_offset, "what is acknowledged after a flush is synced"
