@@ -149,12 +149,13 @@ def test_a_resource_that_is_asked_for_again_is_described_once(admin: AdminBroker
 
 
 def test_an_answer_that_would_be_too_long_is_refused(admin: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    admin.topics.create_topic("orders", 1)
-    admin.topics.create_topic("other", 1)
-    resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in ("orders", "other")]
+    for name in ("first", "second"):
+        admin.topics.create_topic(name, 1)
+    resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in ("first", "second")]
     request = DescribeConfigsRequest(resources=resources)
     whole = drive(admin.broker, request, DescribeConfigsResponse)
-    monkeypatch.setattr(describe_configs, "MAX_ANSWER_BYTES", len(whole.encode(4)) // 2)
+    one = sum(describe_configs.size_of(entry) for entry in whole.results[0].configs)
+    monkeypatch.setattr(describe_configs, "MAX_ANSWER_BYTES", one * 3 // 2)
     response = drive(admin.broker, request, DescribeConfigsResponse)
     assert [result.error_code for result in response.results] == [InvalidRequestError.code] * 2
     request.resources.pop()
