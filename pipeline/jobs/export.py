@@ -1,7 +1,7 @@
 """Export: committed records of topics to a table of Parquet files, run after run, each record exactly once.
 
     manifest (offset vector, topic ids) -> what is new in the log -> files of about ``file_bytes`` of the log each
-    -> workers write them into staging -> one commit: the next version of the manifest, or nothing
+    -> workers write them into staging -> a commit every so many files: the next version of the manifest, or nothing
 
 The first run begins at the log start. A later one goes on where the newest version ends; a small last file grows, so
 that small files do not add up: one rename gives its name to a file that begins with the same bytes. No two files of a
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_FILE_BYTES = 256 * 1024 * 1024
+#: 16 GB of the log: what a run that is killed has to do again at most.
+DEFAULT_COMMIT_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class ExportRequest:
     """What to export, and where to: ``table`` is a directory.
 
     ``file_bytes``: bytes of the log per file. ``headers``: whether the table has the column. ``keep_damaged``: damaged
-    batches go to the dead-letter table; without it they end the job.
+    batches go to the dead-letter table; without it they end the job. ``commit_files``: files per commit.
     """
 
     source: LogSource
@@ -67,6 +69,7 @@ class ExportRequest:
     restart_recreated: bool = False
     fail_on_data_loss: bool = True
     keep_damaged: bool = True
+    commit_files: int = DEFAULT_COMMIT_FILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +140,16 @@ class PartitionPlan:
         return PartitionState(begin, self.end, max(known, largest), (*self.lost, *found))
 
 
+Planned = tuple[PartitionPlan, list[FilePlan]]
+"""A plan and the files of its range, in order."""
+
+
 def export(spark: SparkSession | None, request: ExportRequest, progress: Progress | None = None) -> ExportResult:
     """Bring a table of Parquet files up to date: every committed record that it does not have yet, each once.
 
-    ``spark`` None does the work in this process, a file after the other. A run that is killed at any point, or loses
-    against another one (ConflictError), leaves the table as it was. ``ExportResult.incomplete`` says whether a day is
+    ``spark`` None does the work in this process, a file after the other. There is a commit after every ``commit_files``
+    files: a run that is killed at any point, or loses against another one (ConflictError), leaves the table as of its
+    last commit, and the next run goes on there. ``ExportResult.incomplete`` says whether a day is
     complete. Raises ConflictError, TopicRecreatedError, DataLossError, other PipelineErrors.
     """
     table = ExportTable(request.table)
@@ -151,14 +159,24 @@ def export(spark: SparkSession | None, request: ExportRequest, progress: Progres
     plans = [plan for plan in plans if plan.is_new]
     if not plans:
         return looked.unchanged(before)
-    staged = table.begin_run(uuid.uuid4().hex)
-    try:
-        _write(spark, request, plans, staged, progress or Progress("export", quiet=True))
-        after = next_version(before, plans, staged.run)
-        table.commit(after, staged)
-    finally:
-        staged.close()
-    return looked.result(after, plans)
+    after, done = before, list[PartitionPlan]()
+    waiting = [(plan, plan_files(plan, request, "")) for plan in plans]
+    progress = progress or Progress("export", quiet=True)
+    commits = -(-sum(len(files) for _, files in waiting) // request.commit_files)
+    number = 0
+    while waiting:
+        number += 1
+        part, waiting = _next_commit(waiting, request.commit_files, after)
+        progress.job = "export" if commits < 2 else f"export, commit {number} of {commits}"
+        staged = table.begin_run(uuid.uuid4().hex)
+        try:
+            _write(spark, part, staged, progress)
+            done += [plan for plan, _ in part]
+            after = next_version(after, [plan for plan, _ in part], staged.run)
+            table.commit(after, staged)
+        finally:
+            staged.close()
+    return looked.result(after, done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,17 +216,42 @@ class Look:
         return frozenset((p.directory.topic, p.directory.partition) for p in self.partitions if p.end == p.bounds.end)
 
 
-def _write(
-    spark: SparkSession | None,
-    request: ExportRequest,
-    plans: list[PartitionPlan],
-    staged: StagingRun,
-    progress: Progress,
-) -> None:
+def _next_commit(waiting: list[Planned], most: int, manifest: Manifest) -> tuple[list[Planned], list[Planned]]:
+    """What is committed next, at most so many files, and what waits then: partition after partition, so that at most
+    the first of those that wait was begun, up to where ``manifest`` has it."""
+    part: list[Planned] = []
+    while waiting and most > 0:
+        (plan, files), waiting = waiting[0], waiting[1:]
+        some, rest = files[:most], files[most:]
+        most -= len(some)
+        if not part:
+            plan = _continued(plan, manifest)
+        if rest:
+            end = some[-1].end
+            lost = tuple(one for one in plan.lost if one[0] < end)
+            part.append((replace(plan, end=end, lost=lost), some))
+            waiting = [(replace(plan, start=end, grows=None, results=[]), rest), *waiting]
+        else:
+            part.append((plan, some))
+    return part, waiting
+
+
+def _continued(plan: PartitionPlan, manifest: Manifest) -> PartitionPlan:
+    """The plan with the state that an earlier commit of this run gave its partition."""
+    directory = plan.partition.directory
+    topic = manifest.topics.get(directory.topic)
+    if topic is None or topic.topic_id != id_text(directory.topic_id):
+        return plan
+    state = topic.partitions.get(directory.partition)
+    known = () if state is None else state.lost
+    return replace(plan, before=state, lost=tuple(dict.fromkeys((*known, *plan.lost))))
+
+
+def _write(spark: SparkSession | None, part: list[Planned], staged: StagingRun, progress: Progress) -> None:
     tasks, owners = [], []
-    for plan in plans:
-        for file_plan in plan_files(plan, request, staged.path):
-            tasks.append(Task(file_plan.name, file_plan.log_bytes, file_plan))
+    for plan, files in part:
+        for file_plan in files:
+            tasks.append(Task(file_plan.name, file_plan.log_bytes, replace(file_plan, staging=staged.path)))
             owners.append(plan)
     for plan, result in zip(owners, run_tasks(spark, tasks, write_file, progress), strict=True):
         plan.results.append(result)

@@ -1,6 +1,6 @@
 """A job's progress as people see it: one line on a terminal that changes, a line every few seconds elsewhere.
 
-export: 12 of 40 tasks, 1.5 of 5.0 GB, 812.4 MB/s
+export: 12 of 40 tasks, 1.5 of 5.0 GB, 812.4 MB/s, 30 %, 0:00:04 left
 """
 
 from __future__ import annotations
@@ -61,7 +61,15 @@ class Progress:
         return (
             f"{self.job}: {tasks_done} of {self._tasks} tasks, "
             f"{bytes_done / unit:.1f} of {self._bytes / unit:.1f} {name}, {bytes_done / seconds / 1e6:.1f} MB/s"
+            f"{self._left(bytes_done, seconds)}"
         )
+
+    def _left(self, bytes_done: int, seconds: float) -> str:
+        """Per cent and time left, once there is something to tell them by; nothing when all is done."""
+        if not 0 < bytes_done < self._bytes:
+            return ""
+        left = round(seconds * (self._bytes - bytes_done) / bytes_done)
+        return f", {100 * bytes_done // self._bytes} %, {left // 3600}:{left // 60 % 60:02d}:{left % 60:02d} left"
 
     def _write(self, line: str) -> None:
         if self._quiet:

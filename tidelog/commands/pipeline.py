@@ -123,6 +123,9 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         help="say whether the table has every record before this time (ms or ISO 8601); exit code 1 when not",
     )
     parser.add_argument("--file-bytes", metavar="SIZE", default="256m", help="log bytes per file; default: %(default)s")
+    parser.add_argument(
+        "--commit-files", metavar="N", type=int, default=64, help="commit after every N files; default: %(default)s"
+    )
     parser.add_argument("--no-headers", action="store_true", help="leave the headers column out")
     parser.add_argument(
         "--restart-recreated", action="store_true", help="a topic that was made anew begins anew; its old rows stay"
@@ -282,6 +285,7 @@ def _export(arguments: argparse.Namespace) -> int:
         source=_source(arguments),
         table=arguments.table,
         file_bytes=size_in_bytes({"--file-bytes": arguments.file_bytes}, "--file-bytes") or 1,
+        commit_files=max(1, arguments.commit_files),
         headers=not arguments.no_headers,
         restart_recreated=arguments.restart_recreated,
         fail_on_data_loss=not arguments.accept_data_loss,

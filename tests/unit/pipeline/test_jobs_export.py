@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from dataclasses import replace
@@ -379,3 +380,36 @@ def test_corrupt_batch_errors_can_travel() -> None:
 
     error = CorruptBatchError("f", 1, 2, "w")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_run_that_is_killed_at_any_commit_goes_on_at_the_last_one(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = fill(data.log("orders"), 60)
+    fields: dict[str, Any] = {"file_bytes": 2000, "commit_files": 2}
+    real, ends = ExportTable.commit, [0]
+
+    for number in range(40):
+
+        def commit(table: ExportTable, after: Any, staged: Any, is_early: bool = number % 3 == 0) -> None:
+            if is_early:
+                raise KeyboardInterrupt
+            real(table, after, staged)
+            ends.append(after.topics["orders"].partitions[0].end)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            patch.setattr(ExportTable, "commit", commit)
+            if not run(data, **fields).committed:
+                break
+    assert ends == sorted(set(ends)), "each run goes on where the one before it committed"
+    assert len(ends) > 3
+    assert run(data, **fields).committed is False
+    assert shown(rows_of(request_for(data))) == expected(written)
+
+
+def test_several_commits_of_one_run_say_all_that_it_did(data: DataDirectory) -> None:
+    written = [*fill(data.log("orders"), 20), *fill(data.log("orders", 1), 20)]
+    result = run(data, file_bytes=2000, commit_files=3)
+    assert (result.rows, result.manifest.version) == (len(written), -(-result.files // 3))
+    assert sorted(row["offset"] for row in rows_of(request_for(data))) == sorted(record.offset for record in written)

@@ -72,7 +72,7 @@ def test_progress_is_a_line_every_few_seconds_and_one_at_the_end() -> None:
         progress.update(done, done * MEGABYTE)
     progress.end()
     assert stream.getvalue().splitlines() == [
-        "export: 2 of 4 tasks, 2.0 of 4.0 MB, 0.3 MB/s",
+        "export: 2 of 4 tasks, 2.0 of 4.0 MB, 0.3 MB/s, 50 %, 0:00:06 left",
         "export: 4 of 4 tasks, 4.0 of 4.0 MB, 0.3 MB/s",
     ]
 
@@ -85,7 +85,8 @@ def test_on_a_terminal_the_line_changes_in_its_place() -> None:
     progress.update(1, 1000)
     progress.end()
     assert stream.getvalue() == (
-        "\rexport: 1 of 2 tasks, 1.0 of 2.0 kB, 0.0 MB/s\rexport: 2 of 2 tasks, 2.0 of 2.0 kB, 0.0 MB/s\n"
+        "\rexport: 1 of 2 tasks, 1.0 of 2.0 kB, 0.0 MB/s, 50 %, 0:00:01 left"
+        "\rexport: 2 of 2 tasks, 2.0 of 2.0 kB, 0.0 MB/s                    \n"
     )
 
 
@@ -100,7 +101,7 @@ def test_a_job_that_fails_does_not_say_that_all_is_done() -> None:
 
     with pytest.raises(JobError):
         run_tasks(None, tasks(1, 13, 2), work, progress)
-    assert stream.getvalue() == "\rjob: 1 of 3 tasks, 1.0 of 3.0 MB, 1.0 MB/s\n"
+    assert stream.getvalue() == "\rjob: 1 of 3 tasks, 1.0 of 3.0 MB, 1.0 MB/s, 33 %, 0:00:02 left\n"
 
 
 def java_that_prints(directory: Path, text: str) -> None:
