@@ -22,21 +22,21 @@ import importlib
 import logging
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import GeneratorType
 from typing import Any, TypeVar, Union
 
 from broker.broker import Broker, Repeat, RequestContext, RequestCount
 from broker.deferred import Deferred
 from broker.errors import CloseConnectionError
-from broker.handlers.bounds import max_elements
+from broker.handlers.bounds import max_bytes, max_elements
 from broker.handlers.registry import REGISTRY
-from broker.steps import Job, StepRunner, Steps
+from broker.steps import Job, StepRunner, Steps, let_go
 from log.work_budget import AppendPostponedError
 from protocol.api_keys import ApiKey, request_header_version, response_header_version
 from protocol.errors import InvalidRequestError, KafkaError, UnknownServerError, UnsupportedVersionError
 from protocol.header import decode_request_header
-from protocol.schema import EncodeError, Message
+from protocol.schema import EncodeError, Message, Struct
 from protocol.transferable import release_slices
 from protocol.types import Part
 
@@ -49,6 +49,7 @@ _HEAD = struct.Struct(">Iih")  # api key and version as one number, correlation 
 _PREFIX = struct.Struct(">ii")
 _FLEXIBLE_PREFIX = struct.Struct(">iix")  # with an empty set of tagged fields
 MOST_PATIENCE = 4096
+FEW = 8
 
 
 ONE_TURN_BYTES = 8192
@@ -73,6 +74,7 @@ class Route(RequestCount):
         "flexible_header",
         "handle",
         "has_slices",
+        "max_bytes",
         "max_elements",
         "one_turn_bytes",
         "one_turn_elements",
@@ -89,6 +91,7 @@ class Route(RequestCount):
         self.request_class: type[Message] = module.Request
         self.decode_from: Callable[[memoryview, int, int, int], tuple[Any, int]] = module.Request.decode_from
         self.max_elements = max_elements(api_key)
+        self.max_bytes = max_bytes(api_key)
         self.one_turn_bytes = sys.maxsize if api_key == ApiKey.PRODUCE else ONE_TURN_BYTES
         self.one_turn_elements = ONE_TURN_ELEMENTS if api_key == ApiKey.PRODUCE else self.max_elements
         self.handle: Callable[[Broker, RequestContext, Any], Any] = module.handle
@@ -141,7 +144,13 @@ class Route(RequestCount):
         except Exception:
             logger.exception("API %d version %d failed", self.api_key, self.api_version)
             response = yield from self._fail(request, UnknownServerError())
-        return None if response is None else (yield from self._encode_in_steps(correlation_id, response))
+        if response is None:
+            return None
+        frame = yield from self._encode_in_steps(correlation_id, response)
+        held = [*elements_of(request), *elements_of(response)]
+        del request, response
+        yield from let_go(held)
+        return frame
 
     def _fail(self, request: Any, error: KafkaError) -> Steps[Any]:
         """The error response, which may be made in steps too."""
@@ -304,6 +313,17 @@ def wait_for_frame(answer: Answer) -> FrameSteps:
     return frame or None
 
 
+def elements_of(message: Any) -> Iterator[list[Any]]:
+    """The elements of a message's arrays, and of the arrays within them where there are few of those."""
+    for field in message.FIELDS:
+        value = getattr(message, field.name)
+        if isinstance(value, list) and value:
+            yield list(value)
+            if len(value) <= FEW and isinstance(value[0], Struct):
+                for element in value:
+                    yield from elements_of(element)
+
+
 def release_records(response: Any) -> None:
     """Let the files go of a fetch response that is never sent."""
     for topic in response.responses:
@@ -370,6 +390,8 @@ class Dispatcher:
     def _answer(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
         """Decode the message at ``position`` and handle it. Raises InvalidRequestError, CloseConnectionError."""
         if len(frame) > route.one_turn_bytes:
+            if len(frame) > route.max_bytes:
+                raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {route.max_bytes}")
             return route.run(self._answer_in_steps(route, context, memoryview(bytes(frame)), position))
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
         try:
@@ -398,6 +420,7 @@ class Dispatcher:
             answer = self._answer_measured(route, context, request, len(frame))
         else:
             answer = route.answer(self._broker, context, request, is_long=True)
+        del request  # so that it can be let go of in steps
         return (yield from wait_for_frame(answer))
 
     def _answer_measured(self, route: Route, context: RequestContext, request: Any, size: int) -> Answer:

@@ -33,6 +33,7 @@ from broker.client_quotas import QUOTAS_PREFIX
 from broker.config import BrokerConfig, Endpoint
 from broker.connection import Connection
 from broker.dispatch import Dispatcher
+from broker.garbage import GarbageCollector
 from broker.log_metrics import register_log_metrics
 from broker.metadata import INTERNAL_TOPICS, TopicImage
 from broker.metrics import Sample
@@ -119,7 +120,7 @@ class Server:
             loop.call_later(START_DELAY_S, start_indexing, self)
         register_metrics(broker, self._shell, dispatcher)
         self._jobs = BackgroundJobs(loop, broker.executor, broker.timers)
-        self._jobs.start(self._background_jobs(broker))
+        self._jobs.start([*self._background_jobs(broker), GarbageCollector(dispatcher.runner.is_busy).job()])
         if not INTERNAL_TOPICS.isdisjoint(broker.metadata.topics):
             # Sessions and open transactions have clocks that run though no client asks: load them now.
             loop.call_soon(start_coordinators, broker)

@@ -7,7 +7,7 @@ from functools import partial
 from broker.broker import Broker, RequestContext
 from broker.config_manager import topic_of
 from broker.deferred import Deferred, error_of
-from broker.steps import Steps
+from broker.steps import Steps, without_traceback
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError
 from protocol.messages.alter_configs import (
@@ -38,7 +38,7 @@ def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest
             topic = topic_of(resource.resource_type, resource.resource_name)
             results.append((resource, broker.topics.changes.commit(topic, work)))
         except KafkaError as error:
-            results.append((resource, error))
+            results.append((resource, without_traceback(error)))
         yield None
     responses = []
     for resource, result in results:

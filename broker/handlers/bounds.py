@@ -12,9 +12,11 @@ the log that names the array. What clients send at most
 
 from __future__ import annotations
 
+import sys
+
 from protocol.api_keys import ApiKey
 
-PARTITIONS = NAMES = 100_000
+PARTITIONS = NAMES = 50_000
 DEFAULT = 4_000
 
 MAX_ELEMENTS: dict[int, int] = {
@@ -55,6 +57,16 @@ MAX_ELEMENTS: dict[int, int] = {
     ApiKey.STREAMS_GROUP_DESCRIBE: NAMES,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 10_000,
 }
+
+MAX_BYTES = 8 * 1024 * 1024
+"""Of a request without records: five times the longest array of names as they mostly are."""
+_UNBOUNDED = (ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.PUSH_TELEMETRY)
+"""They carry bytes that the broker does not read; ``socket.request.max.bytes`` bounds them."""
+
+
+def max_bytes(api_key: int) -> int:
+    """How long a request may be."""
+    return sys.maxsize if api_key in _UNBOUNDED else MAX_BYTES
 
 
 def max_elements(api_key: int) -> int:

@@ -9,7 +9,7 @@ from broker.deferred import Deferred
 from broker.metadata import TopicImage
 from broker.quotas import mutation_quota
 from broker.replica_assignment import check_replicas
-from broker.steps import Steps
+from broker.steps import Steps, without_traceback
 from protocol.api_keys import ApiKey
 from protocol.errors import (
     InvalidReplicaAssignmentError,
@@ -51,7 +51,7 @@ def handle(
             results.append((topic, widen(broker, topic, request.validate_only)))
             quota.record(topic.count - (image.partition_count if image is not None else 0))
         except KafkaError as error:
-            results.append((topic, error))
+            results.append((topic, without_traceback(error)))
         yield None
     outcomes = []
     for topic, result in results:

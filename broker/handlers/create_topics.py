@@ -16,7 +16,7 @@ from broker.broker import Broker, RequestContext
 from broker.metadata import TopicImage
 from broker.quotas import mutation_quota
 from broker.replica_assignment import check_topic_assignment
-from broker.steps import Steps, each
+from broker.steps import Steps, each, without_traceback
 from broker.topic_changes import USE_DEFAULT, Change, NewTopic
 from broker.topic_manager import check_partition_limit
 from protocol.api_keys import ApiKey
@@ -58,7 +58,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
             quota.record(change.image.partition_count)
             results.append((topic, change))
         except KafkaError as error:
-            results.append((topic, error))
+            results.append((topic, without_traceback(error)))
         yield None
     topics = []
     for topic, result in results:

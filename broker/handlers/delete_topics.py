@@ -13,7 +13,7 @@ from broker.broker import Broker, RequestContext
 from broker.deferred import Deferred
 from broker.metadata import TopicImage
 from broker.quotas import MutationQuota, mutation_quota
-from broker.steps import Steps
+from broker.steps import Steps, without_traceback
 from broker.topic_changes import Change
 from protocol.api_keys import ApiKey
 from protocol.errors import InvalidRequestError, KafkaError, TopicDeletionDisabledError, UnknownTopicIdError
@@ -45,7 +45,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest
                 raise InvalidRequestError("Duplicate topic name.")
             results.append((topic, delete(broker, context, topic, quota)))
         except KafkaError as error:
-            results.append((topic, error))
+            results.append((topic, without_traceback(error)))
         yield None
     responses = []
     for topic, result in results:

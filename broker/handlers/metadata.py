@@ -19,7 +19,7 @@ from broker.addresses import address_for_client
 from broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from broker.broker import Broker, RequestContext
 from broker.metadata import TopicImage
-from broker.steps import Steps, each
+from broker.steps import Steps, each, without_traceback
 from broker.topic_changes import Change
 from broker.topic_manager import validate_topic_name
 from protocol.api_keys import ApiKey
@@ -138,7 +138,7 @@ def create(broker: Broker, context: RequestContext, request: MetadataRequest, na
     except TopicAlreadyExistsError:  # it is being deleted, or another process of this cluster was faster
         return UnknownTopicOrPartitionError()
     except KafkaError as error:
-        return error
+        return without_traceback(error)
 
 
 def find(broker: Broker, name: str, outcomes: Outcomes) -> TopicImage:

@@ -153,6 +153,8 @@ def announce(server: Server) -> None:
     """Print the ready line; a reader that has gone is no reason to stop."""
     import gc
 
+    from broker.garbage import AUTOMATIC_THRESHOLD
+
     endpoint: Endpoint = server.endpoints[0]
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "0.0.0.0"
     try:
@@ -160,4 +162,6 @@ def announce(server: Server) -> None:
     except OSError:
         sys.stdout = sys.stderr
     gc.collect()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, AUTOMATIC_THRESHOLD)
     gc.freeze()  # what is here now lives as long as the process: later collections need not look at it
