@@ -151,7 +151,10 @@ def test_a_resource_that_is_asked_for_again_is_described_once(admin: AdminBroker
 def test_an_answer_that_would_be_too_long_is_refused(admin: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("first", "second"):
         admin.topics.create_topic(name, 1)
-    resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in ("first", "second")]
+    resources = [
+        DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=None)
+        for name in ("first", "second")
+    ]
     request = DescribeConfigsRequest(resources=resources)
     whole = drive(admin.broker, request, DescribeConfigsResponse)
     one = sum(describe_configs.size_of(entry) for entry in whole.results[0].configs)
