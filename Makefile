@@ -6,7 +6,7 @@ DATA_DIR ?= data
 MINUTES ?= 10
 PORT ?= 9092
 
-.PHONY: run test unit contract clients faults fuzz deletions lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: run test unit contract clients faults fuzz deletions power-loss lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -32,6 +32,10 @@ unit contract clients faults fuzz: $(VENV)/.test ## run one family of tests
 
 deletions: $(VENV)/.test ## topics come and go under every background job: make deletions MINUTES=10
 	TIDELOG_STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_deletion_storm.py
+
+STATES ?= 1000
+power-loss: $(VENV)/.test ## power loss at STATES moments of each workload: make power-loss STATES=5000
+	TIDELOG_POWER_STATES=$(STATES) $(BIN)/python -m pytest tests/faults/test_power_loss.py -p no:randomly
 
 lint: $(VENV)/.test ## ruff
 	$(BIN)/ruff check .

@@ -144,6 +144,11 @@ class ReplicaManager:
         def remove() -> None:
             for index in range(image.partition_count):
                 manager.delete_log(TopicPartition(image.name, index))
+            # Before the name is free, and the store forgets the deletion: a power loss must not bring the old logs back
+            # under a new topic of that name.
+            for directory in manager.directories:
+                if directory.is_online:
+                    directory.state.sync_all_names(manager.environment.file_system)
 
         return remove
 

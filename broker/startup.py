@@ -79,7 +79,8 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         known = load_topics(config, time, make_room=log_manager.directories[0].state.give_up_reserve)
         configs = partial(current_config, known.metadata, known.configs)
         deleted = known.topics.unfinished_deletions()
-        found = await loop.run_in_executor(executor, log_manager.startup, configs, deleted)
+        topic_ids = {name: image.topic_id for name, image in known.metadata.topics.items()}
+        found = await loop.run_in_executor(executor, log_manager.startup, configs, deleted, topic_ids)
         strays = sweep_strays(log_manager, known.topics, found)
     except (KafkaStorageError, MetadataStoreError) as error:
         raise StartError(str(error)) from error
@@ -157,11 +158,15 @@ def log_manager_of(
 
 
 def sweep_strays(log_manager: LogManager, topics: TopicManager, found: list[TopicPartition]) -> StrayLogs:
-    """Note the directories of no topic, and that the manager has finished the deletions that were left to it."""
+    """Note the directories of no topic, and that the manager has finished the deletions that were left to it. Raises
+    KafkaStorageError."""
     strays = StrayLogs(log_manager)
     strays.note(found)
     if log_manager.is_whole:
-        topics.deletions_finished(topics.unfinished_deletions())
+        deleted = topics.unfinished_deletions()
+        for directory in log_manager.directories if deleted else ():
+            log_manager.environment.file_system.sync_directory(directory.path)
+        topics.deletions_finished(deleted)
     return strays
 
 
@@ -206,12 +211,25 @@ def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:
 
     Raises StartError when another broker has it, LogStorageError.
     """
-    file_system.make_directory(directory)
+    make_data_directory(file_system, os.path.abspath(directory))
     path = os.path.join(directory, LOCK_FILE)
     lock = file_system.lock_file(path)
     if lock is None:
         raise StartError(f"the data directory {directory} is in use by another broker ({path} is locked)")
     return lock
+
+
+def make_data_directory(file_system: FileSystem, directory: str) -> None:
+    """Make the directory, and its parents, unless they exist; their names are durable then, as what is to be written
+    below them shall be. Raises LogStorageError."""
+    made = []
+    path = directory
+    while not file_system.exists(path):
+        made.append(path)
+        path = os.path.dirname(path)
+    file_system.make_directory(directory)
+    for path in made:
+        file_system.sync_directory(os.path.dirname(path))
 
 
 def check_identity(found: Mapping[str, MetaProperties | None], config: BrokerConfig) -> str:

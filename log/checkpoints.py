@@ -135,6 +135,15 @@ def write_partition_metadata(file_system: FileSystem, directory: str, topic_id: 
     file_system.replace_file(os.path.join(directory, PARTITION_METADATA_FILE), text.encode(), sync=sync)
 
 
+def sync_partition_metadata(file_system: FileSystem, directory: str) -> None:
+    """Make ``partition.metadata`` durable, but for its name. Raises KafkaStorageError."""
+    file = file_system.open_file(os.path.join(directory, PARTITION_METADATA_FILE))
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
 def read_meta_properties(file_system: FileSystem, log_directory: str) -> MetaProperties | None:
     """Whose directory it is; None when nobody has claimed it. Raises CheckpointCorruptError."""
     path = os.path.join(log_directory, META_PROPERTIES_FILE)

@@ -104,7 +104,7 @@ class DirectoryState:
         self._names_synced = 0
 
     def name_seen(self) -> int:
-        """A partition's directory was made or found; its number, to be given to :meth:`sync_names`."""
+        """A partition's directory was made, found or renamed; its number, to be given to :meth:`sync_names`."""
         with self._names_lock:
             self._names_seen += 1
             return self._names_seen
@@ -122,6 +122,14 @@ class DirectoryState:
             seen = self._names_seen
             file_system.sync_directory(self.path)
             self._names_synced = seen
+
+    def sync_all_names(self, file_system: FileSystem) -> None:
+        """Make the names of all partitions' directories durable. Raises KafkaStorageError: the directory is offline."""
+        try:
+            self.sync_names(file_system, self._names_seen)
+        except KafkaStorageError as error:
+            self.note(error, file_system)
+            raise
 
     def add_listener(self, listener: Callable[[DirectoryState], None]) -> None:
         """Have ``listener`` called once, in the thread that saw the failure."""

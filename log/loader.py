@@ -51,6 +51,7 @@ from log.segment import (
     SWAP_SUFFIX,
     TXN_INDEX_SUFFIX,
     LogSegment,
+    flush_indices,
 )
 from log.segments import LogSegments
 from log.topic_partition import TopicPartition
@@ -111,22 +112,34 @@ class LogLoader:
         else:
             segments = self._recover(segments)
         if len(segments) and segments.active.read_next_offset() < request.log_start_offset:
-            raise LogLoadError(
-                f"{self._directory} ends at {segments.active.read_next_offset()}, before its log start offset "
-                f"{request.log_start_offset}: segments were removed"
-            )
+            segments = self._begin_at_start(segments, segments.active.read_next_offset())
         if not len(segments):
             base = request.log_start_offset
             segments = LogSegments((LogSegment.create(self._directory, base, request.config, self._environment),))
         self._check_layout(segments)
         return self._assemble(segments, topic_id, epochs_known=epochs_known)
 
+    def _begin_at_start(self, segments: LogSegments, end: int) -> LogSegments:
+        """No segment, for a log that ends before its log start offset: after an unclean stop its unsynced records are
+        lost, and nobody may read what is left. Raises LogLoadError where synced records are missing."""
+        start = self._request.log_start_offset
+        if self._request.clean or end < self._request.recovery_point:
+            raise LogLoadError(
+                f"{self._directory} ends at {end}, before its log start offset {start}: segments were removed"
+            )
+        logger.warning("%s: ends at %d, begins again at its log start offset %d", self._directory, end, start)
+        for segment in segments:
+            segment.close()
+            segment.delete_files()
+        return LogSegments(())
+
     # ---- identity
 
     def _ensure_topic_id(self) -> bytes | None:
-        """The id in ``partition.metadata``, written when there is none. Raises InconsistentTopicIdError."""
+        """The id in ``partition.metadata``, written when there is none; the log's first flush syncs it. Raises
+        InconsistentTopicIdError."""
         wanted = self._request.topic_id
-        known = read_partition_metadata(self._file_system, self._directory)
+        known = self._read_topic_id()
         if wanted is not None and known is None:
             write_partition_metadata(self._file_system, self._directory, wanted, sync=False)
         if wanted is not None and known is not None and wanted != known:
@@ -134,6 +147,17 @@ class LogLoader:
                 f"{self._directory} holds the log of another topic with the name {self._request.topic_partition.topic}"
             )
         return known if wanted is None else wanted
+
+    def _read_topic_id(self) -> bytes | None:
+        """The id in ``partition.metadata``; None when there is none, or none that can be read and it is known whose
+        directory this is: a power loss may have left the file empty. Raises CheckpointCorruptError."""
+        try:
+            return read_partition_metadata(self._file_system, self._directory)
+        except CheckpointCorruptError as error:
+            if self._request.topic_id is None:
+                raise
+            logger.warning("%s; writing it again", error)
+            return None
 
     # ---- files
 
@@ -212,8 +236,9 @@ class LogLoader:
             if base in logs:
                 continue
             # Retention (here and in Kafka) can leave an index behind at the front; between segments it is the trace of
-            # a record file that somebody removed.
-            if logs and min(logs) < base < max(logs):
+            # a record file that somebody removed, or whose name a power loss took: what follows is cut then.
+            is_synced = self._request.clean or base < self._request.recovery_point
+            if logs and min(logs) < base < max(logs) and is_synced:
                 raise LogLoadError(
                     f"segment {base:020d}.log is missing in {self._directory}: {entry.name} is still there"
                 )
@@ -272,6 +297,7 @@ class LogLoader:
                 logger.warning("%s: rebuilding indices of segment %d: %s", self._directory, segment.base_offset, fault)
                 self._request.environment.damage.indices += 1
                 rebuild_indices(segment, self._interval_bytes)
+                flush_indices(segment)
             self._check_transaction_index(segments, segment)
 
     def _check_transaction_index(self, segments: LogSegments, segment: LogSegment) -> None:
@@ -280,6 +306,7 @@ class LogLoader:
         except KafkaStorageError as error:
             logger.warning("%s: rebuilding %s: %s", self._directory, TXN_INDEX_SUFFIX, error)
             rebuild_transaction_index(segment, self._state_at(segments, segment.base_offset))
+            flush_indices(segment)
 
     def _state_at(self, segments: LogSegments, offset: int) -> ProducerStateManager:
         """Producer state just before ``offset``, apart from the log's own."""
@@ -346,7 +373,7 @@ class LogLoader:
         request = self._request
         end = segments.active.read_next_offset()
         start = max(request.log_start_offset, segments.first.base_offset)
-        if not epochs_known:
+        if not epochs_known or (not self._epochs.entries and _has_epochs(segments)):
             self._rebuild_epochs(segments)
         self._epochs.truncate_from_end(end)
         if self._epochs.entries and self._epochs.entries[0].start_offset < start:
@@ -375,6 +402,7 @@ class LogLoader:
                 start,
                 end,
                 recovery_point,
+                recovered=not request.clean,
             )
         )
 
@@ -385,6 +413,12 @@ class LogLoader:
                 if header.leader_epoch > self._epochs.latest_epoch:
                     self._epochs.assign(header.leader_epoch, header.base_offset, write=False)
         self._epochs.save()
+
+
+def _has_epochs(segments: LogSegments) -> bool:
+    """Whether the first batch has a leader epoch: an empty file of epochs is then what a power loss left of one."""
+    header = next((header for segment in segments for header in segment.headers()), None)
+    return header is not None and header.leader_epoch >= 0
 
 
 def _shows_compaction(segments: LogSegments, end: LogSegment) -> bool:

@@ -225,6 +225,7 @@ class LogManager:
             lambda partition: self._open(partition, self._entries[partition]),
         )
         self._deleted_topics: Mapping[bytes, str] = {}
+        self._topic_ids: Mapping[str, bytes] = {}
         self._retention_clock = RetentionClock(time)
 
     # ---- start and stop
@@ -233,15 +234,17 @@ class LogManager:
         self,
         topic_configs: TopicConfigs | Mapping[str, LogConfig] | None = None,
         deleted_topics: Mapping[bytes, str] | None = None,
+        topic_ids: Mapping[str, bytes] | None = None,
     ) -> list[TopicPartition]:
         """Find the logs, recover those of directories without the clean marker; returns those of unknown topics.
 
         ``topic_configs`` gives a topic's configuration whenever a log opens, in any thread; None for a topic that does
-        not exist (its logs are reported and left alone). ``deleted_topics`` are ids and names of topics whose deletion
-        was acknowledged while it could not be finished: their logs go now, also beside a new topic of that name. Raises
-        KafkaStorageError when no directory works.
+        not exist (its logs are reported and left alone); ``topic_ids`` its id. ``deleted_topics`` are ids and names of
+        topics whose acknowledged deletion could not be finished: their logs go now, also beside a new topic of that
+        name. Raises KafkaStorageError when no directory works.
         """
         self._deleted_topics = deleted_topics or {}
+        self._topic_ids = topic_ids or {}
         if topic_configs is None:
             self._configs = lambda _: self.default_config
         elif isinstance(topic_configs, Mapping):
@@ -283,7 +286,9 @@ class LogManager:
             elif partition in self._entries:
                 raise KafkaStorageError(f"{partition} lies in {path} and in {self._entries[partition].path}")
             else:
-                self._entries[partition] = _Entry(directory, path, clean=directory.was_clean)
+                self._entries[partition] = _Entry(
+                    directory, path, clean=directory.was_clean, topic_id=self._topic_ids.get(partition.topic)
+                )
         return strays
 
     def _recover_unclean(self) -> None:
@@ -444,8 +449,8 @@ class LogManager:
         return log
 
     def delete_log(self, partition: TopicPartition) -> bool:
-        """Remove a partition; False when there is none. Its name is free when this returns. Raises
-        KafkaStorageError."""
+        """Remove a partition; False when there is none. Its name is free when this returns, durably when the names of
+        the directory are synced. Raises KafkaStorageError."""
         while (entry := self._entries.get(partition)) is not None:
             with entry.lock:
                 if entry.is_gone:
@@ -456,6 +461,7 @@ class LogManager:
                 if entry.directory.is_online:
                     rename = partial(_rename_away, self._file_system, entry.path, path)
                     entry.directory.state.with_reserve(rename)
+                    entry.directory.state.name_seen()
                 with self._lock:
                     entry.is_gone = True
                     del self._entries[partition]

@@ -314,9 +314,7 @@ class LogSegment:
         """
         self.records.flush()
         if with_indices:
-            self.offset_index.flush()
-            self.time_index.flush()
-            self.transaction_index.flush()
+            flush_indices(self)
 
     def rename_suffix(self, suffix: str) -> None:
         """Give all four files the ending ``suffix`` (in place of the present one); the record file goes last."""
@@ -392,3 +390,10 @@ def _read_largest(segment: LogSegment) -> TimestampOffset:
         if header.max_timestamp > largest.timestamp:
             largest = TimestampOffset(header.max_timestamp, header.last_offset)
     return largest
+
+
+def flush_indices(segment: LogSegment) -> None:
+    """Make the indices durable, also those of a closed segment. Raises KafkaStorageError. Any thread, no lock."""
+    segment.offset_index.flush()
+    segment.time_index.flush()
+    segment.transaction_index.flush()

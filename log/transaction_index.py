@@ -45,8 +45,8 @@ class TransactionIndex:
     """See the module. Appends under the log's lock; reads by any thread (``pread`` below the published count)."""
 
     __slots__ = (
-        "_entries", "_file", "_file_lock", "_file_system", "_is_sealed", "_last_offset", "_memory", "path",
-        "start_offset",
+        "_entries", "_file", "_file_lock", "_file_system", "_is_sealed", "_last_offset", "_memory", "is_unsynced",
+        "path", "start_offset",
     )  # fmt: skip
 
     def __init__(self, file_system: FileSystem, path: str, start_offset: int) -> None:
@@ -59,6 +59,8 @@ class TransactionIndex:
         self._last_offset: int | None = None
         self._memory: bytearray | None = None  # all entries, while the file does not have them
         self._is_sealed = False
+        self.is_unsynced = False
+        """Whether entries came, or went, since the last flush."""
         self.path = path
         self.start_offset = start_offset
 
@@ -112,6 +114,7 @@ class TransactionIndex:
         """Add an aborted transaction. Raises KafkaStorageError."""
         entries = self.entries
         assert self._last_offset is None or transaction.last_offset > self._last_offset
+        self.is_unsynced = True
         self._write(ENTRY.pack(0, *transaction), entries)
         self._last_offset = transaction.last_offset
         self._entries = entries + 1
@@ -186,12 +189,21 @@ class TransactionIndex:
         """Forget every entry, in memory: ``save`` after the rebuild."""
         self._entries, self._last_offset = 0, None
         self._memory = bytearray()
+        self.is_unsynced = True
 
     def flush(self) -> None:
-        """Make the entries durable. Raises KafkaStorageError."""
+        """Make the entries durable, also of a closed file. Raises KafkaStorageError."""
         self.save()
-        if self._file is not None:
-            self._file.sync()
+        self.is_unsynced = False
+        file = self._file
+        if file is not None:
+            file.sync()
+        elif self._file_system.exists(self.path):
+            file = self._file_system.open_file(self.path)
+            try:
+                file.sync()
+            finally:
+                file.close()
 
     def seal(self) -> None:
         """Open the file no more, if it is not open."""

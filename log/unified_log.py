@@ -10,7 +10,7 @@ Invariants:
 - ``log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset``, ``recovery_point <= log_end_offset``;
 - ``end`` names bytes that are in the file; ``log_end_offset`` is set last, so what is below it can be read;
 - the active segment is the last of ``segments``; offsets in segment n are below the base offset of segment n + 1;
-- bytes below ``recovery_point`` have been synced.
+- bytes below ``recovery_point`` have been synced, and the entries of transactions that were aborted below it.
 
 One lock, held for append, roll, truncate, replace and the moves of the offsets; never across an fsync. Attributes are
 published whole (an int, a tuple, an immutable snapshot) and read without it. Work on the files by name that does not
@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from log.checkpoints import sync_partition_metadata
 from log.cleanup import (
     begin_swap,
     delete_old_segments,
@@ -43,7 +44,7 @@ from log.leader_epochs import LeaderEpochCache
 from log.producer_state import Marker, ProducerBatch, ProducerStateManager
 from log.relocation import relocated
 from log.replay import marker_of, rebuild_producer_state
-from log.segment import LogSegment, seal
+from log.segment import LogSegment, flush_indices, seal
 from log.segments import LogSegments
 from log.timestamps import TimestampAndOffset, find_offset_by_timestamp
 from log.topic_partition import TopicPartition
@@ -92,6 +93,8 @@ class LogParts(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
+    recovered: bool = False
+    """Whether indices were written while it was loaded."""
 
 
 # Makes a named tuple without the Python function in front of it: 0.2 µs less, on the two paths where that counts.
@@ -106,6 +109,9 @@ class UnifiedLog:
         "_active",
         "_directory_number",
         "_directory_state",
+        "_is_identified",
+        "_opened_end",
+        "_rolled",
         "_time",
         "_validate",
         "bound_hint",
@@ -141,6 +147,9 @@ class UnifiedLog:
         self._time = parts.environment.time
         self._directory_state = parts.directory_state
         self._directory_number = parts.directory_state.name_seen()
+        self._is_identified = False
+        self._rolled: tuple[LogSegment, ...] = ()
+        self._opened_end = -1 if parts.recovered else parts.log_end_offset
         self.lock = threading.RLock()
         self.files = FileUse()
         self.segments = parts.segments
@@ -455,6 +464,7 @@ class UnifiedLog:
                 new.close()
                 new.delete_files()
                 raise
+            self._rolled = (*self._rolled, old)
             self.segments = self.segments.replaced(added=(new,))
             self._publish_end(offset)
             self.flush_wanted = True
@@ -467,8 +477,9 @@ class UnifiedLog:
         second one would lie (F9); a full disk without room for a checkpoint does not (F8): the next flush tries again.
         Holds no lock while syncing. Any thread.
         """
-        offset = self.log_end_offset if up_to_offset is None else up_to_offset
-        if min(offset, self.log_end_offset) <= self.recovery_point:
+        with self.lock:  # the append of a marker ends with its entry in the transaction index
+            offset = self.log_end_offset if up_to_offset is None else up_to_offset
+        if min(offset, self.log_end_offset) <= self.recovery_point and not self._rolled:
             return
         try:
             with self.files:
@@ -481,21 +492,25 @@ class UnifiedLog:
         """One try; False when a segment went meanwhile, so that others have to be synced in its place."""
         start = self.recovery_point
         self._directory_state.ensure_online()
-        active, segments = self.segments.active, self.segments.values(start, offset)
+        active, segments, seen = self.segments.active, self.segments.values(start, offset), self._rolled
+        rolled = [segment for segment in seen if segment in self.segments]
         try:
             self.leader_epochs.flush()
+            # A recovery point behind an aborted transaction says that its entry is durable: nothing else shows a loss.
+            aborted = [segment.transaction_index for segment in segments if segment.transaction_index.is_unsynced]
             for segment in segments:
-                segment.flush(with_indices=segment is not active)
-            if any(segment.base_offset >= start for segment in segments):
-                # The names of new segments are only in the directory once it is synced as well.
-                file_system = self.environment.file_system
-                file_system.sync_directory(self.directory)
-                self._directory_state.sync_names(file_system, self._directory_number)
+                segment.flush(with_indices=segment is not active and segment not in rolled)
+            for segment in rolled:
+                flush_indices(segment)
+            for index in aborted:
+                index.flush()
+            if aborted or any(segment.base_offset >= start for segment in segments):
+                self._sync_names()
         except KafkaStorageError as error:
             with self.lock:  # a swap tells of its renames before it gives the lock back
                 if self.is_closed:
                     return True  # deleted: nothing of it is left to promise
-                is_changed = any(segment not in self.segments for segment in segments)
+                is_changed = any(segment not in self.segments for segment in (*segments, *rolled))
             if is_changed:
                 return False
             if isinstance(error, LogStorageError):
@@ -504,7 +519,17 @@ class UnifiedLog:
         with self.lock:
             self.last_flushed_ms = self._time.monotonic_ms()
             self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
+            self._rolled = tuple(segment for segment in self._rolled if segment not in seen)
         return True
+
+    def _sync_names(self) -> None:
+        """Make durable that there are these segments, and whose they are. Raises KafkaStorageError."""
+        file_system = self.environment.file_system
+        if self.topic_id is not None and not self._is_identified:
+            sync_partition_metadata(file_system, self.directory)
+            self._is_identified = True
+        file_system.sync_directory(self.directory)
+        self._directory_state.sync_names(file_system, self._directory_number)
 
     def truncate_to(self, offset: int) -> bool:
         """Drop all records from ``offset`` on; False when the log ends before it. Raises KafkaStorageError."""
@@ -624,6 +649,9 @@ class UnifiedLog:
                 self.producer_state.take_snapshot()
             for segment in self.segments:
                 segment.close()
+            if self._directory_state.failure is None and self._opened_end != self.log_end_offset:
+                # No flush has synced these. A clean start believes what lies between both ends of an index.
+                flush_indices(self.segments.active)
 
     def abandon(self) -> None:
         """The partition is deleted: wait for those that work on its files, let nobody open one by its name any more.

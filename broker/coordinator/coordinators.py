@@ -174,7 +174,8 @@ class Coordinators:
             call_soon=broker.timers.turns.measured("coordinator", broker.loop.call_soon),
             call_later=broker.timers.schedule,
         )
-        return TransactionCoordinator(runtime, markers=BrokerMarkerWriter(broker), config=config)
+        markers = BrokerMarkerWriter(broker)
+        return TransactionCoordinator(runtime, markers=markers, config=config, when_durable=self.gate.after)
 
     def start(self) -> None:
         """Load what the internal topics hold, and forget what belongs to topics that were deleted before a crash."""

@@ -41,7 +41,9 @@ class BrokerMarkerWriter:
         )
         if topic != GROUP_METADATA_TOPIC:
             found = self._broker.replica_manager.partition(topic, index)
-            found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+            info = found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+            if info.last_offset >= found.high_watermark:
+                coordinators_of(self._broker).gate.add(found.when_durable(info.last_offset))
             return
         if GROUP_METADATA_TOPIC not in self._broker.metadata.topics:
             raise UnknownTopicOrPartitionError

@@ -3,8 +3,10 @@
     EndTxn, timeout or fence -> prepare record in the log -> markers into every partition -> complete record
 
 All of it happens in one turn of the loop, up to MARKERS_PER_TURN partitions, so a client seldom meets a transaction
-between its states. A partition that cannot take its marker now (its directory is full) is tried again; one
-whose topic is gone, or whose producer has moved on, needs none. After a crash between two steps the loader finds the
+between its states; with ``flush.messages`` each step waits until the one before is on disk. Otherwise a power loss
+could leave a marker without its decision, or a complete record without a marker: a transaction open for ever. A
+partition that cannot take its marker now (its directory is full) is tried again; one whose topic is gone, or whose
+producer has moved on, needs none. After a crash between two steps the loader finds the
 prepare record and writes all markers again: a second marker where the first stands changes nothing.
 
 Loop thread only. Source: KIP-98, KIP-890; WriteTxnMarkers v0-2.
@@ -13,9 +15,11 @@ Loop thread only. Source: KIP-98, KIP-890; WriteTxnMarkers v0-2.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from broker.coordinator.durability import Settled
 from broker.coordinator.result import TimerResult
 from broker.coordinator.runtime import CoordinatorRuntime
 from broker.coordinator.transaction_shard import ProducerIdAndEpoch, TransactionShard
@@ -56,12 +60,20 @@ class MarkerWriter(Protocol):
         ...
 
 
+def at_once(settled: Settled) -> None:
+    """Where nobody waits for the disk."""
+    settled(None)
+
+
 class TransactionCoordinator:
     """Transactional ids over all partitions of ``__transaction_state``."""
 
     def __init__(
-        self, runtime: CoordinatorRuntime[TransactionShard], *, markers: MarkerWriter, config: TransactionConfig
-    ) -> None:
+        self, runtime: CoordinatorRuntime[TransactionShard], *, markers: MarkerWriter, config: TransactionConfig,
+        when_durable: Callable[[Settled], None] = at_once,
+    ) -> None:  # fmt: skip
+        """``when_durable`` calls back once what was appended so far is as safe as ``flush.messages`` asks."""
+        self._when_durable = when_durable
         self.runtime = runtime
         self._markers = markers
         self._config = config
@@ -133,15 +145,39 @@ class TransactionCoordinator:
 
     def finish(self, transaction: Transaction) -> None:
         """Write the markers that are due, then the complete record; what fails now is tried again."""
+        self._when_durable(partial(self._mark, transaction))
+
+    def _mark(self, transaction: Transaction, error: KafkaError | None) -> None:
+        """The decision is durable: write the markers."""
+        if not self._is_due(transaction, error):
+            return
         delay_ms = self._write_markers(transaction)
-        if not transaction.unmarked:
+        if transaction.unmarked:
+            self._finish_later(transaction, delay_ms)
+        else:
+            self._when_durable(partial(self._complete, transaction))
+
+    def _complete(self, transaction: Transaction, error: KafkaError | None) -> None:
+        """The markers are durable: write the complete record."""
+        if not self._is_due(transaction, error):
+            return
+        shard = self.runtime.shard_for(transaction.transactional_id)
+        try:
+            self.runtime.execute(transaction.transactional_id, shard.complete(transaction))
+        except KafkaError:
+            self._finish_later(transaction, RETRY_MS)
+
+    def _is_due(self, transaction: Transaction, error: KafkaError | None) -> bool:
+        """Whether the transaction is still to be ended here. After a failed sync the next load ends it."""
+        if error is not None:
+            logger.warning("transaction of %s is not ended: %s", transaction.transactional_id, error)
+            return False
+        try:
             shard = self.runtime.shard_for(transaction.transactional_id)
-            try:
-                self.runtime.execute(transaction.transactional_id, shard.complete(transaction))
-                return
-            except KafkaError:
-                delay_ms = RETRY_MS
-        self._finish_later(transaction, delay_ms)
+        except KafkaError:
+            return False  # unloaded meanwhile
+        known = shard.transactions.get(transaction.transactional_id)
+        return known is transaction and transaction.state in PREPARED
 
     def _write_markers(self, transaction: Transaction) -> float:
         """Returns how long to wait before the next attempt, should partitions be left."""

@@ -89,8 +89,10 @@ class PlainPartition:
         )
         self.log = SimpleNamespace(producer_state=SimpleNamespace(producers={7: entry}))
 
-    def append_records(self, records: memoryview, **_: Any) -> None:
+    def append_records(self, records: memoryview, **_: Any) -> SimpleNamespace:
         self.batches.append(bytes(records))
+        self.high_watermark = len(self.batches)
+        return SimpleNamespace(last_offset=len(self.batches) - 1)
 
 
 class World:

@@ -1,0 +1,87 @@
+"""F4 on a real process: power loss at any moment of what a broker does with its files (ALICE, OSDI 2014).
+
+A broker is recorded while a client uses it; then disks are made that a power loss could have left, and a broker started
+over each must have everything that was acknowledged. ``TIDELOG_POWER_STATES`` says how many disks for each workload
+(``make power-loss STATES=5000``), ``TIDELOG_POWER_SEED`` draws others. A failure says what was lost, as little as can
+be. The model of the disk is in ``tests/support/power/disk.py``; docs/faults.md says how to add a workload.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.power.trace import Step
+from tests.support.power.trial import Recorded, record
+from tests.support.power.workloads import WORKLOADS, Workload
+
+STATES = int(os.environ.get("TIDELOG_POWER_STATES", "30"))
+SEED = int(os.environ.get("TIDELOG_POWER_SEED", "1"))
+PROCESS_SHARE = 30
+"""One in so many disks is given to ``tidelog serve`` too."""
+SEEN_WITHIN = 100
+"""Disks within which a missing sync shows."""
+LIMIT_S = 120 + STATES
+RUNS = [(each, durable) for each in WORKLOADS for durable in (True, False) if durable or each.lazy]
+NAMES = [f"{each.name}, {'flush.messages=1' if durable else 'unsynced'}" for each, durable in RUNS]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Damaged disks are reported in hundreds of lines."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(before)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    """Makes directories, in memory where there is such a file system: thousands of disks are written, none is kept."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path_factory.mktemp
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="tidelog-power-") as directory:
+        yield lambda name: Path(tempfile.mkdtemp(dir=directory, prefix=name.replace(" ", "-")))
+
+
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize(("workload", "durable"), RUNS, ids=NAMES)
+def test_everything_acknowledged_survives_a_power_loss(
+    scratch: Callable[[str], Path], workload: Workload, durable: bool
+) -> None:
+    recorded = record(workload, scratch(workload.name), durable=durable)
+    failure = recorded.first_failure(STATES, SEED)
+    assert failure is None, failure
+    failure = recorded.first_failure(STATES // PROCESS_SHARE, SEED + 1, in_process=False)
+    assert failure is None, failure
+
+
+def workload_named(name: str) -> Workload:
+    return next(each for each in WORKLOADS if each.name == name)
+
+
+@pytest.fixture(scope="module")
+def recorded_topics(scratch: Callable[[str], Path]) -> Recorded:
+    return record(workload_named("topics"), scratch("topics"), durable=True)
+
+
+@pytest.mark.parametrize(
+    "forgets",
+    [
+        lambda step: step.path.endswith("metadata.sqlite-wal"),
+        lambda step: step.path.endswith(".log"),
+        lambda step: step.operation == "D" and step.path == "data",
+        lambda step: step.operation == "D" and step.path == "data/kept-2",
+        lambda step: step.operation == "D" and step.path == "",
+    ],
+    ids=["of the store", "of records", "of partitions' names", "of segments' names", "of the data directory's name"],
+)
+def test_a_missing_sync_would_be_found(recorded_topics: Recorded, forgets: Callable[[Step], bool]) -> None:
+    assert recorded_topics.forgetting(forgets).first_failure(SEEN_WITHIN, SEED) is not None

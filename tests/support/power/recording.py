@@ -1,0 +1,305 @@
+"""A broker under the recorder, and a client that notes in the trace what it asks for and what it is answered.
+
+A note comes before the request is sent and another when the answer is there, so a point of the trace knows what was
+acknowledged before it, and what may have been done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.rivals.kafka_jars import BUILD, build_lock
+from protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    OpData,
+)
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialUpsertion,
+)
+from protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.record_batch import BatchOptions, Record, build_batch
+from protocol.schema import Message
+from tests.support.broker import TidelogProcess
+from tests.support.power.trace import append_note
+from tests.support.power.waiting import wait_until
+from tests.support.requirements import require_tool
+from tidelog.client import Client
+
+SOURCE = Path(__file__).with_name("recorder.c")
+NOW_MS = 1_700_000_000_000
+TOPIC_RESOURCE = 2
+TRANSACTIONAL_ID = "payments"
+RETRIABLE = frozenset({14, 15, 16, 51})
+"""Coordinator loading, not available, not here; a transaction of this id is still being ended."""
+_Response = TypeVar("_Response", bound=Message)
+
+
+@cache
+def recorder() -> Path:
+    """The recorder, compiled once for each content of its source."""
+    gcc = require_tool("gcc", "apt-get install gcc libc6-dev")
+    directory = BUILD / "power"
+    library, built_from = directory / "recorder.so", directory / "recorder.c"
+    with build_lock(directory):
+        if not built_from.exists() or built_from.read_text() != SOURCE.read_text():
+            command = [gcc, "-shared", "-fPIC", "-O2", "-Wall", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
+            subprocess.run(command, check=True)
+            built_from.write_text(SOURCE.read_text())
+    return library
+
+
+class RecordedBroker(TidelogProcess):
+    """A broker whose effects on ``root`` are recorded in ``trace``; the data directory is below the root, and made by
+    the broker itself."""
+
+    def __init__(self, directory: Path, overrides: Mapping[str, str]) -> None:
+        super().__init__(directory, overrides)
+        self.root = directory / "disk"
+        self.root.mkdir()
+        self.data_directory = self.root / "data"
+        self.trace = directory / "trace"
+        self.trace.touch()
+
+    def environment(self) -> dict[str, str]:
+        recording = {"LD_PRELOAD": str(recorder()), "POWER_ROOT": str(self.root), "POWER_TRACE": str(self.trace)}
+        return {**super().environment(), **recording}
+
+
+class Asker:
+    """A client of the broker that notes what it does; one connection, one thread, any number beside each other."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, broker: RecordedBroker) -> None:
+        self._trace = broker.trace
+        self._client = Client(broker.bootstrap, timeout_s=30)
+
+    def __enter__(self) -> Asker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    # ---- notes
+
+    def begin(self, what: str, **arguments: Any) -> int:
+        """Note that something is asked for; its number."""
+        number = next(self._numbers)
+        append_note(self._trace, {"number": number, "what": what, **arguments})
+        return number
+
+    def acknowledged(self, number: int, **result: Any) -> None:
+        """Note that it was answered, well."""
+        append_note(self._trace, {"acknowledged": number, **result})
+
+    def ask(self, request: Message, response: type[_Response], version: int) -> _Response:
+        """A request without a note."""
+        return self._client.send(request, response, version)
+
+    # ---- topics and configs
+
+    def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        """Create a topic; underscores in names of configs for dots."""
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        number = self.begin("create", topic=topic, partitions=partitions, configs=named)
+        entries = [CreatableTopicConfig(name=name, value=value) for name, value in named.items()]
+        new = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1, configs=entries)
+        result = self.ask(CreateTopicsRequest(topics=[new]), CreateTopicsResponse, 7).topics[0]
+        assert result.error_code == 0, result
+        self.acknowledged(number, topic_id=bytes(result.topic_id).hex())
+
+    def widen(self, topic: str, count: int) -> None:
+        """CreatePartitions."""
+        number = self.begin("widen", topic=topic, partitions=count)
+        wanted = CreatePartitionsTopic(name=topic, count=count, assignments=None)
+        answer = self.ask(CreatePartitionsRequest(topics=[wanted], timeout_ms=9000), CreatePartitionsResponse, 1)
+        assert answer.results[0].error_code == 0, answer
+        self.acknowledged(number)
+
+    def delete(self, topic: str) -> None:
+        """DeleteTopics."""
+        number = self.begin("delete", topic=topic)
+        request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=9000)
+        answer = self.ask(request, DeleteTopicsResponse, 3)
+        assert answer.responses[0].error_code == 0, answer
+        self.acknowledged(number)
+
+    def configure(self, topic: str, name: str, value: str) -> None:
+        """Set one config of a topic."""
+        number = self.begin("configure", topic=topic, name=name, value=value)
+        config = AlterableConfig(name=name, config_operation=0, value=value)
+        resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configs=[config])
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        assert self.ask(request, IncrementalAlterConfigsResponse, 0).responses[0].error_code == 0
+        self.acknowledged(number)
+
+    def set_quota(self, client_id: str, value: float) -> None:
+        """A client's producer_byte_rate."""
+        number = self.begin("quota", client=client_id, value=value)
+        entity = EntityData(entity_type="client-id", entity_name=client_id)
+        entry = EntryData(entity=[entity], ops=[OpData(key="producer_byte_rate", value=value, remove=False)])
+        answer = self.ask(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse, 0)
+        assert answer.entries[0].error_code == 0, answer
+        self.acknowledged(number)
+
+    def set_credential(self, user: str, iterations: int) -> None:
+        """A SCRAM-SHA-256 credential."""
+        number = self.begin("credential", user=user, iterations=iterations)
+        credential = ScramCredentialUpsertion(
+            name=user, mechanism=1, iterations=iterations, salt=b"salt" * 4, salted_password=b"p" * 32
+        )
+        request = AlterUserScramCredentialsRequest(upsertions=[credential])
+        assert self.ask(request, AlterUserScramCredentialsResponse, 0).results[0].error_code == 0
+        self.acknowledged(number)
+
+    # ---- records
+
+    def produce(
+        self, topic: str, records: Iterable[tuple[bytes | None, bytes]], partition: int = 0,
+        options: BatchOptions | None = None, transaction: int = -1,
+    ) -> int:  # fmt: skip
+        """A batch of (key, value), acks=all; its first offset."""
+        pairs = list(records)
+        noted = [[None if key is None else key.decode(), value.decode()] for key, value in pairs]
+        options = options or BatchOptions()
+        producer = [options.producer_id, options.producer_epoch, options.base_sequence]
+        number = self.begin(
+            "produce", topic=topic, partition=partition, records=noted, producer=producer, transaction=transaction
+        )
+        offset = self.send_batch(topic, pairs, partition, options)
+        self.acknowledged(number, offset=offset)
+        return offset
+
+    def send_batch(
+        self, topic: str, pairs: list[tuple[bytes | None, bytes]], partition: int, options: BatchOptions
+    ) -> int:
+        """Produce without a note; the first offset."""
+        batch = build_batch([Record(i, NOW_MS + i, key, value) for i, (key, value) in enumerate(pairs)], options)
+        data = [PartitionProduceData(index=partition, records=memoryview(batch))]
+        request = ProduceRequest(
+            acks=-1, timeout_ms=9000, topic_data=[TopicProduceData(name=topic, partition_data=data)],
+            transactional_id=TRANSACTIONAL_ID if options.is_transactional else None,
+        )  # fmt: skip
+        answer = self.ask(request, ProduceResponse, 7).responses[0].partition_responses[0]
+        assert answer.error_code == 0, f"{topic}-{partition}: error {answer.error_code}"
+        return answer.base_offset
+
+    def delete_records(self, topic: str, before: int) -> None:
+        """DeleteRecords of partition 0."""
+        number = self.begin("delete records", topic=topic, before=before)
+        wanted = DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=before)])
+        answer = self.ask(DeleteRecordsRequest(topics=[wanted], timeout_ms=9000), DeleteRecordsResponse, 1)
+        assert answer.topics[0].partitions[0].error_code == 0, answer
+        self.acknowledged(number)
+
+    # ---- groups, producers, transactions
+
+    def commit_offset(self, group: str, topic: str, offset: int) -> None:
+        """Commit without members."""
+        number = self.begin("commit", group=group, topic=topic, offset=offset)
+        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+        request = OffsetCommitRequest(
+            group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])]
+        )
+        self.until_answered(
+            lambda: self.ask(request, OffsetCommitResponse, 7).topics[0].partitions[0].error_code,
+        )
+        self.acknowledged(number)
+
+    def init_producer(self, transactional_id: str | None = None) -> tuple[int, int]:
+        """A producer's id and epoch."""
+        number = self.begin("producer", transactional_id=transactional_id)
+        answer = InitProducerIdResponse()
+
+        def ask() -> int:
+            nonlocal answer
+            request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+            answer = self.ask(request, InitProducerIdResponse, 3)
+            return answer.error_code
+
+        self.until_answered(ask)
+        self.acknowledged(number, producer_id=answer.producer_id, epoch=answer.producer_epoch)
+        return answer.producer_id, answer.producer_epoch
+
+    def add_to_transaction(self, name: str, producer: tuple[int, int], topic: str, partitions: list[int]) -> None:
+        """AddPartitionsToTxn."""
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name, v3_and_below_producer_id=producer[0],
+            v3_and_below_producer_epoch=producer[1],
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=partitions)],
+        )  # fmt: skip
+        self.until_answered(
+            lambda: max(
+                partition.partition_error_code
+                for found in self.ask(request, AddPartitionsToTxnResponse, 1).results_by_topic_v3_and_below
+                for partition in found.results_by_partition
+            )
+        )
+
+    def end_transaction(self, name: str, producer: tuple[int, int], transaction: int, *, commit: bool) -> None:
+        """EndTxn of the transaction with this number in the notes."""
+        number = self.begin("end", transaction=transaction, commit=commit)
+        request = EndTxnRequest(
+            transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=commit
+        )
+        self.until_answered(lambda: self.ask(request, EndTxnResponse, 1).error_code)
+        self.acknowledged(number)
+
+    @staticmethod
+    def until_answered(ask: Any) -> None:
+        """Ask again while the coordinator is not ready."""
+        codes: list[int] = []
+
+        def try_it() -> bool:
+            codes.append(ask())
+            return codes[-1] not in RETRIABLE
+
+        wait_until(try_it)
+        assert codes[-1] == 0, f"error {codes[-1]}"

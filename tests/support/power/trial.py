@@ -1,0 +1,179 @@
+"""Crashes of one recorded workload, tried one after another: write the disk, start a broker over it, examine it.
+
+Most brokers are started in this process, by the same ``Server`` that ``tidelog serve`` runs; ``in_process=False``
+starts the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest import mock
+
+from broker import server
+from broker.config import BrokerConfig
+from broker.finding import FindRequest, plan
+from log.find.lookup import Query
+from protocol.errors import KafkaError
+from tests.support.broker import BrokerError, TidelogProcess
+from tests.support.power.crash import Crash, draw, smaller
+from tests.support.power.disk import Disk
+from tests.support.power.recording import RecordedBroker
+from tests.support.power.story import Story
+from tests.support.power.trace import Step, read_trace
+from tests.support.power.verdict import Find, examine
+from tests.support.power.workloads import DURABLE, SMALL, Workload
+from tidelog.client import ClientError
+
+AT_REST = {"log.retention.check.interval.ms": "3600000"}
+"""Nothing is to be deleted between two questions of an examination."""
+
+
+class ServerHere:
+    """A broker in a thread of this process."""
+
+    def __init__(self, settings: Mapping[str, str], directory: Path) -> None:
+        texts = {**settings, "log.dirs": str(directory), "listeners": "PLAINTEXT://127.0.0.1:0"}
+        self._config = BrokerConfig(texts)
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self.port = 0
+
+    def __enter__(self) -> ServerHere:
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise AssertionError(f"the broker does not start: {self._failure!r}") from self._failure
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        if self._failure is not None:
+            raise AssertionError(f"the broker does not stop: {self._failure!r}") from self._failure
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._server = server.Server(self._config)
+        try:
+            self.port = (await self._server.start())[0].port
+            self._started.set()
+            await self._stop.wait()
+            await self._server.stop()
+        except Exception as error:  # noqa: BLE001 - told to the thread that waits
+            self._failure = error
+            self._started.set()
+
+    def find(self, topic: str, key: bytes | None, tag: bytes | None) -> list[int]:
+        """The offsets that the indices give, once they have caught up."""
+
+        async def ask() -> list[int]:
+            request = FindRequest(topic=topic, query=Query(key=key, tag=tag), wait=True)
+            answer = plan(self._server.broker, request)
+            return await self._loop.run_in_executor(None, lambda: [found.record.offset for found in answer])
+
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result()
+
+
+@dataclass
+class Recorded:
+    """A workload that was recorded once, and the disks that may be left of it."""
+
+    workload: Workload
+    settings: dict[str, str]
+    steps: list[Step]
+    scratch: Path
+
+    def disks(self, points: list[int]) -> Iterator[tuple[int, Disk, Story]]:
+        """The model and the story at each of these points, which ascend; valid until the next."""
+        disk, story, position = Disk(), Story(), 0
+        for point in points:
+            for step in self.steps[position:point]:
+                if step.operation == "N":
+                    story.take(step.note)
+                else:
+                    disk.step(step)
+            position = point
+            yield point, disk, story
+
+    def draw(self, count: int, seed: int) -> Iterator[tuple[Crash, Disk, Story]]:
+        """``count`` crashes at random points."""
+        chance = random.Random(f"{self.workload.name}/{seed}")
+        points = sorted(chance.randrange(1, len(self.steps) + 1) for _ in range(count))
+        for point, disk, story in self.disks(points):
+            yield draw(disk, point, chance, loose=self.workload.loose), disk, story
+
+    def forgetting(self, forgets: Callable[[Step], bool]) -> Recorded:
+        """The same, had the broker not made the syncs that ``forgets`` names: for tests of these tests."""
+        steps = [step for step in self.steps if not (step.operation in "SD" and forgets(step))]
+        assert len(steps) < len(self.steps), "there is no such sync"
+        return replace(self, steps=steps)
+
+    def first_failure(self, count: int, seed: int, *, in_process: bool = True) -> str | None:
+        """What the first of ``count`` crashes shows that a broker does not survive, made as small as can be."""
+        for crash, disk, story in self.draw(count, seed):
+            if self.failure(crash, disk, story, in_process=in_process) is not None:
+                return self.explain(crash, disk, story, in_process=in_process)
+        return None
+
+    def failure(self, crash: Crash, disk: Disk, story: Story, *, in_process: bool = True) -> str | None:
+        """What is wrong with a broker over this crash, None when nothing is."""
+        root = self.scratch / "crashed"
+        shutil.rmtree(root, ignore_errors=True)
+        crash.write(disk, root)
+        start = started_here if in_process else started_apart
+        try:
+            with start({**self.settings, **AT_REST}, root / "data", self.scratch) as (port, find):
+                examine(port, story, self.settings, ordered=crash.ordered, find=find)
+        except (AssertionError, ClientError, BrokerError, KafkaError) as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def explain(self, crash: Crash, disk: Disk, story: Story, *, in_process: bool = True) -> str:
+        """The failure with as few losses as can be, in words."""
+
+        def fails(candidate: Crash) -> bool:
+            return self.failure(candidate, disk, story, in_process=in_process) is not None
+
+        crash = smaller(crash, fails)
+        what = self.failure(crash, disk, story, in_process=in_process)
+        return f"{self.workload.name}: {what}\n{crash.describe(disk)}"
+
+
+@contextmanager
+def started_here(settings: Mapping[str, str], directory: Path, _: Path) -> Iterator[tuple[int, Find | None]]:
+    """A server in this process: its port, and its look-ups."""
+    # Indices and the cleaner begin at once, not when the broker has had time to answer.
+    with mock.patch.object(server, "START_DELAY_S", 0), ServerHere(settings, directory) as here:
+        yield here.port, here.find
+
+
+@contextmanager
+def started_apart(settings: Mapping[str, str], directory: Path, scratch: Path) -> Iterator[tuple[int, Find | None]]:
+    """``tidelog serve``."""
+    broker = TidelogProcess(scratch / "process", settings)
+    broker.data_directory = directory
+    with broker:
+        yield broker.port, None
+        broker.terminate()
+
+
+def record(workload: Workload, directory: Path, *, durable: bool) -> Recorded:
+    """Run a workload under the recorder."""
+    settings = {**SMALL, **workload.overrides, **(DURABLE if durable else {})}
+    broker = RecordedBroker(directory, settings)
+    try:
+        workload.run(broker)
+    finally:
+        broker.kill()
+    steps = read_trace(broker.trace, broker.root)
+    shutil.rmtree(broker.root)
+    return Recorded(workload, settings, steps, directory)

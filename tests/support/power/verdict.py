@@ -1,0 +1,350 @@
+"""A broker started over a crashed disk must still have what it promised: every question a client can ask of it.
+
+``durable`` (``flush.messages=1``): every acknowledged record, offset and transaction is there. Otherwise records and
+offsets may be those of an earlier moment, without a gap and without another value at any offset; where the disk does
+not keep the order of names (``ordered``), the first segments may be lost as well. Topics, configs, quotas and
+credentials are there either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.errors import CorruptMessageError
+from protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from protocol.record_batch import BatchOptions, Record, build_batch, iter_batches
+from tests.support.power.recording import NOW_MS, RETRIABLE, TOPIC_RESOURCE
+from tests.support.power.story import Batch, Pair, Story, TopicStory
+from tests.support.power.waiting import wait_until
+from tidelog.client import Client
+
+Find = Callable[[str, bytes | None, bytes | None], list[int]]
+"""Topic, key, tag -> offsets, by the broker's indices once they have caught up."""
+
+
+@dataclass
+class Found:
+    """What a consumer reads of a partition."""
+
+    start: int
+    end: int
+    records: dict[int, Pair]
+    has_gaps: bool
+
+
+class Verdict:
+    """One examination. Raises AssertionError with what is wrong."""
+
+    def __init__(self, client: Client, story: Story, *, durable: bool, ordered: bool, find: Find | None = None) -> None:
+        self.client = client
+        self.story = story
+        self.durable = durable
+        self.ordered = ordered
+        self.find = find
+        self.transactions: dict[int, set[bool]] = {}
+        """Transaction -> whether its records are shown, in one partition or another."""
+
+    def examine(self) -> None:
+        """Ask for everything."""
+        self.check_topics()
+        self.check_settings()
+        self.check_producer_ids()
+        if self.durable:
+            self.end_transactions()
+        for topic in self.story.topics.values():
+            if topic.name in self.shown:
+                for partition in range(self.shown[topic.name][1]):
+                    self.check_partition(topic, partition)
+        shown = [each for each in self.transactions.values() if len(each) > 1]
+        assert not shown, f"transactions are shown in some partitions only: {self.transactions}"
+        self.check_offsets()
+
+    # ---- metadata
+
+    def check_topics(self) -> None:
+        """Topics by name, id and number of partitions."""
+        answer = self.client.send(MetadataRequest(topics=None), MetadataResponse, 10)
+        self.shown = {topic.name: (bytes(topic.topic_id), len(topic.partitions)) for topic in answer.topics}
+        for topic in self.story.topics.values():
+            shown = self.shown.get(topic.name or "")
+            assert topic.is_there is None or (shown is not None) == topic.is_there, f"{topic.name}: {shown}"
+            if shown is not None:
+                assert topic.topic_id in (None, shown[0]), f"{topic.name} has another id"
+                assert shown[1] in topic.partitions, f"{topic.name} has {shown[1]} partitions of {topic.partitions}"
+
+    def check_settings(self) -> None:
+        """Configs, quotas, credentials."""
+        for topic in self.story.topics.values():
+            for name, value in topic.configs.items() if topic.name in self.shown else ():
+                assert (topic.name, name) in self.story.configs or self.config(topic.name, name) == value, name
+        for (name_of, name), setting in self.story.configs.items():
+            found = self.config(name_of, name)
+            assert setting.acknowledged is None or setting.allows(found), f"{name_of} {name}: {found}, not {setting}"
+        for client, quota in self.story.quotas.items():
+            assert quota.allows(self.quota(client)), f"quota of {client}: {self.quota(client)}, not {quota}"
+        for user, credential in self.story.credentials.items():
+            iterations = self.credential(user)
+            assert credential.allows(iterations), f"credential of {user}: {iterations}, not {credential}"
+
+    def config(self, topic: str, name: str) -> str | None:
+        resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[name])
+        answer = self.client.send(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse, 1)
+        return answer.results[0].configs[0].value if answer.results[0].configs else None
+
+    def quota(self, client: str) -> float | None:
+        component = ComponentData(entity_type="client-id", match_type=0, match=client)
+        request = DescribeClientQuotasRequest(components=[component])
+        entries = self.client.send(request, DescribeClientQuotasResponse, 0).entries or []
+        return entries[0].values[0].value if entries else None
+
+    def credential(self, user: str) -> int | None:
+        request = DescribeUserScramCredentialsRequest(users=None)
+        results = self.client.send(request, DescribeUserScramCredentialsResponse, 0).results
+        return next((found.credential_infos[0].iterations for found in results if found.user == user), None)
+
+    def check_producer_ids(self) -> None:
+        """An id is never given twice."""
+        if self.story.producer_ids:
+            given = self.init_producer(None)
+            assert given not in self.story.producer_ids, f"producer id {given} was given before"
+
+    def init_producer(self, transactional_id: str | None) -> int:
+        answer = InitProducerIdResponse()
+
+        def ask() -> bool:
+            nonlocal answer
+            request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+            answer = self.client.send(request, InitProducerIdResponse, 1)
+            return answer.error_code not in RETRIABLE
+
+        wait_until(ask)
+        assert answer.error_code == 0, f"InitProducerId of {transactional_id}: error {answer.error_code}"
+        return answer.producer_id
+
+    def end_transactions(self) -> None:
+        """As their producers do when they come back: what is open is ended first."""
+        for name in self.story.transactional_ids:
+            self.init_producer(name)
+
+    # ---- records
+
+    def check_partition(self, topic: TopicStory, partition: int) -> None:
+        """Everything a consumer sees, then one record more."""
+        where = f"{topic.name}-{partition}"
+        batches = topic.batches.get(partition, [])
+        found = self.read(topic.name, partition, committed=False)
+        is_compacted = topic.configs.get("cleanup.policy") == "compact"
+        asked = [pair for batch in batches for pair in batch.records]
+        self.check_values(where, found, asked)
+        assert is_compacted or not found.has_gaps, f"{where}: a gap in {sorted(found.records)}"
+        may_begin_later = "retention.bytes" in topic.configs or not (self.durable or self.ordered)
+        assert found.start <= topic.deleted_before or may_begin_later, f"{where} begins at {found.start}"
+        for batch in batches:
+            self.check_batch(where, found, batch, asked if is_compacted else None)
+        if self.durable:
+            self.check_transactions(topic, partition, batches)
+            self.check_duplicate(topic, partition, batches)
+        if self.find is not None:
+            self.check_indices(topic, found)
+        expected = self.offset(topic.name, partition, -1)
+        assert expected >= found.end, f"{where} ends at {expected}, before {found.end}"
+        end = self.produce(topic.name, partition, [(b"key", b"afterwards")], BatchOptions())
+        assert end == expected, f"{where}: the next record got {end}, not {expected}"
+
+    def check_values(self, where: str, found: Found, asked: list[Pair]) -> None:
+        """Nothing that nobody wrote, nothing twice."""
+        values = list(found.records.values())
+        strange = [pair for pair in values if pair not in asked]
+        assert not strange, f"{where}: nobody wrote {strange[:3]}"
+        assert len(values) == len(set(values)), f"{where}: a record is there twice"
+
+    def check_batch(self, where: str, found: Found, batch: Batch, written: list[Pair] | None) -> None:
+        """An acknowledged batch is at its offsets; with ``written`` (a compacted topic) its latest keys are."""
+        if batch.offset is None:
+            return
+        for number, pair in enumerate(batch.records, batch.offset):
+            got = found.records.get(number)
+            assert got in (None, pair), f"{where}: offset {number} has {got}, not {pair}"
+            if not self.durable or got is not None or number < found.start:
+                continue
+            superseded = written is not None and any(key == pair[0] for key, _ in written[written.index(pair) + 1 :])
+            assert superseded, f"{where}: offset {number} was acknowledged and is not there (ends at {found.end})"
+
+    def check_transactions(self, topic: TopicStory, partition: int, batches: list[Batch]) -> None:
+        """read_committed shows what was committed, wholly, and nothing that was aborted."""
+        if all(batch.transaction < 0 for batch in batches):
+            return
+        wait_until(lambda: self.has_settled(topic.name, partition))
+        shown = set(self.read(topic.name, partition, committed=True).records.values())
+        for batch in batches:
+            there = shown.issuperset(batch.records)
+            assert there or shown.isdisjoint(batch.records), f"a part of transaction {batch.transaction} is shown"
+            if batch.offset is not None and batch.transaction in self.story.ends:
+                self.transactions.setdefault(batch.transaction, set()).add(there)
+            commit, acknowledged = self.story.ends.get(batch.transaction, (False, False))
+            where = f"{topic.name}-{partition}: transaction {batch.transaction}"
+            assert commit or not there, f"{where} was not committed and is shown"
+            assert there or not (commit and acknowledged), f"{where} was committed and is not shown"
+
+    def has_settled(self, topic: str, partition: int) -> bool:
+        """Whether no transaction is open."""
+        data = self.fetch(topic, partition, self.offset(topic, partition, -2), committed=True)
+        return data.last_stable_offset == data.high_watermark
+
+    def check_duplicate(self, topic: TopicStory, partition: int, batches: list[Batch]) -> None:
+        """An idempotent producer repeats its last batch: it is taken, and gets the offset it had."""
+        last: dict[int, Batch] = {}
+        for batch in batches:
+            if batch.producer[0] >= 0 and batch.transaction < 0:
+                last[batch.producer[0]] = batch
+        for batch in last.values():
+            producer_id, epoch, sequence = batch.producer
+            options = BatchOptions(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+            pairs = [(None if key is None else key.encode(), value.encode()) for key, value in batch.records]
+            offset = self.produce(topic.name, partition, pairs, options)
+            assert batch.offset in (None, offset), f"a retry got offset {offset}, not {batch.offset}"
+
+    def check_indices(self, topic: TopicStory, found: Found) -> None:
+        """Look-ups give what a scan gives."""
+        assert self.find is not None
+        if topic.configs.get("index.keys") == "true":
+            for key in ("k3", "missing"):
+                wanted = [offset for offset, pair in found.records.items() if pair[0] == key]
+                looked_up = self.find(topic.name, key.encode(), None)
+                assert sorted(looked_up) == wanted, f"key {key}: {sorted(looked_up)}, not {wanted}"
+
+    def produce(
+        self, topic: str, partition: int, pairs: list[tuple[bytes | None, bytes]], options: BatchOptions
+    ) -> int:
+        """The first offset."""
+        batch = build_batch([Record(i, NOW_MS + i, key, value) for i, (key, value) in enumerate(pairs)], options)
+        data = [PartitionProduceData(index=partition, records=memoryview(batch))]
+        topics = [TopicProduceData(name=topic, partition_data=data)]
+        request = ProduceRequest(acks=-1, timeout_ms=9000, topic_data=topics)
+        answer = self.client.send(request, ProduceResponse, 7).responses[0].partition_responses[0]
+        assert answer.error_code == 0, f"producing to {topic}-{partition}: error {answer.error_code}"
+        return answer.base_offset
+
+    def offset(self, topic: str, partition: int, timestamp: int) -> int:
+        """ListOffsets."""
+        wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
+        answer = self.client.send(request, ListOffsetsResponse, 2).topics[0].partitions[0]
+        assert answer.error_code == 0, f"ListOffsets of {topic}-{partition}: error {answer.error_code}"
+        return answer.offset
+
+    def fetch(self, topic: str, partition: int, offset: int, *, committed: bool) -> PartitionData:
+        """One Fetch."""
+        wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=int(committed),
+            session_epoch=-1, topics=[FetchTopic(topic=topic, partitions=[wanted])],
+        )  # fmt: skip
+        data = self.client.send(request, FetchResponse, 7).responses[0].partitions[0]
+        assert data.error_code == 0, f"fetching {topic}-{partition} at {offset}: error {data.error_code}"
+        return data
+
+    def read(self, topic: str, partition: int, *, committed: bool) -> Found:
+        """All records of a partition as a consumer gets them."""
+        start = next_offset = self.offset(topic, partition, -2)
+        found = Found(start, start, {}, has_gaps=False)
+        while True:
+            data = self.fetch(topic, partition, next_offset, committed=committed)
+            aborted = sorted((entry.first_offset, entry.producer_id) for entry in data.aborted_transactions or ())
+            records = data.records or b""
+            assert isinstance(records, bytes | memoryview)
+            before = next_offset
+            try:
+                next_offset = take_batches(found, records, aborted, next_offset)
+            except CorruptMessageError as error:
+                raise AssertionError(f"{topic}-{partition}: {error}") from error
+            if next_offset == before:
+                found.end = self.offset(topic, partition, -1)
+                found.has_gaps |= not committed and found.end != next_offset
+                return found
+
+    # ---- groups
+
+    def check_offsets(self) -> None:
+        """Committed offsets of groups."""
+        for (group, topic), setting in self.story.offsets.items():
+            found = self.committed_offset(group, topic)
+            if self.durable:
+                wanted: object = (setting.acknowledged, *setting.asked)
+                assert setting.allows(None if found < 0 else found), f"{group}: {found}, not {wanted}"
+            else:
+                assert found < 0 or found in setting.ever, f"{group}: {found} was never committed"
+
+    def committed_offset(self, group: str, topic: str) -> int:
+        """-1 where there is none."""
+        request = OffsetFetchRequest(
+            group_id=group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
+        )
+        answer = OffsetFetchResponse()
+
+        def ask() -> bool:
+            nonlocal answer
+            answer = self.client.send(request, OffsetFetchResponse, 5)
+            return answer.error_code not in RETRIABLE
+
+        wait_until(ask)
+        assert answer.error_code == 0, f"OffsetFetch of {group}: error {answer.error_code}"
+        return answer.topics[0].partitions[0].committed_offset
+
+
+def take_batches(found: Found, records: bytes | memoryview, aborted: list[tuple[int, int]], next_offset: int) -> int:
+    """Add what a consumer keeps of a fetch; the offset to go on from. Raises CorruptMessageError."""
+    open_aborted: set[int] = set()
+    for batch in iter_batches(records):
+        batch.ensure_valid()
+        header: Any = batch
+        if batch.last_offset < next_offset:
+            continue
+        found.has_gaps |= header.base_offset > next_offset
+        while aborted and aborted[0][0] <= batch.last_offset:
+            open_aborted.add(aborted.pop(0)[1])
+        next_offset = batch.last_offset + 1
+        if header.is_control:
+            open_aborted.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in open_aborted):
+            kept = [record for record in batch.records() if record.offset >= found.start]
+            found.records |= {record.offset: pair_of(record) for record in kept}
+    return next_offset
+
+
+def pair_of(record: Record) -> Pair:
+    """Key and value as text."""
+    return None if record.key is None else bytes(record.key).decode(), bytes(record.value or b"").decode()
+
+
+def examine(port: int, story: Story, settings: Mapping[str, str], *, ordered: bool, find: Find | None = None) -> None:
+    """Examine the broker at ``port``, which runs with these settings. Raises AssertionError."""
+    durable = settings.get("log.flush.interval.messages") == "1"
+    with Client(f"127.0.0.1:{port}", timeout_s=30) as client:
+        Verdict(client, story, durable=durable, ordered=ordered, find=find).examine()
