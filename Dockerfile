@@ -25,6 +25,7 @@ COPY broker broker
 COPY pipeline pipeline
 COPY pyspark_tidelog pyspark_tidelog
 COPY tidelog tidelog
+COPY src src
 RUN python3 -m venv /opt/tidelog \
  && /opt/tidelog/bin/python -m pip install --no-cache-dir --no-compile ${PIP_OPTIONS} ".${EXTRAS}" \
  && /opt/tidelog/bin/python -m pip uninstall --yes --quiet pip setuptools \
@@ -32,7 +33,7 @@ RUN python3 -m venv /opt/tidelog \
  && (/opt/tidelog/bin/python -m compileall -q -j 0 /opt/tidelog/lib || echo "some modules of dependencies do not compile")
 # Kernels compiled now are loaded in a moment by every container, on a processor like the one that built the image.
 ENV NUMBA_CACHE_DIR=/opt/tidelog/kernels
-RUN mkdir -p /opt/tidelog/kernels && cd / && /opt/tidelog/bin/python -I -m log.records.compile
+RUN mkdir -p /opt/tidelog/kernels && cd / && /opt/tidelog/bin/python -I -m tidelog.log.records.compile
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="Tidelog" \

@@ -30,16 +30,16 @@ from benchmarks.procfs import cpu_time, parse_rss_bytes
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rivals.tidelog_broker import TidelogProcess
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.list_offsets import (
+from tidelog.commands.compaction import admin_address
+from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.record_batch import Record, build_batch
-from tidelog.commands.compaction import admin_address
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.record_batch import Record, build_batch
 
 TOPIC = "bystander"
 EVERY_S = 0.01

@@ -29,15 +29,15 @@ from benchmarks.procfs import CpuTime, cpu_time
 from benchmarks.report import append_section
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import MissingToolError
-from cleaner.cleaner import Cleaner, CleanerOptions, CleanerStats
-from cleaner.engine import load_engine
-from cleaner.log_to_clean import LogToClean
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import OsFileSystem
-from log.loader import LoadRequest, load_log
-from log.time import SystemTime
-from log.topic_partition import TopicPartition
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, CleanerStats
+from tidelog.cleaner.engine import load_engine
+from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.time import SystemTime
+from tidelog.log.topic_partition import TopicPartition
 
 RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 KAFKA_PARTITIONS = 4

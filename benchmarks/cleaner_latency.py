@@ -24,9 +24,9 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.cleaner_data import CONFIG, DATA_SETS, DataSet, make, place
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.record_batch import Record, build_batch
 from tidelog.commands.compaction import ask
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tidelog.protocol.record_batch import Record, build_batch
 
 _LENGTH = struct.Struct(">i")
 VERSION = 3

@@ -31,20 +31,20 @@ import numpy as np
 
 from benchmarks.machine import prewarm_page_cache
 from benchmarks.saving import Page, add_save
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import OsFileSystem
-from log.find.engine import ENGINE
-from log.find.lookup import Query, find_newest
-from log.indexer import LogIndexer
-from log.loader import LoadRequest, load_log
-from log.time import SystemTime
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.record_batch import Record, build_batch, set_crc
 from tidelog.broker_process import Broker
 from tidelog.find import Tidelog
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.find.engine import ENGINE
+from tidelog.log.find.lookup import Query, find_newest
+from tidelog.log.indexer import LogIndexer
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.time import SystemTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tidelog.protocol.record_batch import Record, build_batch, set_crc
 
 BATCH_RECORDS = 1000
 ENCODED_FRAMES = 1024

@@ -22,8 +22,8 @@ from benchmarks.rivals.process import BrokerProcess
 from benchmarks.run import launch_kafka, launch_tidelog
 from benchmarks.saving import Page, add_save
 from benchmarks.topics import Topics
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.record_batch import Record, build_batch
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tidelog.protocol.record_batch import Record, build_batch
 
 TOPIC = "fsync"
 PRODUCERS = (1, 10, 100)

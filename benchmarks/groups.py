@@ -35,21 +35,21 @@ from benchmarks.rivals.tidelog_broker import TidelogProcess
 from benchmarks.saving import Page, add_save
 from benchmarks.streams_client import TaskMember, heartbeats, until_settled
 from benchmarks.topics import Topics
-from protocol.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
-from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.incremental_alter_configs import (
+from tidelog.protocol.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from protocol.messages.offset_commit import (
+from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",

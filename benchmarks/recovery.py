@@ -23,17 +23,17 @@ from benchmarks.cleaner import LoggingKafka
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.saving import Page, add_save
 from benchmarks.topics import Topics
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import OsFileSystem
-from log.loader import LoadRequest, load_log
-from log.records.kernel_loader import load_array_kernels
-from log.records.scan_engine import SCAN
-from log.records.scan_group import RECOVERY
-from log.time import SystemTime
-from log.topic_partition import TopicPartition
-from protocol.crc import crc32c
-from protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.records.kernel_loader import load_array_kernels
+from tidelog.log.records.scan_engine import SCAN
+from tidelog.log.records.scan_group import RECOVERY
+from tidelog.log.time import SystemTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.crc import crc32c
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
 
 MB = 1_000_000
 ROUNDS = 3

@@ -24,11 +24,11 @@ import pyarrow as pa
 from benchmarks.procfs import run_time_s
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.topics import Topics
-from pipeline.sink_commit import Publication, publish
-from pipeline.sink_options import SinkOptions
-from pipeline.sink_task import stage_rows
-from pipeline.staging import StagedFile, TaskIdentity, remove_files
-from protocol.record_batch import RecordBatch
+from tidelog.pipeline.sink_commit import Publication, publish
+from tidelog.pipeline.sink_options import SinkOptions
+from tidelog.pipeline.sink_task import stage_rows
+from tidelog.pipeline.staging import StagedFile, TaskIdentity, remove_files
+from tidelog.protocol.record_batch import RecordBatch
 
 _BASE_OFFSET, _LEADER_EPOCH = struct.Struct(">q"), struct.Struct(">i")
 _EPOCH_OFFSET = 12

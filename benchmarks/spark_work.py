@@ -24,13 +24,13 @@ from benchmarks.procfs import read_bytes, tree_cpu_s
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.serving_rows import JAVA_BATCH_BYTES, load_batches
 from benchmarks.topics import Topics
-from pipeline.columns import Columns
-from pipeline.jobs.audit import AuditRequest, audit
-from pipeline.jobs.export import ExportRequest, export
-from pipeline.jobs.source import LogSource, choose
-from pipeline.options import parse_options
-from pipeline.reader import TidelogReader
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.jobs.audit import AuditRequest, audit
+from tidelog.pipeline.jobs.export import ExportRequest, export
+from tidelog.pipeline.jobs.source import LogSource, choose
+from tidelog.pipeline.options import parse_options
+from tidelog.pipeline.reader import TidelogReader
+from tidelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from benchmarks.group_client import TIMEOUT_S, Wire, frame_of
-from protocol.messages.streams_group_heartbeat import (
+from tidelog.protocol.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
     Subtopology,

@@ -21,7 +21,7 @@ import sys
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 
-from broker.timers import Timer, TimerQueue
+from tidelog.broker.timers import Timer, TimerQueue
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ where an address is translated on the way to a network that the client cannot re
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker, RequestContext
 
 _MAPPED_IPV4 = "::ffff:"  # how a dual-stack socket shows an IPv4 address
 

@@ -1,4 +1,4 @@
-"""The admin interface's pages, on aiohttp. Imported with the first connection (``broker.admin_http``).
+"""The admin interface's pages, on aiohttp. Imported with the first connection (``tidelog.broker.admin_http``).
 
 GET  /healthz                      200 while the process answers
 GET  /readyz                       200 when every log directory works and has room and no log is refused, else 503
@@ -8,7 +8,7 @@ GET  /compaction                   JSON: state of every compacted partition
 POST /compaction/TOPIC             clean its partitions now; JSON reports when done
      ?dry_run=1 changes nothing, ?wait=0 answers 202 at once
 POST /logs/retry                   load every refused log again; JSON of those still refused
-GET  /topics/TOPIC/records         records by key, tag and time (``broker.find_app``)
+GET  /topics/TOPIC/records         records by key, tag and time (``tidelog.broker.find_app``)
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from broker.admin_guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, RequestClock, add_headers, make_guard
-from broker.admin_metrics import rest, snapshot
-from broker.admin_parameters import parse_switch, read_parameters
-from broker.compaction import cleaner_of, config_of, open_for_cleaning, statuses
-from cleaner.log_cleaner import CleaningUnavailableError
-from log.topic_partition import TopicPartition
-from protocol.errors import KafkaError
+from tidelog.broker.admin_guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, RequestClock, add_headers, make_guard
+from tidelog.broker.admin_metrics import rest, snapshot
+from tidelog.broker.admin_parameters import parse_switch, read_parameters
+from tidelog.broker.compaction import cleaner_of, config_of, open_for_cleaning, statuses
+from tidelog.cleaner.log_cleaner import CleaningUnavailableError
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
+    from tidelog.broker.broker import Broker
 
 BROKER: web.AppKey[Any] = web.AppKey("broker", object)
 CONTENT_TYPE = "text/plain; version=0.0.4"
@@ -174,7 +174,7 @@ async def retry_logs(request: web.Request) -> web.Response:
 
 async def find_records(request: web.Request) -> web.StreamResponse:
     """Look records up; imported with the first question."""
-    from broker.find_app import answer_find
+    from tidelog.broker.find_app import answer_find
 
     return await answer_find(request.app[BROKER], request)
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from broker.admin_http import ADMIN_ALLOWED_HOSTS, ADMIN_LISTENER
+from tidelog.broker.admin_http import ADMIN_ALLOWED_HOSTS, ADMIN_LISTENER
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
-    from broker.config import BrokerConfig
+    from tidelog.broker.config import BrokerConfig
 
 MAX_BODY_BYTES = 64 * 1024
 REQUEST_TIMEOUT_S = 10.0

@@ -15,11 +15,11 @@ import socket
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from log.records.quiet_import import quiet_import
-from protocol.config_def import ConfigKey, ConfigType, Importance
+from tidelog.log.records.quiet_import import quiet_import
+from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
+    from tidelog.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class AdminListener:
 
 def _import_app() -> ModuleType:
     with quiet_import():
-        return importlib.import_module("broker.admin_app")
+        return importlib.import_module("tidelog.broker.admin_app")
 
 
 def _family(host: str) -> socket.AddressFamily:

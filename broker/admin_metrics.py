@@ -13,15 +13,15 @@ import resource
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.metrics import Sample
-from cleaner.cleaner_manager import PartitionStatus
-from protocol.api_keys import ApiKey
+from tidelog.broker.metrics import Sample
+from tidelog.cleaner.cleaner_manager import PartitionStatus
+from tidelog.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
-    from broker.dispatch import Route
-    from broker.partition import Partition
-    from cleaner.log_cleaner import LogCleaner
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Route
+    from tidelog.broker.partition import Partition
+    from tidelog.cleaner.log_cleaner import LogCleaner
 
 
 class Snapshot(NamedTuple):

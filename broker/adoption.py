@@ -23,7 +23,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from broker.adoption_plan import (
+from tidelog.broker.adoption_plan import (
     LOCK_FILE,
     STORE_FILE,
     AdoptionError,
@@ -31,18 +31,18 @@ from broker.adoption_plan import (
     AdoptionPlan,
     PlannedTopic,
 )
-from broker.adoption_source import SourcePartition
-from broker.client_quotas import QUOTAS_PREFIX
-from broker.config import BROKER_CONFIG_DEF
-from broker.config_description import CLUSTER_DEFAULT
-from broker.config_manager import CONFIGS_PREFIX, config_key
-from broker.metadata import INTERNAL_TOPICS, TopicImage
-from broker.metadata_store import Put, SqliteMetadataStore
-from broker.producer_ids import BLOCK_SIZE, NEXT_BLOCK_KEY
-from broker.scram_credentials import ScramCredential, ScramMechanism, encode, key_of
-from broker.topic_manager import TOPICS_PREFIX, encode_topic
-from log.check import check_directory
-from log.checkpoints import (
+from tidelog.broker.adoption_source import SourcePartition
+from tidelog.broker.client_quotas import QUOTAS_PREFIX
+from tidelog.broker.config import BROKER_CONFIG_DEF
+from tidelog.broker.config_description import CLUSTER_DEFAULT
+from tidelog.broker.config_manager import CONFIGS_PREFIX, config_key
+from tidelog.broker.metadata import INTERNAL_TOPICS, TopicImage
+from tidelog.broker.metadata_store import Put, SqliteMetadataStore
+from tidelog.broker.producer_ids import BLOCK_SIZE, NEXT_BLOCK_KEY
+from tidelog.broker.scram_credentials import ScramCredential, ScramMechanism, encode, key_of
+from tidelog.broker.topic_manager import TOPICS_PREFIX, encode_topic
+from tidelog.log.check import check_directory
+from tidelog.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     LOG_START_OFFSET_FILE,
@@ -55,16 +55,16 @@ from log.checkpoints import (
     write_meta_properties,
     write_offset_checkpoint,
 )
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import FileEntry, FileSystem
-from log.loader import LoadRequest, load_log
-from log.segment import LOG_SUFFIX
-from log.time import Time
-from log.topic_partition import TopicPartition
-from protocol.config_def import ConfigError
-from protocol.errors import KafkaError, KafkaStorageError
-from protocol.types import random_uuid, uuid_to_str
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import FileEntry, FileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.segment import LOG_SUFFIX
+from tidelog.log.time import Time
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
+from tidelog.protocol.types import random_uuid, uuid_to_str
 
 STAGING_DIRECTORY = ".adopting"
 JOURNAL_FILE = "journal"

@@ -6,7 +6,7 @@ A source is one entry of Kafka's ``log.dirs``; a broker's directories are given 
 2. ``__cluster_metadata`` where there is one: topics, ids, configs, quotas, SCRAM credentials, producer ids. Without it
    (a ZooKeeper-era broker) ids come from ``partition.metadata``, configs from the caller;
 3. every topic has all its partitions here, once, under one id, and none that the target has otherwise;
-4. ``log.check`` over every partition. What recovery mends (indices, snapshots, and in a source without the
+4. ``tidelog.log.check`` over every partition. What recovery mends (indices, snapshots, and in a source without the
    clean-shutdown marker whatever lies behind the recovery point) is mended on the copy; anything else is a problem;
 5. the target's disk has room.
 
@@ -21,22 +21,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.adoption_source import SourcePartition, check_partition, is_of_kraft, list_source, producer_ids
-from broker.config import BrokerConfig
-from broker.config_description import ResourceType
-from broker.kraft_metadata import METADATA_DIRECTORY, ClusterMetadata, ClusterTopic, read_cluster_metadata
-from broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicImage
-from broker.metadata_store import SqliteMetadataStore
-from broker.resource_configs import CONFIG_DEFS
-from broker.resource_configs import validate as validate_resource
-from broker.topic_manager import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
-from log.checkpoints import MetaProperties, read_meta_properties
-from log.config import TOPIC_CONFIG_DEF, LogConfig
-from log.file_system import FileSystem, OpenFile
-from log.time import Time
-from protocol.config_def import ConfigError
-from protocol.errors import InvalidConfigError, InvalidTopicError, KafkaError
-from protocol.types import uuid_to_str
+from tidelog.broker.adoption_source import SourcePartition, check_partition, is_of_kraft, list_source, producer_ids
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.config_description import ResourceType
+from tidelog.broker.kraft_metadata import METADATA_DIRECTORY, ClusterMetadata, ClusterTopic, read_cluster_metadata
+from tidelog.broker.metadata import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicImage
+from tidelog.broker.metadata_store import SqliteMetadataStore
+from tidelog.broker.resource_configs import CONFIG_DEFS
+from tidelog.broker.resource_configs import validate as validate_resource
+from tidelog.broker.topic_manager import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
+from tidelog.log.checkpoints import MetaProperties, read_meta_properties
+from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
+from tidelog.log.file_system import FileSystem, OpenFile
+from tidelog.log.time import Time
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import InvalidConfigError, InvalidTopicError, KafkaError
+from tidelog.protocol.types import uuid_to_str
 
 LOCK_FILE = ".lock"
 STORE_FILE = "metadata.sqlite"

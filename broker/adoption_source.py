@@ -1,4 +1,4 @@
-"""A stopped Apache Kafka's partition directories: found, and looked through with ``log.check``. Read-only.
+"""A stopped Apache Kafka's partition directories: found, and looked through with ``tidelog.log.check``. Read-only.
 
 What a start of Kafka would mend is mended on the copy. Indices and snapshots that are wrong are not copied and built
 anew. Without the clean-shutdown marker recovery reads everything from the recovery point on: what lies there may be
@@ -12,11 +12,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from broker.kraft_metadata import METADATA_DIRECTORY
-from broker.properties import parse_properties
-from log.batch_scan import iter_headers
-from log.check import Finding, check_directory
-from log.checkpoints import (
+from tidelog.broker.kraft_metadata import METADATA_DIRECTORY
+from tidelog.broker.properties import parse_properties
+from tidelog.log.batch_scan import iter_headers
+from tidelog.log.check import Finding, check_directory
+from tidelog.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     LEADER_EPOCH_FILE,
@@ -26,9 +26,9 @@ from log.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
-from log.file_system import FileEntry, FileSystem
-from log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
-from log.topic_partition import TopicPartition
+from tidelog.log.file_system import FileEntry, FileSystem
+from tidelog.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from tidelog.log.topic_partition import TopicPartition
 
 _MENDED_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 _LEFT_BEHIND = (".deleted", ".tmp")

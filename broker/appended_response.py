@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 
-from log.unified_log import LogAppendInfo
-from protocol.messages.produce import TopicProduceData
-from protocol.types import unsigned_varint
+from tidelog.log.unified_log import LogAppendInfo
+from tidelog.protocol.messages.produce import TopicProduceData
+from tidelog.protocol.types import unsigned_varint
 
 FIRST_VERSION = 5
 """From here on a partition's three offsets stand side by side."""

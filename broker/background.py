@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from broker.timers import Timer, TimerQueue
+from tidelog.broker.timers import Timer, TimerQueue
 
 logger = logging.getLogger(__name__)
 

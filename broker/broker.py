@@ -7,25 +7,25 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from log.time import Time
-from protocol.types import Part
+from tidelog.log.time import Time
+from tidelog.protocol.types import Part
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from broker.config import BrokerConfig
-    from broker.config_manager import ConfigManager
-    from broker.fetch_session import FetchSessionCache
-    from broker.metadata import MetadataCache
-    from broker.metadata_store import MetadataStore
-    from broker.metrics import Metrics
-    from broker.producer_ids import ProducerIdManager
-    from broker.purgatory import Purgatory
-    from broker.replica_manager import ReplicaManager
-    from broker.timers import TimerQueue
-    from broker.topic_manager import TopicManager
-    from log.file_system import OpenFile
-    from log.manager import LogManager
+    from tidelog.broker.config import BrokerConfig
+    from tidelog.broker.config_manager import ConfigManager
+    from tidelog.broker.fetch_session import FetchSessionCache
+    from tidelog.broker.metadata import MetadataCache
+    from tidelog.broker.metadata_store import MetadataStore
+    from tidelog.broker.metrics import Metrics
+    from tidelog.broker.producer_ids import ProducerIdManager
+    from tidelog.broker.purgatory import Purgatory
+    from tidelog.broker.replica_manager import ReplicaManager
+    from tidelog.broker.timers import TimerQueue
+    from tidelog.broker.topic_manager import TopicManager
+    from tidelog.log.file_system import OpenFile
+    from tidelog.log.manager import LogManager
 
 
 FIRST_PATIENCE = 2
@@ -63,13 +63,13 @@ class Broker:
     coordinators: Any = None
     """The group and transaction coordinators, made when the first request for them comes."""
     cleaner: Any = None
-    """The log cleaner, once ``broker.compaction`` has started it."""
+    """The log cleaner, once ``tidelog.broker.compaction`` has started it."""
     indexing: Any = None
-    """The indexer thread, once a topic with an index has made ``broker.indexing`` start it."""
+    """The indexer thread, once a topic with an index has made ``tidelog.broker.indexing`` start it."""
     virtual_partitions: Any = None
     """The partitions of virtual topics, once one was asked for."""
     quotas: Any = None
-    """Client quotas at work (``broker.quotas``); None while none was ever set."""
+    """Client quotas at work (``tidelog.broker.quotas``); None while none was ever set."""
 
 
 class RequestCount:
@@ -86,7 +86,7 @@ NO_REQUESTS = RequestCount()
 
 
 class Repeat(Protocol):
-    """Answers a connection's next request where it is like its last one (``broker.repeated_fetch``)."""
+    """Answers a connection's next request where it is like its last one (``tidelog.broker.repeated_fetch``)."""
 
     def answer(self, frame: memoryview) -> bytes | list[Part] | None:
         """The whole frame of the answer, or None where the request has to go the general way."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from broker.broker import RequestContext
-from broker.config_description import ResourceType
-from broker.config_manager import ConfigManager
-from broker.resource_configs import CLIENT_METRICS_CONFIG_DEF, DEFAULT_PUSH_INTERVAL_MS, parse_match
-from protocol.types import uuid_to_str
+from tidelog.broker.broker import RequestContext
+from tidelog.broker.config_description import ResourceType
+from tidelog.broker.config_manager import ConfigManager
+from tidelog.broker.resource_configs import CLIENT_METRICS_CONFIG_DEF, DEFAULT_PUSH_INTERVAL_MS, parse_match
+from tidelog.protocol.types import uuid_to_str
 
 ALL_METRICS = "*"
 

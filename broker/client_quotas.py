@@ -1,4 +1,5 @@
-"""Client quotas as they are set: how much which users, client ids and addresses may use. Enforced by ``broker.quotas``.
+"""Client quotas as they are set: how much which users, client ids and addresses may use. Enforced by
+``tidelog.broker.quotas``.
 
 An entity is a set of (type, name); name None is the default of its type. Each has values by quota key. One key of the
 store per entity, ``/quotas/<entity as JSON>``, written as a whole. Source: KIP-546, KIP-612.
@@ -10,8 +11,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from broker.metadata_store import MetadataStore, Put
-from protocol.errors import InvalidRequestError, UnsupportedVersionError
+from tidelog.broker.metadata_store import MetadataStore, Put
+from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
 
 QUOTAS_PREFIX = "/quotas/"
 USER, CLIENT_ID, IP = "user", "client-id", "ip"

@@ -15,18 +15,18 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.config_manager import current_config
-from cleaner.cleaner_manager import CleaningState, LogCleanerManager, PartitionStatus
-from cleaner.config import CleanerConfig
-from cleaner.log_cleaner import LogCleaner
-from log.segment import LOG_SUFFIX
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from protocol.errors import KafkaError, KafkaStorageError
+from tidelog.broker.config_manager import current_config
+from tidelog.cleaner.cleaner_manager import CleaningState, LogCleanerManager, PartitionStatus
+from tidelog.cleaner.config import CleanerConfig
+from tidelog.cleaner.log_cleaner import LogCleaner
+from tidelog.log.segment import LOG_SUFFIX
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
-    from log.config import LogConfig
+    from tidelog.broker.broker import Broker
+    from tidelog.log.config import LogConfig
 
 logger = logging.getLogger(__name__)
 

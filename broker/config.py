@@ -16,17 +16,17 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from broker.admin_http import ADMIN_KEYS
-from broker.config_keys import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
-from broker.properties import (
+from tidelog.broker.admin_http import ADMIN_KEYS
+from tidelog.broker.config_keys import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
+from tidelog.broker.properties import (
     PropertiesError,
     parse_properties,
     properties_from_environment,
     properties_from_overrides,
 )
-from cleaner.config import CLEANER_CONFIG_DEF
-from log.config import SYNONYMS, TOPIC_CONFIG_DEF, topic_defaults
-from protocol.config_def import ConfigDef, ConfigError
+from tidelog.cleaner.config import CLEANER_CONFIG_DEF
+from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF, topic_defaults
+from tidelog.protocol.config_def import ConfigDef, ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from broker.config import BROKER_CONFIG_DEF, BrokerConfig
-from broker.metadata import TopicImage
-from log.config import SYNONYMS, TOPIC_CONFIG_DEF
-from protocol.config_def import ConfigKey
+from tidelog.broker.config import BROKER_CONFIG_DEF, BrokerConfig
+from tidelog.broker.metadata import TopicImage
+from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
+from tidelog.protocol.config_def import ConfigKey
 
 CLUSTER_DEFAULT = ""  # the resource name that stands for all brokers
 
@@ -141,7 +141,7 @@ class ConfigDescriber:
 
     def resource(self, kind: ResourceType, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
         """The keys of a group or a client metrics subscription; none for a subscription that does not exist."""
-        from broker.resource_configs import CONFIG_DEFS
+        from tidelog.broker.resource_configs import CONFIG_DEFS
 
         texts = self._texts.of(kind, name)
         own = ConfigSource.GROUP if kind is ResourceType.GROUP else ConfigSource.CLIENT_METRICS

@@ -18,28 +18,28 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.config import BROKER_CONFIG_DEF, BrokerConfig
-from broker.config_description import (
+from tidelog.broker.config import BROKER_CONFIG_DEF, BrokerConfig
+from tidelog.broker.config_description import (
     CLUSTER_DEFAULT,
     ConfigDescriber,
     ConfigEntry,
     DynamicTexts,
     ResourceType,
 )
-from broker.features import show_features
-from broker.metadata import MetadataCache, TopicImage
-from broker.metadata_store import MetadataStore, Put
-from broker.topic_manager import validate_topic_name
-from log.config import TOPIC_CONFIG_DEF, LogConfig
-from protocol.config_def import ConfigDef
-from protocol.errors import (
+from tidelog.broker.features import show_features
+from tidelog.broker.metadata import MetadataCache, TopicImage
+from tidelog.broker.metadata_store import MetadataStore, Put
+from tidelog.broker.topic_manager import validate_topic_name
+from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
+from tidelog.protocol.config_def import ConfigDef
+from tidelog.protocol.errors import (
     InvalidConfigError,
     InvalidRequestError,
     UnknownTopicOrPartitionError,
 )
 
 if TYPE_CHECKING:
-    from broker.topic_manager import TopicManager
+    from tidelog.broker.topic_manager import TopicManager
 
 CONFIGS_PREFIX = "/configs/"
 
@@ -143,7 +143,7 @@ class ConfigManager:
             return self._describer.broker(name, keys)
         if kind == ResourceType.BROKER_LOGGER:
             self._check_node(name)
-            from broker.logger_levels import describe_loggers
+            from tidelog.broker.logger_levels import describe_loggers
 
             return describe_loggers(keys)
         if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
@@ -176,7 +176,7 @@ class ConfigManager:
         if kind == ResourceType.BROKER:
             return BROKER_CONFIG_DEF
         if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
-            from broker.resource_configs import CONFIG_DEFS
+            from tidelog.broker.resource_configs import CONFIG_DEFS
 
             return CONFIG_DEFS[ResourceType(kind)]
         return ConfigDef(())
@@ -191,7 +191,7 @@ class ConfigManager:
             self._change_broker(name, change, validate_only)
         elif kind == ResourceType.BROKER_LOGGER:
             self._check_node(name)
-            from broker.logger_levels import set_levels
+            from tidelog.broker.logger_levels import set_levels
 
             set_levels(change({}), validate_only)
         elif kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
@@ -235,7 +235,7 @@ class ConfigManager:
         change: Callable[[Mapping[str, str]], dict[str, str]],
         validate_only: bool,
     ) -> None:
-        from broker.resource_configs import validate
+        from tidelog.broker.resource_configs import validate
 
         if not name:
             raise InvalidRequestError("Default resources of this type are not allowed.")
@@ -327,7 +327,7 @@ def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iter
 
 def changed_list(config_def: ConfigDef, text: str | None, change: Change) -> str:
     """A list value with elements appended or taken out, from the default if none is set. Raises InvalidConfigError."""
-    from protocol.config_def import ConfigType
+    from tidelog.protocol.config_def import ConfigType
 
     key = config_def.keys.get(change.name)
     if key is None:

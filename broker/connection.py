@@ -9,7 +9,7 @@ arriving bytes. So an idle connection owns no buffer.
     open             yes                          a request must wait; too much is queued; the turn is over
     waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, fsync, rebalance); see ``hurry``
     queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
-    memory is full   to READ_AHEAD_BYTES          it is the first of those that wait (``broker.request_memory``)
+    memory is full   to READ_AHEAD_BYTES          it is the first of those that wait (``tidelog.broker.request_memory``)
     ended            no                           the client has finished: its last requests are handled, then closed
     finishing        no                           the last answer is sent: then closed
 
@@ -30,18 +30,18 @@ from asyncio import Future
 from collections.abc import Callable
 from functools import partial
 
-from broker.broker import RequestContext
-from broker.dispatch import Parts, Pending
-from broker.errors import CloseConnectionError
-from broker.sender import ALL, SendQueue, SendStatus, SliceCutShortError, send_at_once
-from broker.shell import Shell
-from broker.timers import Timer, TimerQueue
-from broker.turn_clock import NOTABLE_MS
-from broker.wakefulness import QUICK_REQUESTS, Wakefulness
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidReceiveError, InvalidRequestError
-from protocol.frames import FrameReader
-from protocol.transferable import release_slices
+from tidelog.broker.broker import RequestContext
+from tidelog.broker.dispatch import Parts, Pending
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.sender import ALL, SendQueue, SendStatus, SliceCutShortError, send_at_once
+from tidelog.broker.shell import Shell
+from tidelog.broker.timers import Timer, TimerQueue
+from tidelog.broker.turn_clock import NOTABLE_MS
+from tidelog.broker.wakefulness import QUICK_REQUESTS, Wakefulness
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidReceiveError, InvalidRequestError
+from tidelog.protocol.frames import FrameReader
+from tidelog.protocol.transferable import release_slices
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, cast
 
-from protocol.errors import KafkaError
+from tidelog.protocol.errors import KafkaError
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """From a frame to an answer: route by (API key, version), decode, handle, encode; exceptions become error codes here.
 
-    frame -> like the connection's last one? -> answered from that one's pattern (``broker.repeated_fetch``)
+    frame -> like the connection's last one? -> answered from that one's pattern (``tidelog.broker.repeated_fetch``)
           -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
 
 A :class:`Route` is made on the first request of its API and version: only then are the handler module and its message
@@ -10,8 +10,8 @@ ApiVersions answers from. What cannot be routed:
     ApiVersions in an unknown version -> answered in version 0 with UNSUPPORTED_VERSION and the table (KIP-511)
     unknown key, unknown version, malformed body -> InvalidRequestError: the connection closes, as Kafka's does
 
-A request that is long, or whose handler works in steps (:mod:`broker.steps`), is decoded, handled and encoded as a
-job that the loop advances in slices; it is answered at once when it fits into the first one.
+A request that is long, or whose handler works in steps (:mod:`tidelog.broker.steps`), is decoded, handled and encoded
+as a job that the loop advances in slices; it is answered at once when it fits into the first one.
 
 Answers are ``bytes`` (length prefix included), a list of bytes and slices, a :class:`Pending`, or None (acks=0).
 """
@@ -26,19 +26,19 @@ from collections.abc import Callable, Iterator
 from types import GeneratorType
 from typing import Any, TypeVar, Union
 
-from broker.broker import Broker, Repeat, RequestContext, RequestCount
-from broker.deferred import Deferred
-from broker.errors import CloseConnectionError
-from broker.handlers.bounds import max_bytes, max_elements
-from broker.handlers.registry import REGISTRY
-from broker.steps import Job, StepRunner, Steps, let_go
-from log.work_budget import AppendPostponedError
-from protocol.api_keys import ApiKey, request_header_version, response_header_version
-from protocol.errors import InvalidRequestError, KafkaError, UnknownServerError, UnsupportedVersionError
-from protocol.header import decode_request_header
-from protocol.schema import EncodeError, Message, Struct
-from protocol.transferable import release_slices
-from protocol.types import Part
+from tidelog.broker.broker import Broker, Repeat, RequestContext, RequestCount
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.handlers.bounds import max_bytes, max_elements
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.steps import Job, StepRunner, Steps, let_go
+from tidelog.log.work_budget import AppendPostponedError
+from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
+from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownServerError, UnsupportedVersionError
+from tidelog.protocol.header import decode_request_header
+from tidelog.protocol.schema import EncodeError, Message, Struct
+from tidelog.protocol.transferable import release_slices
+from tidelog.protocol.types import Part
 
 logger = logging.getLogger(__name__)
 
@@ -425,7 +425,7 @@ class Dispatcher:
 
     def _answer_measured(self, route: Route, context: RequestContext, request: Any, size: int) -> Answer:
         """Handle a request of a broker whose clients have quotas. Raises CloseConnectionError."""
-        from broker.throttling import answer  # only brokers whose clients have quotas need it
+        from tidelog.broker.throttling import answer  # only brokers whose clients have quotas need it
 
         return answer(self._broker, route, context, request, size)
 

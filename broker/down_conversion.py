@@ -14,13 +14,13 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from log.fetch import FetchIsolation
-from log.records.down_convert import ConversionLimit, down_convert
-from log.unified_log import UnifiedLog
-from protocol.errors import CorruptMessageError, KafkaError, UnsupportedVersionError
-from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import HEADER, LOG_OVERHEAD, iter_batches
-from protocol.transferable import TransferableRecords
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.records.down_convert import ConversionLimit, down_convert
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import CorruptMessageError, KafkaError, UnsupportedVersionError
+from tidelog.protocol.message_set import LegacyRecordBatch
+from tidelog.protocol.record_batch import HEADER, LOG_OVERHEAD, iter_batches
+from tidelog.protocol.transferable import TransferableRecords
 
 MAX_CONVERTED_BYTES = 1024 * 1024
 INLINE_BYTES, INLINE_RECORDS = 32 * 1024, 200

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.handlers.registry import REGISTRY
-from broker.metadata import MetadataCache
-from broker.metadata_store import MetadataStore, Put
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRequestError, InvalidUpdateVersionError
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.metadata import MetadataCache
+from tidelog.broker.metadata_store import MetadataStore, Put
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError, InvalidUpdateVersionError
 
 FEATURES_PREFIX = "/features/"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

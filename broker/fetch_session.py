@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from random import Random
 
-from protocol.errors import (
+from tidelog.protocol.errors import (
     FetchSessionIdNotFoundError,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpochError,
 )
-from protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
-from protocol.types import ZERO_UUID
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
+from tidelog.protocol.types import ZERO_UUID
 
 INVALID_SESSION_ID = 0
 INITIAL_EPOCH = 0

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from broker.admin_parameters import parse_switch, read_parameters
-from broker.finding import FindRequest, FoundRecord, IndexBehindError, parse_next, plan
-from log.find.lookup import MAX_TIME, MIN_TIME, NotIndexedError, Query
-from log.find.times import parse_time
-from protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
+from tidelog.broker.admin_parameters import parse_switch, read_parameters
+from tidelog.broker.finding import FindRequest, FoundRecord, IndexBehindError, parse_next, plan
+from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, NotIndexedError, Query
+from tidelog.log.find.times import parse_time
+from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
+    from tidelog.broker.broker import Broker
 
 DEFAULT_MAX = 100
 _PART_RECORDS = 256

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.indexing import Indexing, indexing_of, is_indexed
-from log.find.lookup import NotIndexedError, Query, find_newest, scan_newest
-from log.index_file import IndexDamagedError
-from protocol.errors import InvalidRequestError, UnknownTopicOrPartitionError
-from protocol.record_batch import Record
+from tidelog.broker.indexing import Indexing, indexing_of, is_indexed
+from tidelog.log.find.lookup import NotIndexedError, Query, find_newest, scan_newest
+from tidelog.log.index_file import IndexDamagedError
+from tidelog.protocol.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from tidelog.protocol.record_batch import Record
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
-    from log.unified_log import UnifiedLog
+    from tidelog.broker.broker import Broker
+    from tidelog.log.unified_log import UnifiedLog
 
 WAIT_S = 30.0
 """How long an answer waits for the indexer before it says that it is behind."""

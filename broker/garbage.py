@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 
-from broker.background import Job
+from tidelog.broker.background import Job
 
 INTERVAL_MS = 5_000
 WORTH_COLLECTING = 10

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.deferred import Deferred
-from protocol.errors import KafkaError
+from tidelog.broker.deferred import Deferred
+from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from log.unified_log import UnifiedLog
+    from tidelog.log.unified_log import UnifiedLog
 
 NEVER = 2**63 - 1
 """The value of ``flush.messages`` that asks for nothing."""

@@ -21,19 +21,19 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from log.background import give_way
-from log.file_use import LogDeletedError
-from log.find.engine import ENGINE
-from log.find.rows import Rows
-from log.indexer import STEP_BYTES, LogIndexer
-from log.topic_partition import TopicPartition
-from protocol.errors import KafkaError
+from tidelog.log.background import give_way
+from tidelog.log.file_use import LogDeletedError
+from tidelog.log.find.engine import ENGINE
+from tidelog.log.find.rows import Rows
+from tidelog.log.indexer import STEP_BYTES, LogIndexer
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
-    from broker.metadata import TopicImage
-    from log.config import LogConfig
-    from log.unified_log import UnifiedLog
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.metadata import TopicImage
+    from tidelog.log.config import LogConfig
+    from tidelog.log.unified_log import UnifiedLog
 
 logger = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from log.batch_scan import crc_matches, iter_batches
-from log.file_system import FileSystem
-from protocol.errors import CorruptMessageError, KafkaStorageError
-from protocol.record_batch import RecordBatch
-from protocol.schema import (
+from tidelog.log.batch_scan import crc_matches, iter_batches
+from tidelog.log.file_system import FileSystem
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
+from tidelog.protocol.record_batch import RecordBatch
+from tidelog.protocol.schema import (
     Message,
     Struct,
     array,
@@ -40,7 +40,7 @@ from protocol.schema import (
     uint16,
     uuid,
 )
-from protocol.types import read_unsigned_varint
+from tidelog.protocol.types import read_unsigned_varint
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
 SNAPSHOT_SUFFIX = ".checkpoint"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.metrics import Metrics, Sample
-from log.manager import LogManager
+from tidelog.broker.metrics import Metrics, Sample
+from tidelog.log.manager import LogManager
 
 
 def register_log_metrics(metrics: Metrics, manager: LogManager) -> None:

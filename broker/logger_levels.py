@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from broker.config_description import ConfigEntry, ConfigSource, ConfigSynonym
-from protocol.config_def import ConfigType
-from protocol.errors import InvalidConfigError
+from tidelog.broker.config_description import ConfigEntry, ConfigSource, ConfigSynonym
+from tidelog.protocol.config_def import ConfigType
+from tidelog.protocol.errors import InvalidConfigError
 
 ROOT = "root"
 LEVELS = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from protocol.errors import InvalidTopicError
+from tidelog.protocol.errors import InvalidTopicError
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
@@ -55,14 +55,14 @@ class MetadataCache:
         self._virtual_ids: dict[bytes, None] = {}
 
     def find(self, name: str) -> TopicImage | None:
-        """The topic of this name, be it a virtual one (``broker.virtual_names``)."""
+        """The topic of this name, be it a virtual one (``tidelog.broker.virtual_names``)."""
         image = self.topics.get(name)
         if image is None and ("?" in name or "..." in name):
             return self._find_virtual(name)
         return image
 
     def _find_virtual(self, name: str) -> TopicImage | None:
-        from broker.virtual_names import split_name, virtual_image
+        from tidelog.broker.virtual_names import split_name, virtual_image
 
         try:
             topic, _ = split_name(name)

@@ -26,8 +26,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from log.time import Time
-from protocol.errors import KafkaStorageError
+from tidelog.log.time import Time
+from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.deferred import Deferred
-from broker.group_flush import NEVER, GroupFlush, InThread
-from broker.purgatory import Purgatory
-from log.topic_partition import TopicPartition
-from log.validator import AppendOrigin, ValidationResult
-from log.work_budget import NO_BUDGET, WorkBudget
-from protocol.errors import (
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.group_flush import NEVER, GroupFlush, InThread
+from tidelog.broker.purgatory import Purgatory
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.validator import AppendOrigin, ValidationResult
+from tidelog.log.work_budget import NO_BUDGET, WorkBudget
+from tidelog.protocol.errors import (
     FencedLeaderEpochError,
     NotEnoughReplicasError,
     UnknownLeaderEpochError,
@@ -28,7 +28,7 @@ from protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from log.unified_log import LogAppendInfo, UnifiedLog
+    from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 
 ALL_REPLICAS = -1
 """``acks=all`` of a produce request."""

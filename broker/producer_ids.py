@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.metadata_store import Compare, Put
-from protocol.errors import CoordinatorNotAvailableError
+from tidelog.broker.metadata_store import Compare, Put
+from tidelog.protocol.errors import CoordinatorNotAvailableError
 
 if TYPE_CHECKING:
-    from broker.metadata_store import MetadataStore
+    from tidelog.broker.metadata_store import MetadataStore
 
 NEXT_BLOCK_KEY = "/producer_ids/next"
 BLOCK_SIZE = 1000

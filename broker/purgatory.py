@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
-from broker.timers import Timer, TimerQueue
+from tidelog.broker.timers import Timer, TimerQueue
 
 
 class DelayedOperation(Protocol):

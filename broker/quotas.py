@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from broker.client_quotas import (
+from tidelog.broker.client_quotas import (
     CLIENT_ID,
     CLIENT_QUOTAS,
     IP,
@@ -37,11 +37,11 @@ from broker.client_quotas import (
     ClientQuotas,
     Entity,
 )
-from broker.metrics import Sample
-from protocol.errors import ThrottlingQuotaExceededError
+from tidelog.broker.metrics import Sample
+from tidelog.protocol.errors import ThrottlingQuotaExceededError
 
 if TYPE_CHECKING:
-    from broker.broker import Broker, RequestContext
+    from tidelog.broker.broker import Broker, RequestContext
 
 PRODUCE, FETCH, REQUEST, MUTATION = CLIENT_QUOTAS
 (CONNECTION,) = IP_QUOTAS
@@ -368,7 +368,8 @@ def mutation_quota(broker: Broker, context: RequestContext, *, strict_since: int
 
 
 def load_quotas(broker: Broker) -> None:
-    """Enforce what the store holds from now on; ``broker.quotas`` stays None while no client has ever had a quota."""
+    """Enforce what the store holds from now on; ``tidelog.broker.quotas`` stays None while no client has ever had a
+    quota."""
     if broker.quotas is None and not broker.store.list(QUOTAS_PREFIX):
         return
     entities = ClientQuotas(broker.store).entities()

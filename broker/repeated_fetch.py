@@ -25,16 +25,23 @@ import os
 from struct import Struct
 from typing import NamedTuple
 
-from broker.broker import Broker, RequestContext
-from broker.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, INVALID_SESSION_ID, FetchSession, FetchTarget, next_epoch
-from broker.partition import Partition
-from log.fetch import FetchIsolation
-from log.segment import LogSegment
-from log.segments import LogSegments
-from log.unified_log import UnifiedLog
-from protocol.api_keys import ApiKey, response_header_version
-from protocol.errors import KafkaError
-from protocol.messages.fetch import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    INVALID_SESSION_ID,
+    FetchSession,
+    FetchTarget,
+    next_epoch,
+)
+from tidelog.broker.partition import Partition
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.segment import LogSegment
+from tidelog.log.segments import LogSegments
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.api_keys import ApiKey, response_header_version
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -42,9 +49,9 @@ from protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from protocol.record_batch import LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
-from protocol.transferable import TransferableRecords
-from protocol.types import Part, unsigned_varint
+from tidelog.protocol.record_batch import LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
+from tidelog.protocol.transferable import TransferableRecords
+from tidelog.protocol.types import Part, unsigned_varint
 
 FIRST_VERSION = 12
 """From here on messages are flexible; before the records' length is an int32."""

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
-from broker.broker import Broker
-from broker.partition import Partition
-from log.unified_log import UnifiedLog
-from log.work_budget import TURN, TooMuchForTurnError
-from protocol.errors import KafkaError
-from protocol.messages.produce import (
+from tidelog.broker.broker import Broker
+from tidelog.broker.partition import Partition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.log.work_budget import TURN, TooMuchForTurnError
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -33,8 +33,8 @@ from protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from protocol.record_batch import LOG_OVERHEAD, MAGIC_OFFSET, MAGIC_V2, RECORD_BATCH_OVERHEAD
-from protocol.types import MalformedError, continue_unsigned_varint, unsigned_varint
+from tidelog.protocol.record_batch import LOG_OVERHEAD, MAGIC_OFFSET, MAGIC_V2, RECORD_BATCH_OVERHEAD
+from tidelog.protocol.types import MalformedError, continue_unsigned_varint, unsigned_varint
 
 FIRST_VERSION = 9
 """From here on messages are flexible: before, the records' length is an int32."""

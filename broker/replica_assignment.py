@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from protocol.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from tidelog.protocol.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 
 
 def check_topic_assignment(assignment: Mapping[int, Sequence[int]], node_ids: Collection[int]) -> None:

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.group_flush import InThread
-from broker.metadata import MetadataCache, TopicImage
-from broker.partition import Partition
-from broker.purgatory import Purgatory
-from log.topic_partition import TopicPartition
-from protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from tidelog.broker.group_flush import InThread
+from tidelog.broker.metadata import MetadataCache, TopicImage
+from tidelog.broker.partition import Partition
+from tidelog.broker.purgatory import Purgatory
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from log.config import LogConfig
-    from log.manager import LogManager
+    from tidelog.log.config import LogConfig
+    from tidelog.log.manager import LogManager
 
 EAGER_LOGS = 64
 """Logs made each EAGER_WINDOW_MS before requests that create partitions are answered: each costs a millisecond of a

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.metrics import Histogram
-from protocol.api_keys import ApiKey
+from tidelog.broker.metrics import Histogram
+from tidelog.protocol.api_keys import ApiKey
 
 
 class RequestTimes:

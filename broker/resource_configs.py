@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from broker.config import BrokerConfig, exceeded_bound
-from broker.config_description import ResourceType
-from broker.config_manager import check_known
-from broker.share.config import is_offset_reset
-from protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
-from protocol.errors import InvalidConfigError, InvalidRequestError
+from tidelog.broker.config import BrokerConfig, exceeded_bound
+from tidelog.broker.config_description import ResourceType
+from tidelog.broker.config_manager import check_known
+from tidelog.broker.share.config import is_offset_reset
+from tidelog.protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
+from tidelog.protocol.errors import InvalidConfigError, InvalidRequestError
 
 DEFAULT_PUSH_INTERVAL_MS = 300_000
 # What a client may be matched by; each is a regular expression for the client's value.

@@ -12,8 +12,8 @@ import json
 from enum import IntEnum
 from typing import NamedTuple
 
-from broker.metadata_store import MetadataStore, Put
-from protocol.errors import ResourceNotFoundError, UnacceptableCredentialError, UnsupportedSaslMechanismError
+from tidelog.broker.metadata_store import MetadataStore, Put
+from tidelog.protocol.errors import ResourceNotFoundError, UnacceptableCredentialError, UnsupportedSaslMechanismError
 
 SCRAM_PREFIX = "/scram/"
 MIN_ITERATIONS = 4096

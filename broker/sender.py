@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 
-from protocol.transferable import TransferableRecords
+from tidelog.protocol.transferable import TransferableRecords
 
 TURN_BYTES = 1024 * 1024
 """At most this much of a slice leaves in one turn of the loop, so that one reader cannot hold it."""

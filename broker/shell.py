@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from broker.dispatch import Dispatcher
-from broker.metrics import Metrics
-from broker.request_memory import RequestMemory
-from broker.request_times import RequestTimes
-from broker.timers import TimerQueue
-from broker.wakefulness import Wakefulness
+from tidelog.broker.dispatch import Dispatcher
+from tidelog.broker.metrics import Metrics
+from tidelog.broker.request_memory import RequestMemory
+from tidelog.broker.request_times import RequestTimes
+from tidelog.broker.timers import TimerQueue
+from tidelog.broker.wakefulness import Wakefulness
 
 if TYPE_CHECKING:
-    from broker.connection import Connection
+    from tidelog.broker.connection import Connection
 
 SCRATCH_BYTES = 256 * 1024
 """One receive takes at most this much; shared by all connections of a loop."""

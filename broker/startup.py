@@ -17,33 +17,33 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.broker import Broker
-from broker.cluster_membership import check_is_alone
-from broker.config_manager import ConfigManager, current_config
-from broker.errors import StartError
-from broker.fetch_session import FetchSessionCache
-from broker.metadata import MetadataCache
-from broker.metadata_store import MetadataStoreError, SqliteMetadataStore
-from broker.metrics import Metrics
-from broker.producer_ids import ProducerIdManager
-from broker.purgatory import Purgatory
-from broker.replica_manager import ReplicaManager
-from broker.strays import StrayLogs
-from broker.threads import in_thread
-from broker.timers import TimerQueue
-from broker.topic_manager import TopicManager
-from broker.turn_clock import TurnClock
-from log.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
-from log.config import LogConfig
-from log.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
-from log.manager import LogManager
-from log.time import Time
-from log.topic_partition import TopicPartition
-from protocol.errors import KafkaStorageError
-from protocol.types import random_uuid, uuid_to_str
+from tidelog.broker.broker import Broker
+from tidelog.broker.cluster_membership import check_is_alone
+from tidelog.broker.config_manager import ConfigManager, current_config
+from tidelog.broker.errors import StartError
+from tidelog.broker.fetch_session import FetchSessionCache
+from tidelog.broker.metadata import MetadataCache
+from tidelog.broker.metadata_store import MetadataStoreError, SqliteMetadataStore
+from tidelog.broker.metrics import Metrics
+from tidelog.broker.producer_ids import ProducerIdManager
+from tidelog.broker.purgatory import Purgatory
+from tidelog.broker.replica_manager import ReplicaManager
+from tidelog.broker.strays import StrayLogs
+from tidelog.broker.threads import in_thread
+from tidelog.broker.timers import TimerQueue
+from tidelog.broker.topic_manager import TopicManager
+from tidelog.broker.turn_clock import TurnClock
+from tidelog.log.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.time import Time
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.types import random_uuid, uuid_to_str
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from tidelog.broker.config import BrokerConfig
 
 STORE_FILE = "metadata.sqlite"
 LOCK_FILE = ".lock"

@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
-from broker.deferred import Deferred
-from broker.errors import CloseConnectionError
-from protocol.errors import KafkaError
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.protocol.errors import KafkaError
 
 E = TypeVar("E", bound=BaseException)
 S = TypeVar("S")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from broker.deferred import Deferred
-from broker.turn_clock import TurnClock
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.turn_clock import TurnClock
 
 T = TypeVar("T")
 

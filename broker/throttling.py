@@ -23,15 +23,15 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from broker.dispatch import Answer, Parts, Pending, Route
-from broker.quotas import FETCH, MUTATION, PRODUCE, REQUEST, Client, Quotas, client_of
-from protocol.api_keys import ApiKey
-from protocol.messages.fetch import FetchRequest, FetchResponse
-from protocol.transferable import release_slices
+from tidelog.broker.dispatch import Answer, Parts, Pending, Route
+from tidelog.broker.quotas import FETCH, MUTATION, PRODUCE, REQUEST, Client, Quotas, client_of
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.transferable import release_slices
 
 if TYPE_CHECKING:
-    from broker.broker import Broker, RequestContext
-    from protocol.messages.share_fetch import ShareFetchRequest
+    from tidelog.broker.broker import Broker, RequestContext
+    from tidelog.protocol.messages.share_fetch import ShareFetchRequest
 
 _SESSION = struct.Struct(">ihi")
 """How a fetch response begins from version 7 on: throttle time, error code, session id."""

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.turn_clock import TurnClock
+from tidelog.broker.turn_clock import TurnClock
 
 _REBUILD_MINIMUM = 512
 """Below this many entries, cancelled timers are left for their deadline to remove."""

@@ -21,13 +21,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from broker.deferred import Deferred
-from broker.metadata import INTERNAL_TOPICS, TopicImage
-from broker.metadata_store import MetadataStoreError
-from protocol.errors import KafkaError, KafkaStorageError
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.metadata import INTERNAL_TOPICS, TopicImage
+from tidelog.broker.metadata_store import MetadataStoreError
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
 if TYPE_CHECKING:
-    from broker.topic_manager import TopicListener, TopicManager
+    from tidelog.broker.topic_manager import TopicListener, TopicManager
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], None]], Deferred[None]]

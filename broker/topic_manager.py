@@ -20,8 +20,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from broker.config import BrokerConfig
-from broker.metadata import (
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.metadata import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
     SHARE_GROUP_STATE_TOPIC,
@@ -29,9 +29,9 @@ from broker.metadata import (
     MetadataCache,
     TopicImage,
 )
-from broker.metadata_store import Compare, KeyValue, MetadataStore, MetadataStoreError, Put
-from broker.topic_changes import USE_DEFAULT, CallSoon, InThread, NewTopic, TopicChanges, at_once, call_now
-from protocol.errors import (
+from tidelog.broker.metadata_store import Compare, KeyValue, MetadataStore, MetadataStoreError, Put
+from tidelog.broker.topic_changes import USE_DEFAULT, CallSoon, InThread, NewTopic, TopicChanges, at_once, call_now
+from tidelog.protocol.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     InvalidRequestError,
@@ -42,7 +42,7 @@ from protocol.errors import (
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
 )
-from protocol.types import uuid_from_str, uuid_to_str
+from tidelog.protocol.types import uuid_from_str, uuid_to_str
 
 TOPICS_PREFIX = "/topics/"
 DELETED_PREFIX = "/deleted-topics/"
@@ -52,7 +52,7 @@ MAX_TOPIC_NAME_LENGTH = (
 MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka's bound for what one request may create
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 PLAIN_MARK = "..."
-"""Stands before each field in the name of a virtual topic (``broker.virtual_names``)."""
+"""Stands before each field in the name of a virtual topic (``tidelog.broker.virtual_names``)."""
 
 
 class TopicListener(Protocol):
@@ -356,7 +356,7 @@ def validate_topic_name(name: str) -> None:
 
 def is_virtual_spelling(name: str) -> bool:
     """Whether this name means a virtual topic as soon as its base is there."""
-    from broker.virtual_names import split_name  # only names with three dots need it
+    from tidelog.broker.virtual_names import split_name  # only names with three dots need it
 
     try:
         split_name(name)

@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from broker.metrics import Sample
+from tidelog.broker.metrics import Sample
 
 logger = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from log.find.lookup import MAX_TIME, MIN_TIME, Query
-from log.find.times import parse_time
-from protocol.errors import InvalidTopicError
+from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, Query
+from tidelog.log.find.times import parse_time
+from tidelog.protocol.errors import InvalidTopicError
 
 if TYPE_CHECKING:
-    from broker.metadata import TopicImage
+    from tidelog.broker.metadata import TopicImage
 
 MARK, PLAIN_MARK = "?", "..."
 MAX_NAME_LENGTH = 4096

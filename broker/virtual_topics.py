@@ -22,21 +22,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from broker.indexing import indexing_of, is_indexed
-from broker.partition import Partition
-from broker.threads import in_thread
-from broker.virtual_names import parse_query, split_name
-from log.fetch import FetchDataInfo, FetchIsolation
-from log.find.filtering import Matching, MatchReader, Reading, gap_batch
-from log.index_file import IndexDamagedError
-from protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError
-from protocol.transferable import TransferableRecords
+from tidelog.broker.indexing import indexing_of, is_indexed
+from tidelog.broker.partition import Partition
+from tidelog.broker.threads import in_thread
+from tidelog.broker.virtual_names import parse_query, split_name
+from tidelog.log.fetch import FetchDataInfo, FetchIsolation
+from tidelog.log.find.filtering import Matching, MatchReader, Reading, gap_batch
+from tidelog.log.index_file import IndexDamagedError
+from tidelog.protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError
+from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
-    from broker.deferred import Deferred
-    from broker.metadata import TopicImage
-    from log.unified_log import LogAppendInfo, UnifiedLog
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.deferred import Deferred
+    from tidelog.broker.metadata import TopicImage
+    from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 
 GAP_WAIT_MS = 250
 PAUSE_MS = 5

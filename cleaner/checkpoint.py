@@ -11,15 +11,15 @@ import os
 import threading
 from collections.abc import Iterable
 
-from log.checkpoints import (
+from tidelog.log.checkpoints import (
     CLEANER_OFFSET_FILE,
     CheckpointCorruptError,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from log.file_system import FileSystem
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
+from tidelog.log.file_system import FileSystem
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
 
 logger = logging.getLogger(__name__)
 

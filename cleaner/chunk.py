@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleaner import layout as at
-from cleaner.engine import ByteArray, IntegerArray
-from cleaner.layout import BATCH_OVERHEAD, BatchState
-from log.segment import LogSegment
-from protocol.record_batch import Buffer
+from tidelog.cleaner import layout as at
+from tidelog.cleaner.engine import ByteArray, IntegerArray
+from tidelog.cleaner.layout import BATCH_OVERHEAD, BatchState
+from tidelog.log.segment import LogSegment
+from tidelog.protocol.record_batch import Buffer
 
 #: Rows of the batch table: a chunk of single-record batches has more, it is then read in more steps.
 TABLE_ROWS = 4096

@@ -1,6 +1,6 @@
 """One cleaning round over one log. No threads, no clock of its own: what it may need is handed in.
 
-    index pass   dirty section -> one "superseded" bit per record                       (``cleaner.key_index``)
+    index pass   dirty section -> one "superseded" bit per record                       (``tidelog.cleaner.key_index``)
     copy pass    group by group: filter -> .cleaned -> flush -> swap under the log's lock -> progress
 
 The segments of the round are a snapshot; the files are held open by their readers. Truncation, deletion and retention
@@ -19,19 +19,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cleaner import layout as at
-from cleaner.chunk import TABLE_ROWS, Reading
-from cleaner.engine import Engine, IntegerArray, TransactionRows
-from cleaner.errors import CleaningAbortedError, UnframedSegmentError
-from cleaner.key_index import KeyIndex, Section
-from cleaner.log_to_clean import LogToClean
-from cleaner.offset_map import SIPHASH_ALGORITHM
-from cleaner.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch, always
-from cleaner.segment_writer import CleanedSegment, group_segments
-from cleaner.stretches import Stretch
-from log.segment import LogSegment
-from log.transaction_index import AbortedTxn
-from protocol.errors import KafkaStorageError
+from tidelog.cleaner import layout as at
+from tidelog.cleaner.chunk import TABLE_ROWS, Reading
+from tidelog.cleaner.engine import Engine, IntegerArray, TransactionRows
+from tidelog.cleaner.errors import CleaningAbortedError, UnframedSegmentError
+from tidelog.cleaner.key_index import KeyIndex, Section
+from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.cleaner.offset_map import SIPHASH_ALGORITHM
+from tidelog.cleaner.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch, always
+from tidelog.cleaner.segment_writer import CleanedSegment, group_segments
+from tidelog.cleaner.stretches import Stretch
+from tidelog.log.segment import LogSegment
+from tidelog.log.transaction_index import AbortedTxn
+from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@
     quarantined   in progress                   the last round failed; tried again after a back-off that doubles
 
 One lock guards the table; it is never held while a log is read or a file is written. First dirty offsets are kept by
-``cleaner.checkpoint``; one outside its log (the log was truncated) counts as the log start.
+``tidelog.cleaner.checkpoint``; one outside its log (the log was truncated) counts as the log start.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from cleaner.checkpoint import CleanerCheckpoint
-from cleaner.errors import CleaningAbortedError
-from cleaner.log_to_clean import LogToClean, look_at, roll_if_overdue
-from log.file_system import FileSystem
-from log.time import Time
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from protocol.errors import KafkaStorageError
+from tidelog.cleaner.checkpoint import CleanerCheckpoint
+from tidelog.cleaner.errors import CleaningAbortedError
+from tidelog.cleaner.log_to_clean import LogToClean, look_at, roll_if_overdue
+from tidelog.log.file_system import FileSystem
+from tidelog.log.time import Time
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 """The cleaner's broker settings. Topic keys of compaction (``min.cleanable.dirty.ratio`` and the like) are in
-``log.config``, whose synonyms make their server-wide forms.
+``tidelog.log.config``, whose synonyms make their server-wide forms.
 
 Names, defaults and ranges are Kafka's; ``log.cleaner.hash.algorithm`` is ours. All may be changed while running, except
 whether there is a cleaner at all.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.config_def import ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
+from tidelog.protocol.config_def import ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
 
 _MEDIUM = Importance.MEDIUM
 #: A larger share leaves no free entry to end a search; below the smallest nothing would ever fit.

@@ -3,7 +3,7 @@
 Both engines fill the same tables and write the same bytes (property tests hold them to it), so a round does not know
 which one it has. The kernels are compiled ahead by a child process, because compilation would hold the interpreter lock
 of the serving process for seconds; it leaves an image of their machine code on disk, so that happens once, and numba is
-not imported here at all (``log.records.array_kernels``).
+not imported here at all (``tidelog.log.records.array_kernels``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cleaner import layout as at
-from cleaner import reference
-from cleaner.kernel_group import CLEANER
-from cleaner.offset_map import (
+from tidelog.cleaner import layout as at
+from tidelog.cleaner import reference
+from tidelog.cleaner.kernel_group import CLEANER
+from tidelog.cleaner.offset_map import (
     DIGEST_BYTES,
     MD5_ALGORITHM,
     PROCESS_SECRET,
@@ -28,8 +28,8 @@ from cleaner.offset_map import (
     SkimpyOffsetMap,
     digest_of,
 )
-from log.records.array_kernels import ArrayKernels
-from log.records.kernel_loader import load_array_kernels
+from tidelog.log.records.array_kernels import ArrayKernels
+from tidelog.log.records.kernel_loader import load_array_kernels
 
 IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
 WordArray = np.ndarray[Any, np.dtype[np.uint64]]
@@ -80,7 +80,7 @@ class KeyMap(Protocol):
 
 
 class Engine(Protocol):
-    """Record-level work; ``cleaner.kernels`` describes each call."""
+    """Record-level work; ``tidelog.cleaner.kernels`` describes each call."""
 
     name: str
 
@@ -278,9 +278,8 @@ class ReferenceEngine:
 
 
 class BucketMap:
-    """:class:`KeyMap` in compiled code (layout: ``cleaner.map_kernels``). Grows by 4 up to ``memory`` bytes: few keys
-    stay
-    in the processor's caches, and a round over few keys costs no 128 MiB."""
+    """:class:`KeyMap` in compiled code (layout: ``tidelog.cleaner.map_kernels``). Grows by 4 up to ``memory`` bytes:
+    few keys stay in the processor's caches, and a round over few keys costs no 128 MiB."""
 
     def __init__(self, kernels: Any, memory: int, load_factor: float, algorithm: str, first_bytes: int) -> None:
         self._kernels = kernels
@@ -378,9 +377,9 @@ class KernelEngine:
     name = "kernels"
 
     def __init__(self, kernels: Any = None) -> None:
-        """``kernels`` has ``cleaner.kernel_group.CLEANER``'s as attributes; None: numba's, imported now."""
+        """``kernels`` has ``tidelog.cleaner.kernel_group.CLEANER``'s as attributes; None: numba's, imported now."""
         if kernels is None:
-            from cleaner.numba_kernels import KERNELS
+            from tidelog.cleaner.numba_kernels import KERNELS
 
             kernels = SimpleNamespace(**KERNELS)
         self._kernels = kernels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from log.records.array_kernels import INTEGER, Array, KernelGroup, Signature
+from tidelog.log.records.array_kernels import INTEGER, Array, KernelGroup, Signature
 
 _HERE = Path(__file__).resolve().parent
 _RECORDS = _HERE.parent / "log" / "records"
@@ -17,8 +17,8 @@ _BITS = (_BYTES, _BYTES)
 
 CLEANER = KernelGroup(
     name="cleaner",
-    module="cleaner.kernel_image",
-    fallback="cleaner.warm_kernels",
+    module="tidelog.cleaner.kernel_image",
+    fallback="tidelog.cleaner.warm_kernels",
     sources=(
         *(_HERE / name for name in ("kernels.py", "map_kernels.py", "transaction_kernels.py", "lz4_kernels.py")),
         _HERE / "layout.py",

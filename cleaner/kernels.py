@@ -1,4 +1,4 @@
-"""The cleaner's loops over batches and records, compiled (``cleaner.reference`` says the same in plain Python).
+"""The cleaner's loops over batches and records, compiled (``tidelog.cleaner.reference`` says the same in plain Python).
 
 - ``scan_batches`` frames a chunk into a batch table and checks lengths, magic and CRC;
 - ``parse_records`` lists the keys of the table's readable batches, ready to be hashed;
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleaner.layout import (
+from tidelog.cleaner.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
     BASE_TIMESTAMP,
@@ -57,7 +57,7 @@ from cleaner.layout import (
     BatchState,
     Unreadable,
 )
-from log.records.intrinsics import (
+from tidelog.log.records.intrinsics import (
     ByteArray,
     Integer,
     IntegerArray,

@@ -2,8 +2,9 @@
 
 Walks the dirty section once and leaves one bit per record. While the map holds all its keys, records of the clean
 section are looked up in it when the copy pass comes to them. When it does not, the keys go through hash ranges
-(``cleaner.spill``) and the clean section is walked here as well, so that every byte is read twice in the round at
-most, whatever the number of keys. Stretches of which nothing stays are not read again (``cleaner.stretches``).
+(``tidelog.cleaner.spill``) and the clean section is walked here as well, so that every byte is read twice in the round
+at most, whatever the number of keys. Stretches of which nothing stays are not read again
+(``tidelog.cleaner.stretches``).
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cleaner import layout as at
-from cleaner.chunk import Reading, Step
-from cleaner.engine import ByteArray, Engine, IntegerArray, KeyMap, TransactionRows
-from cleaner.errors import UnframedSegmentError
-from cleaner.segment_reader import SegmentReader
-from cleaner.spill import Bits, Spill
-from cleaner.stretches import Stretch, Stretches
-from log.segment import LogSegment
+from tidelog.cleaner import layout as at
+from tidelog.cleaner.chunk import Reading, Step
+from tidelog.cleaner.engine import ByteArray, Engine, IntegerArray, KeyMap, TransactionRows
+from tidelog.cleaner.errors import UnframedSegmentError
+from tidelog.cleaner.segment_reader import SegmentReader
+from tidelog.cleaner.spill import Bits, Spill
+from tidelog.cleaner.stretches import Stretch, Stretches
+from tidelog.log.segment import LogSegment
 
 
 @dataclass(frozen=True, slots=True)

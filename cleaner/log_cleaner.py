@@ -19,15 +19,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from cleaner.cleaner_manager import LogCleanerManager, LogSource, PartitionStatus, RoundReport
-from cleaner.config import CleanerConfig
-from cleaner.errors import CleaningAbortedError
-from cleaner.log_to_clean import LogToClean
-from cleaner.round_runner import EngineLoader, RoundRunner
-from cleaner.throttle import Throttle
-from log.file_system import FileSystem
-from log.time import Time
-from log.topic_partition import TopicPartition
+from tidelog.cleaner.cleaner_manager import LogCleanerManager, LogSource, PartitionStatus, RoundReport
+from tidelog.cleaner.config import CleanerConfig
+from tidelog.cleaner.errors import CleaningAbortedError
+from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.cleaner.round_runner import EngineLoader, RoundRunner
+from tidelog.cleaner.throttle import Throttle
+from tidelog.log.file_system import FileSystem
+from tidelog.log.time import Time
+from tidelog.log.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from log.segment import LogSegment
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
+from tidelog.log.segment import LogSegment
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
 
 _NEVER = 2**63 - 1
 

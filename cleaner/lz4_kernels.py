@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleaner.layout import (
+from tidelog.cleaner.layout import (
     ATTRIBUTES,
     BATCH_OVERHEAD,
     BODY,
@@ -34,7 +34,7 @@ from cleaner.layout import (
     BatchState,
     Unreadable,
 )
-from log.records.intrinsics import (
+from tidelog.log.records.intrinsics import (
     ByteArray,
     Integer,
     IntegerArray,

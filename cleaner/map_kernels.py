@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleaner.layout import (
+from tidelog.cleaner.layout import (
     BUCKET_WORDS,
     DIRTY_ORDINALS,
     ENTRIES_PER_BUCKET,
@@ -28,8 +28,8 @@ from cleaner.layout import (
     MD5,
     PROBES,
 )
-from cleaner.layout import SIZE_COUNTER as SIZE
-from log.records.intrinsics import ByteArray, Integer, IntegerArray, WordArray, kernel, load_u64, prefetch
+from tidelog.cleaner.layout import SIZE_COUNTER as SIZE
+from tidelog.log.records.intrinsics import ByteArray, Integer, IntegerArray, WordArray, kernel, load_u64, prefetch
 
 #: How many keys ahead of the probe the bucket is asked for; 1 M keys: 112 ns per put without, 35 ns with.
 PREFETCH_DISTANCE = 16

@@ -16,18 +16,18 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from cleaner.cleaner_manager import LogCleanerManager, RoundReport
-from cleaner.config import CleanerConfig
-from cleaner.errors import CleaningAbortedError
-from cleaner.log_to_clean import LogToClean
-from cleaner.thread_load import load_of_main_thread
-from log.background import give_way
-from log.records.quiet_import import quiet_import
-from log.time import Time
+from tidelog.cleaner.cleaner_manager import LogCleanerManager, RoundReport
+from tidelog.cleaner.config import CleanerConfig
+from tidelog.cleaner.errors import CleaningAbortedError
+from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.cleaner.thread_load import load_of_main_thread
+from tidelog.log.background import give_way
+from tidelog.log.records.quiet_import import quiet_import
+from tidelog.log.time import Time
 
 if TYPE_CHECKING:
-    from cleaner.cleaner import CleanerStats
-    from cleaner.engine import Engine
+    from tidelog.cleaner.cleaner import CleanerStats
+    from tidelog.cleaner.engine import Engine
 
 #: Clean and dirty bytes from which a round is worth loading the kernels (and their 90 MB). Plain Python does 20,000 to
 #: 40,000 records a second and holds the interpreter lock meanwhile.
@@ -42,7 +42,7 @@ EngineLoader = Callable[[bool], "Engine"]
 
 
 def _load_engine(large: bool) -> Engine:
-    from cleaner.engine import load_engine
+    from tidelog.cleaner.engine import load_engine
 
     return load_engine(large=large)
 
@@ -54,10 +54,10 @@ def _processors() -> int:
 
 def _import_cleaner() -> ModuleType:
     """The round's module, which brings numpy."""
-    if "cleaner.cleaner" not in sys.modules:
+    if "tidelog.cleaner.cleaner" not in sys.modules:
         with quiet_import("numpy"):
-            return importlib.import_module("cleaner.cleaner")
-    return importlib.import_module("cleaner.cleaner")  # waits while another thread is importing it
+            return importlib.import_module("tidelog.cleaner.cleaner")
+    return importlib.import_module("tidelog.cleaner.cleaner")  # waits while another thread is importing it
 
 
 class RoundRunner:

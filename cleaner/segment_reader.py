@@ -19,22 +19,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cleaner import layout as at
-from cleaner.chunk import Chunk, Reading, Step, place
-from cleaner.engine import ByteArray, Engine, IntegerArray
-from cleaner.errors import UnframedSegmentError
-from cleaner.layout import BATCH_OVERHEAD, BatchState, Unreadable
-from cleaner.legacy_run import LegacyRun
-from log.file_system import LogStorageError
-from protocol.compression import CompressionType, decompress, decompress_zstd_frames, zstd_size
-from protocol.errors import (
+from tidelog.cleaner import layout as at
+from tidelog.cleaner.chunk import Chunk, Reading, Step, place
+from tidelog.cleaner.engine import ByteArray, Engine, IntegerArray
+from tidelog.cleaner.errors import UnframedSegmentError
+from tidelog.cleaner.layout import BATCH_OVERHEAD, BatchState, Unreadable
+from tidelog.cleaner.legacy_run import LegacyRun
+from tidelog.log.file_system import LogStorageError
+from tidelog.protocol.compression import CompressionType, decompress, decompress_zstd_frames, zstd_size
+from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     MessageTooLargeError,
     UnsupportedCompressionTypeError,
 )
-from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import Buffer
+from tidelog.protocol.message_set import LegacyRecordBatch
+from tidelog.protocol.record_batch import Buffer
 
 #: Expanded bytes handed out at once: a lot of small compressed batches share one step, a large one gets its own.
 SCRATCH_BYTES = 4 * 1024 * 1024

@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from cleaner import layout as at
-from cleaner.engine import ByteArray, Engine, IntegerArray
-from log.file_records import FileRecords
-from log.file_system import LogStorageError
-from log.file_use import LogDeletedError
-from log.offset_index import OffsetIndex
-from log.segment import CLEANED_SUFFIX, SEGMENT_FILE_SUFFIXES, LogSegment, file_name
-from log.time_index import TimeIndex, TimestampOffset
-from log.transaction_index import AbortedTxn
-from log.unified_log import UnifiedLog
-from protocol.compression import LZ4_DEFAULT_LEVEL, CompressionType, compress_many
-from protocol.record_batch import set_crc
+from tidelog.cleaner import layout as at
+from tidelog.cleaner.engine import ByteArray, Engine, IntegerArray
+from tidelog.log.file_records import FileRecords
+from tidelog.log.file_system import LogStorageError
+from tidelog.log.file_use import LogDeletedError
+from tidelog.log.offset_index import OffsetIndex
+from tidelog.log.segment import CLEANED_SUFFIX, SEGMENT_FILE_SUFFIXES, LogSegment, file_name
+from tidelog.log.time_index import TimeIndex, TimestampOffset
+from tidelog.log.transaction_index import AbortedTxn
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.compression import LZ4_DEFAULT_LEVEL, CompressionType, compress_many
+from tidelog.protocol.record_batch import set_crc
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from cleaner.engine import ByteArray, Engine, IntegerArray, KeyMap, WordArray
-from log.file_system import LogStorageError
+from tidelog.cleaner.engine import ByteArray, Engine, IntegerArray, KeyMap, WordArray
+from tidelog.log.file_system import LogStorageError
 
 PARTITIONS = 256
 _ROW_BYTES = 24

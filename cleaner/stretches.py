@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cleaner import layout as at
-from cleaner.engine import ByteArray, IntegerArray
-from cleaner.layout import BatchState
+from tidelog.cleaner import layout as at
+from tidelog.cleaner.engine import ByteArray, IntegerArray
+from tidelog.cleaner.layout import BatchState
 
 #: Of 64 bytes each. The rest of a longer log (100 GB in steps of 1 MB) is read twice.
 MOST_STRETCHES = 100_000

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleaner.kernels import _record
-from cleaner.layout import (
+from tidelog.cleaner.kernels import _record
+from tidelog.cleaner.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
     BASE_TIMESTAMP,
@@ -33,7 +33,7 @@ from cleaner.layout import (
     TRANSACTIONAL_MASK,
     BatchState,
 )
-from log.records.intrinsics import ByteArray, Integer, IntegerArray, kernel, load_be_u16
+from tidelog.log.records.intrinsics import ByteArray, Integer, IntegerArray, kernel, load_be_u16
 
 _POISON = int(BatchState.POISON)
 _ABORT, _COMMIT, _OTHER, _EMPTIED = 0, 1, 2, 3

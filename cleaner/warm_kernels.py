@@ -1,7 +1,7 @@
 """Every kernel of the cleaner, compiled: importing this module runs each once, on the types a round uses.
 
 Imported by a child process to fill numba's cache on disk, then by the serving process to load from it
-(``log.records.kernel_loader``). A kernel that were missed here would be compiled in the first round, under the
+(``tidelog.log.records.kernel_loader``). A kernel that were missed here would be compiled in the first round, under the
 interpreter lock; a test compares the signatures before and after a real round.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleaner import layout as at
-from cleaner.engine import ByteArray, IntegerArray, KernelEngine, TransactionRows, WordArray
-from cleaner.offset_map import SIPHASH_ALGORITHM
-from protocol.record_batch import Record, build_batch
+from tidelog.cleaner import layout as at
+from tidelog.cleaner.engine import ByteArray, IntegerArray, KernelEngine, TransactionRows, WordArray
+from tidelog.cleaner.offset_map import SIPHASH_ALGORITHM
+from tidelog.protocol.record_batch import Record, build_batch
 
 
 def _run_all(engine: KernelEngine) -> None:

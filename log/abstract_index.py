@@ -28,9 +28,9 @@ import threading
 from struct import Struct
 from typing import ClassVar
 
-from log.file_system import FileSystem, LogStorageError, OpenFile, open_in_memory
-from log.reserve import write_if_room
-from protocol.errors import KafkaStorageError
+from tidelog.log.file_system import FileSystem, LogStorageError, OpenFile, open_in_memory
+from tidelog.log.reserve import write_if_room
+from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,18 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from log.batch_scan import BatchHeader, crc_matches, iter_batches
-from log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, read_leader_epochs, read_partition_metadata
-from log.file_system import FileSystem, OpenFile
-from log.offset_index import OffsetIndex
-from log.producer_snapshot import decode_snapshot
-from log.resync import find_resume_position
-from log.segment import (
+from tidelog.log.batch_scan import BatchHeader, crc_matches, iter_batches
+from tidelog.log.checkpoints import (
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    read_leader_epochs,
+    read_partition_metadata,
+)
+from tidelog.log.file_system import FileSystem, OpenFile
+from tidelog.log.offset_index import OffsetIndex
+from tidelog.log.producer_snapshot import decode_snapshot
+from tidelog.log.resync import find_resume_position
+from tidelog.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -30,10 +35,10 @@ from log.segment import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from log.time_index import TimeIndex
-from log.transaction_check import TransactionIndexCheck, ends_transaction
-from protocol.errors import CorruptMessageError, KafkaStorageError
-from protocol.record_batch import HEADER, MAGIC_OFFSET, MAGIC_V2
+from tidelog.log.time_index import TimeIndex
+from tidelog.log.transaction_check import TransactionIndexCheck, ends_transaction
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
+from tidelog.protocol.record_batch import HEADER, MAGIC_OFFSET, MAGIC_V2
 
 _Unpack = Callable[[bytes, int], tuple[Any, ...]]
 

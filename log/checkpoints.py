@@ -19,10 +19,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from log.file_system import FileSystem, ReadableFiles
-from log.topic_partition import TopicPartition
-from protocol.errors import KafkaStorageError
-from protocol.types import uuid_from_str, uuid_to_str
+from tidelog.log.file_system import FileSystem, ReadableFiles
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.types import uuid_from_str, uuid_to_str
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"

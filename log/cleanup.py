@@ -23,12 +23,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from log.file_system import LogStorageError
-from log.file_use import LogDeletedError
-from log.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, LogSegment
+from tidelog.log.file_system import LogStorageError
+from tidelog.log.file_use import LogDeletedError
+from tidelog.log.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, LogSegment
 
 if TYPE_CHECKING:
-    from log.unified_log import UnifiedLog
+    from tidelog.log.unified_log import UnifiedLog
 
 logger = logging.getLogger(__name__)
 

@@ -22,12 +22,12 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from log.file_system import FileSystem, LogStorageError
-from log.find.engine import ENGINE
-from log.index_file import IndexDamagedError, map_file, write_entries
+from tidelog.log.file_system import FileSystem, LogStorageError
+from tidelog.log.find.engine import ENGINE
+from tidelog.log.index_file import IndexDamagedError, map_file, write_entries
 
 if TYPE_CHECKING:
-    from log.find.rows import Rows
+    from tidelog.log.find.rows import Rows
 
 ENTRY = Struct(">qiq")
 ENTRY_BYTES = ENTRY.size

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from log.damage import DamageCounts
-from log.file_system import FileSystem, LogStorageError
-from log.producer_state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
-from log.reserve import Reserve, lacks_room
-from log.time import Time
-from protocol.errors import KafkaStorageError
+from tidelog.log.damage import DamageCounts
+from tidelog.log.file_system import FileSystem, LogStorageError
+from tidelog.log.producer_state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
+from tidelog.log.reserve import Reserve, lacks_room
+from tidelog.log.time import Time
+from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 

@@ -19,14 +19,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from log.segment import LogSegment
-from log.segments import LogSegments
-from log.transaction_index import AbortedTxn
-from protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
-from protocol.transferable import TransferableRecords
+from tidelog.log.segment import LogSegment
+from tidelog.log.segments import LogSegments
+from tidelog.log.transaction_index import AbortedTxn
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
+from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from log.unified_log import UnifiedLog
+    from tidelog.log.unified_log import UnifiedLog
 
 
 class FetchIsolation(Enum):
@@ -74,7 +74,7 @@ _TXN_COMMITTED = FetchIsolation.TXN_COMMITTED
 
 
 def read_log(log: UnifiedLog, offset: int, max_bytes: int, isolation: FetchIsolation, min_one: bool) -> FetchDataInfo:
-    """See :meth:`log.unified_log.UnifiedLog.read`."""
+    """See :meth:`tidelog.log.unified_log.UnifiedLog.read`."""
     version = log.version
     try:
         return _read_at(log, FetchBounds(offset, max_bytes, min_one, version), isolation)

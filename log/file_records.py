@@ -17,15 +17,15 @@ from __future__ import annotations
 import logging
 import threading
 
-from log.file_system import FileSystem, LogStorageError, OpenFile
-from protocol.errors import KafkaStorageError
-from protocol.transferable import TransferableRecords
+from tidelog.log.file_system import FileSystem, LogStorageError, OpenFile
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.transferable import TransferableRecords
 
 logger = logging.getLogger(__name__)
 
 
 class SharedFile:
-    """A descriptor with a count of who uses it (:class:`protocol.transferable.RetainedFile`). Any thread."""
+    """A descriptor with a count of who uses it (:class:`tidelog.protocol.transferable.RetainedFile`). Any thread."""
 
     __slots__ = ("_count", "_lock", "file")
 

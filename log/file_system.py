@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from protocol.errors import KafkaStorageError
+from tidelog.protocol.errors import KafkaStorageError
 
 #: Errors that leave everything written before intact: the operation is refused, the directory stays online.
 RECOVERABLE_ERRNOS = frozenset(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 
-from protocol.errors import KafkaStorageError, UnknownTopicOrPartitionError
+from tidelog.protocol.errors import KafkaStorageError, UnknownTopicOrPartitionError
 
 
 class LogDeletedError(UnknownTopicOrPartitionError, KafkaStorageError):

@@ -34,12 +34,12 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from log.file_system import FileSystem, LogStorageError
-from log.find.engine import ENGINE
-from protocol.errors import KafkaStorageError
+from tidelog.log.file_system import FileSystem, LogStorageError
+from tidelog.log.find.engine import ENGINE
+from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
-    from log.find.rows import Rows
+    from tidelog.log.find.rows import Rows
 
 HEADER = Struct(">qqqqii")
 SLOT = Struct(">i")

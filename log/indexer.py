@@ -21,21 +21,21 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from log.fetch import FetchIsolation
-from log.find.engine import ENGINE, FindEngine, Stop, Wanted
-from log.find.hashing import key_seed
-from log.find.key_index import IndexSizes, KeyIndex
-from log.find.reference import append_batch
-from log.find.rows import Rows
-from log.find.tag_index import TagIndex
-from log.index_file import IndexDamagedError
-from protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError
-from protocol.record_batch import iter_batches
-from protocol.transferable import TransferableRecords
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.find.engine import ENGINE, FindEngine, Stop, Wanted
+from tidelog.log.find.hashing import key_seed
+from tidelog.log.find.key_index import IndexSizes, KeyIndex
+from tidelog.log.find.reference import append_batch
+from tidelog.log.find.rows import Rows
+from tidelog.log.find.tag_index import TagIndex
+from tidelog.log.index_file import IndexDamagedError
+from tidelog.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError
+from tidelog.protocol.record_batch import iter_batches
+from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from log.config import LogConfig
-    from log.unified_log import UnifiedLog
+    from tidelog.log.config import LogConfig
+    from tidelog.log.unified_log import UnifiedLog
 
 logger = logging.getLogger(__name__)
 

@@ -1,21 +1,21 @@
 """The part of a recovery that kernels do: the valid magic 2 batches from where the walk stands.
 
-A chunk is read into a buffer that is used again, ``log.records.scan_kernels`` walks it without the interpreter lock,
-and its results are applied in bulk: index entries as bytes, leader epochs, and those producer batches that a replay
-cannot do without. At the first batch the kernel does not take, the plain walk goes on (``log.recovery``).
-Neither numba nor numpy is needed: a broker that recovers imports nothing for it.
+A chunk is read into a buffer that is used again, ``tidelog.log.records.scan_kernels`` walks it without the interpreter
+lock, and its results are applied in bulk: index entries as bytes, leader epochs, and those producer batches that a
+replay cannot do without. At the first batch the kernel does not take, the plain walk goes on
+(``tidelog.log.recovery``). Neither numba nor numpy is needed: a broker that recovers imports nothing for it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from log.batch_scan import BatchHeader
-from log.records import scan_layout as slot
-from log.time_index import TimestampOffset
+from tidelog.log.batch_scan import BatchHeader
+from tidelog.log.records import scan_layout as slot
+from tidelog.log.time_index import TimestampOffset
 
 if TYPE_CHECKING:
-    from log.recovery import SegmentRecovery
+    from tidelog.log.recovery import SegmentRecovery
 
 #: 2 MB stay in a core's cache from the read to the CRC: 20 % faster than 16 MB.
 CHUNK_BYTES = 2 * 1024 * 1024
@@ -29,7 +29,7 @@ class KernelScan:
     """Buffers and tables of one recovery; used by one thread."""
 
     def __init__(self, kernels: Any) -> None:
-        """``kernels``: those of ``log.records.scan_group``."""
+        """``kernels``: those of ``tidelog.log.records.scan_group``."""
         self._kernels = kernels
         self._buffer = bytearray(CHUNK_BYTES)
         self._walk = _integers(slot.WALK_SLOTS)

@@ -1,4 +1,4 @@
-"""LogValidator's way for message sets of magic 0 and 1, in the same three passes as ``log.validator``.
+"""LogValidator's way for message sets of magic 0 and 1, in the same three passes as ``tidelog.log.validator``.
 
     validate   each entry's CRC is checked before; here: wrappers' inner messages (CRC, magic, no nesting), keys,
     timestamps assign     uncompressed and the topic's format: every entry's offset, in place
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 
-from log.validator import (
+from tidelog.log.validator import (
     AppendContext,
     BatchSummary,
     ValidationParams,
@@ -23,11 +23,11 @@ from log.validator import (
     rebuild,
     result_from,
 )
-from log.work_budget import TURN_OLD_BYTES, WorkBudget
-from protocol.crc import crc32
-from protocol.errors import CorruptMessageError, MessageTooLargeError
-from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import (
+from tidelog.log.work_budget import TURN_OLD_BYTES, WorkBudget
+from tidelog.protocol.crc import crc32
+from tidelog.protocol.errors import CorruptMessageError, MessageTooLargeError
+from tidelog.protocol.message_set import LegacyRecordBatch
+from tidelog.protocol.record_batch import (
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC_V0,

@@ -10,7 +10,7 @@ lowest of
 missing;
    otherwise the partition refuses (:class:`LogLoadError`) and the others serve;
 3. after a clean stop: a look at both ends of each index. Otherwise: segments from the recovery point on are recovered
-   (``log.recovery``), the others get every index entry checked; what is wrong is rebuilt;
+   (``tidelog.log.recovery``), the others get every index entry checked; what is wrong is rebuilt;
 4. leader epochs and producer state are cut to the log's end, read from their files, and completed from the records.
 """
 
@@ -20,30 +20,30 @@ import logging
 import os
 from typing import NamedTuple
 
-from log.batch_scan import iter_headers
-from log.checkpoints import (
+from tidelog.log.batch_scan import iter_headers
+from tidelog.log.checkpoints import (
     CLEANER_OFFSET_FILE,
     CheckpointCorruptError,
     read_offset_checkpoint,
     read_partition_metadata,
     write_partition_metadata,
 )
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import FileEntry
-from log.leader_epochs import LeaderEpochCache
-from log.producer_state import ProducerStateManager
-from log.recovery import (
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import FileEntry
+from tidelog.log.leader_epochs import LeaderEpochCache
+from tidelog.log.producer_state import ProducerStateManager
+from tidelog.log.recovery import (
     LogLoadError,
     index_fault,
     rebuild_indices,
     rebuild_transaction_index,
     recover_segment,
 )
-from log.recovery_progress import RecoveryProgress
-from log.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
-from log.reserve import write_if_room
-from log.segment import (
+from tidelog.log.recovery_progress import RecoveryProgress
+from tidelog.log.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
+from tidelog.log.reserve import write_if_room
+from tidelog.log.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -53,11 +53,11 @@ from log.segment import (
     LogSegment,
     flush_indices,
 )
-from log.segments import LogSegments
-from log.topic_partition import TopicPartition
-from log.unified_log import LogParts, UnifiedLog
-from protocol.errors import CorruptMessageError, InconsistentTopicIdError, KafkaStorageError
-from protocol.record_batch import MAGIC_V2
+from tidelog.log.segments import LogSegments
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import LogParts, UnifiedLog
+from tidelog.protocol.errors import CorruptMessageError, InconsistentTopicIdError, KafkaStorageError
+from tidelog.protocol.record_batch import MAGIC_V2
 
 logger = logging.getLogger(__name__)
 

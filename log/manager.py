@@ -14,7 +14,7 @@ partition may be made anew; its files go after ``file.delete.delay.ms``.
 The manager's lock guards the table of partitions alone; each entry has a lock of its own, under which its log is opened
 and deleted, so a log whose indices are built anew keeps nobody waiting who wants another one. Order: the entry's lock,
 then the manager's. An entry that was deleted while somebody waited for its lock says so, and is looked up again.
-Deleting waits for an opening of that very log, and for those that work on its files (``log.file_use``).
+Deleting waits for an opening of that very log, and for those that work on its files (``tidelog.log.file_use``).
 
 Methods may be called by any thread; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``)
 belong in a worker.
@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from log.checkpoints import (
+from tidelog.log.checkpoints import (
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
@@ -41,21 +41,21 @@ from log.checkpoints import (
     write_clean_shutdown,
     write_offset_checkpoint,
 )
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import FileSystem, LogStorageError
-from log.loader import LoadRequest, load_log
-from log.producer_state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
-from log.records.scan_engine import SCAN
-from log.recovery_progress import RecoveryProgress
-from log.reserve import DEFAULT_RESERVE_BYTES, Reserve
-from log.retention_clock import RetentionClock
-from log.room import RoomWatch
-from log.segment import LOG_SUFFIX
-from log.time import Time
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from protocol.errors import KafkaError, KafkaStorageError
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import FileSystem, LogStorageError
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.producer_state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
+from tidelog.log.records.scan_engine import SCAN
+from tidelog.log.recovery_progress import RecoveryProgress
+from tidelog.log.reserve import DEFAULT_RESERVE_BYTES, Reserve
+from tidelog.log.retention_clock import RetentionClock
+from tidelog.log.room import RoomWatch
+from tidelog.log.segment import LOG_SUFFIX
+from tidelog.log.time import Time
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from log.abstract_index import AbstractIndex, floor_slot
-from protocol.errors import KafkaStorageError
+from tidelog.log.abstract_index import AbstractIndex, floor_slot
+from tidelog.protocol.errors import KafkaStorageError
 
 _KEY = Struct(">i")
 MAX_RELATIVE_OFFSET = 2**31 - 1

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
-from log.checkpoints import CheckpointCorruptError
-from protocol.crc import crc32c
+from tidelog.log.checkpoints import CheckpointCorruptError
+from tidelog.protocol.crc import crc32c
 
 _VERSION = 1
 _HEAD = Struct(">hI")

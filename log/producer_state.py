@@ -20,8 +20,8 @@ unstable offset* is the first offset of the oldest transaction that is open, or 
 passed; read_committed readers stop there. Everything here belongs to the log's lock, but for the published attributes.
 
 Snapshots are taken on roll, on close and after recovery, named by the next offset; loading takes the newest valid one
-at or below the log end and replays the batches behind it. They hold a producer's last batch only: ``log.replay`` reads
-the four before it from the records.
+at or below the log end and replays the batches behind it. They hold a producer's last batch only:
+``tidelog.log.replay`` reads the four before it from the records.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from collections import deque
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from log.checkpoints import CheckpointCorruptError
-from log.file_system import FileSystem
-from log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
-from log.segment import SNAPSHOT_SUFFIX, file_name
-from log.time import Time
-from log.transaction_index import AbortedTxn
-from protocol.errors import (
+from tidelog.log.checkpoints import CheckpointCorruptError
+from tidelog.log.file_system import FileSystem
+from tidelog.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from tidelog.log.segment import SNAPSHOT_SUFFIX, file_name
+from tidelog.log.time import Time
+from tidelog.log.transaction_index import AbortedTxn
+from tidelog.protocol.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OutOfOrderSequenceNumberError,

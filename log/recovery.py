@@ -14,8 +14,8 @@ was synced, the header is garbage   the next batch that proves itself (CRC) is l
 was synced, nothing valid follows   refused: cutting would give old offsets to new records
 ==================================  =====================================================================
 
-Valid batches are walked by kernels once those are loaded (``log.kernel_scan``, ``log.records.scan_engine``), by plain
-Python until then and wherever a batch is damaged or of an old format.
+Valid batches are walked by kernels once those are loaded (``tidelog.log.kernel_scan``,
+``tidelog.log.records.scan_engine``), by plain Python until then and wherever a batch is damaged or of an old format.
 
 ``index_fault`` says what is wrong with a closed segment's indices, cheaply (both ends) or wholly (every entry);
 ``rebuild_indices`` makes them from batch headers.
@@ -26,18 +26,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from log.batch_scan import BODY_CHUNK_BYTES, BatchHeader, crc_matches, iter_batches, iter_headers, parse_header
-from log.damage import DamageCounts
-from log.leader_epochs import LeaderEpochCache
-from log.producer_state import ProducerStateManager
-from log.records.scan_engine import SCAN
-from log.recovery_progress import RecoveryProgress
-from log.replay import replay_batch
-from log.reserve import write_if_room
-from log.segment import LogSegment
-from log.time_index import TimestampOffset
-from protocol.errors import CorruptMessageError, KafkaStorageError
-from protocol.record_batch import RECORD_BATCH_OVERHEAD
+from tidelog.log.batch_scan import BODY_CHUNK_BYTES, BatchHeader, crc_matches, iter_batches, iter_headers, parse_header
+from tidelog.log.damage import DamageCounts
+from tidelog.log.leader_epochs import LeaderEpochCache
+from tidelog.log.producer_state import ProducerStateManager
+from tidelog.log.records.scan_engine import SCAN
+from tidelog.log.recovery_progress import RecoveryProgress
+from tidelog.log.replay import replay_batch
+from tidelog.log.reserve import write_if_room
+from tidelog.log.segment import LogSegment
+from tidelog.log.time_index import TimestampOffset
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
+from tidelog.protocol.record_batch import RECORD_BATCH_OVERHEAD
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class SegmentRecovery:
         """Walk on; false when kernels came up meanwhile and should take over."""
         kernels = SCAN.kernels
         if kernels is not None:
-            from log.kernel_scan import KernelScan  # seldom needed
+            from tidelog.log.kernel_scan import KernelScan  # seldom needed
 
             KernelScan(kernels).run(self)
         for number, (header, batch) in enumerate(_provable_batches(self), 1):

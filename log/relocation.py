@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 
-from log.validator import ValidationResult
-from log.work_budget import AppendPostponedError
-from protocol.record_batch import COMPRESSION_MASK, MAGIC_OFFSET, MAGIC_V0, MAGIC_V2
+from tidelog.log.validator import ValidationResult
+from tidelog.log.work_budget import AppendPostponedError
+from tidelog.protocol.record_batch import COMPRESSION_MASK, MAGIC_OFFSET, MAGIC_V0, MAGIC_V2
 
 _OFFSET = struct.Struct(">q")
 _OLD_ATTRIBUTES_OFFSET = MAGIC_OFFSET + 1

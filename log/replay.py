@@ -6,8 +6,8 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from log.batch_scan import BatchHeader
-from log.producer_state import (
+from tidelog.log.batch_scan import BatchHeader
+from tidelog.log.producer_state import (
     BATCHES_TO_RETAIN,
     MAX_SEQUENCE,
     BatchMetadata,
@@ -15,11 +15,11 @@ from log.producer_state import (
     ProducerBatch,
     ProducerStateManager,
 )
-from log.segment import LogSegment
-from log.segments import LogSegments
-from log.transaction_index import AbortedTxn
-from protocol.errors import CorruptMessageError
-from protocol.record_batch import CONTROL_TYPE_ABORT, CONTROL_TYPE_COMMIT, Buffer, RecordBatch
+from tidelog.log.segment import LogSegment
+from tidelog.log.segments import LogSegments
+from tidelog.log.transaction_index import AbortedTxn
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.record_batch import CONTROL_TYPE_ABORT, CONTROL_TYPE_COMMIT, Buffer, RecordBatch
 
 RECALLED_BYTES = 64 * 1024 * 1024
 """Records before a snapshot whose headers are read again after a recovery, which has just read them whole. Clients

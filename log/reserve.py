@@ -11,8 +11,8 @@ import logging
 import os
 from collections.abc import Callable
 
-from log.file_system import FileSystem, LogStorageError, allocate
-from protocol.errors import KafkaStorageError
+from tidelog.log.file_system import FileSystem, LogStorageError, allocate
+from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 

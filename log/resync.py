@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from log.batch_scan import BatchHeader, PositionalReader, crc_matches, parse_header
-from protocol.errors import CorruptMessageError
-from protocol.record_batch import RECORD_BATCH_OVERHEAD
+from tidelog.log.batch_scan import BatchHeader, PositionalReader, crc_matches, parse_header
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.record_batch import RECORD_BATCH_OVERHEAD
 
 #: An old message may be shorter than a header of magic 2.
 _SHORTEST_HEADER = 26

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from log.environment import DirectoryState
-from log.file_system import FileSystem, LogStorageError
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from protocol.errors import KafkaError, KafkaStorageError
+from tidelog.log.environment import DirectoryState
+from tidelog.log.file_system import FileSystem, LogStorageError
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Directory(Protocol):
 
 
 class Entry(Protocol):
-    """What is needed of a partition that has a directory (``log.manager`` tells of ``lock``)."""
+    """What is needed of a partition that has a directory (``tidelog.log.manager`` tells of ``lock``)."""
 
     path: str
     log: UnifiedLog | None

@@ -18,19 +18,19 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from log.abstract_index import seal_index
-from log.batch_scan import NO_TIMESTAMP, BatchHeader, iter_batches, iter_headers
-from log.file_records import FileRecords
-from log.file_system import FileSystem, LogStorageError
-from log.offset_index import OffsetIndex, OffsetPosition
-from log.time import Time
-from log.time_index import TimeIndex, TimestampOffset
-from log.transaction_index import TransactionIndex
-from protocol.record_batch import Buffer
-from protocol.transferable import TransferableRecords
+from tidelog.log.abstract_index import seal_index
+from tidelog.log.batch_scan import NO_TIMESTAMP, BatchHeader, iter_batches, iter_headers
+from tidelog.log.file_records import FileRecords
+from tidelog.log.file_system import FileSystem, LogStorageError
+from tidelog.log.offset_index import OffsetIndex, OffsetPosition
+from tidelog.log.time import Time
+from tidelog.log.time_index import TimeIndex, TimestampOffset
+from tidelog.log.transaction_index import TransactionIndex
+from tidelog.protocol.record_batch import Buffer
+from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from log.config import LogConfig
+    from tidelog.log.config import LogConfig
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from log.segment import LogSegment
+from tidelog.log.segment import LogSegment
 
 
 class LogSegments:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from log.abstract_index import AbstractIndex, floor_slot
-from log.batch_scan import NO_TIMESTAMP
-from protocol.errors import KafkaStorageError
+from tidelog.log.abstract_index import AbstractIndex, floor_slot
+from tidelog.log.batch_scan import NO_TIMESTAMP
+from tidelog.protocol.errors import KafkaStorageError
 
 _KEY = Struct(">q")
 

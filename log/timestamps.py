@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from log.batch_scan import NO_TIMESTAMP
-from log.records.lookup import first_at_or_after
-from log.segment import LogSegment
-from log.segments import LogSegments
-from protocol.record_batch import iter_batches
+from tidelog.log.batch_scan import NO_TIMESTAMP
+from tidelog.log.records.lookup import first_at_or_after
+from tidelog.log.segment import LogSegment
+from tidelog.log.segments import LogSegments
+from tidelog.protocol.record_batch import iter_batches
 
 if TYPE_CHECKING:
-    from log.unified_log import UnifiedLog
+    from tidelog.log.unified_log import UnifiedLog
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -35,7 +35,7 @@ class TimestampAndOffset(NamedTuple):
 
 
 def find_offset_by_timestamp(log: UnifiedLog, timestamp: int) -> TimestampAndOffset | None:
-    """See :meth:`log.unified_log.UnifiedLog.fetch_offset_by_timestamp`. LATEST is the log end; callers clip by
+    """See :meth:`tidelog.log.unified_log.UnifiedLog.fetch_offset_by_timestamp`. LATEST is the log end; callers clip by
     isolation."""
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         start = log.log_start_offset

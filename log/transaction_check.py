@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from log.transaction_index import ENTRY
-from protocol.errors import KafkaError
-from protocol.record_batch import Buffer, RecordBatch, parse_end_transaction_marker
+from tidelog.log.transaction_index import ENTRY
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.record_batch import Buffer, RecordBatch, parse_end_transaction_marker
 
 
 def ends_transaction(batch: Buffer) -> bool | None:

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from log.abstract_index import IndexCorruptError
-from log.file_system import FileSystem, LogStorageError, OpenFile
-from protocol.errors import KafkaStorageError
+from tidelog.log.abstract_index import IndexCorruptError
+from tidelog.log.file_system import FileSystem, LogStorageError, OpenFile
+from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 State and its order of publication::
 
     append   validate and assign offsets -> producer check -> roll? -> one pwrite -> producer state -> publish ``end``
-    read     copy ``end`` -> segment snapshot -> clip -> slice            (``log.fetch``; no lock)
+    read     copy ``end`` -> segment snapshot -> clip -> slice            (``tidelog.log.fetch``; no lock)
 
 Invariants:
 
@@ -14,8 +14,8 @@ Invariants:
 
 One lock, held for append, roll, truncate, replace and the moves of the offsets; never across an fsync. Attributes are
 published whole (an int, a tuple, an immutable snapshot) and read without it. Work on the files by name that does not
-hold the lock is done within ``files`` (``log.file_use``); deletion waits for it. Retention and segment swaps live in
-``log.cleanup``, look-up by time in ``log.timestamps``, recovery in ``log.loader``.
+hold the lock is done within ``files`` (``tidelog.log.file_use``); deletion waits for it. Retention and segment swaps
+live in ``tidelog.log.cleanup``, look-up by time in ``tidelog.log.timestamps``, recovery in ``tidelog.log.loader``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from log.checkpoints import sync_partition_metadata
-from log.cleanup import (
+from tidelog.log.checkpoints import sync_partition_metadata
+from tidelog.log.cleanup import (
     begin_swap,
     delete_old_segments,
     finish_swap,
@@ -35,23 +35,28 @@ from log.cleanup import (
     sync_swap,
     undo_swap,
 )
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.fetch import FetchDataInfo, FetchIsolation, LogEnd, TailHint, read_log
-from log.file_system import LogStorageError
-from log.file_use import FileUse, LogDeletedError
-from log.leader_epochs import LeaderEpochCache
-from log.producer_state import Marker, ProducerBatch, ProducerStateManager
-from log.relocation import relocated
-from log.replay import marker_of, rebuild_producer_state
-from log.segment import LogSegment, flush_indices, seal
-from log.segments import LogSegments
-from log.timestamps import TimestampAndOffset, find_offset_by_timestamp
-from log.topic_partition import TopicPartition
-from log.transaction_index import AbortedTxn
-from log.validator import AppendOrigin, BatchSummary, LogValidator, ValidationParams, ValidationResult
-from log.work_budget import NO_BUDGET, WorkBudget
-from protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError, RecordListTooLargeError
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.fetch import FetchDataInfo, FetchIsolation, LogEnd, TailHint, read_log
+from tidelog.log.file_system import LogStorageError
+from tidelog.log.file_use import FileUse, LogDeletedError
+from tidelog.log.leader_epochs import LeaderEpochCache
+from tidelog.log.producer_state import Marker, ProducerBatch, ProducerStateManager
+from tidelog.log.relocation import relocated
+from tidelog.log.replay import marker_of, rebuild_producer_state
+from tidelog.log.segment import LogSegment, flush_indices, seal
+from tidelog.log.segments import LogSegments
+from tidelog.log.timestamps import TimestampAndOffset, find_offset_by_timestamp
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.transaction_index import AbortedTxn
+from tidelog.log.validator import AppendOrigin, BatchSummary, LogValidator, ValidationParams, ValidationResult
+from tidelog.log.work_budget import NO_BUDGET, WorkBudget
+from tidelog.protocol.errors import (
+    CorruptMessageError,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+    RecordListTooLargeError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +108,7 @@ _CLIENT = AppendOrigin.CLIENT
 
 
 class UnifiedLog:
-    """See the module. Made by :func:`log.loader.load_log`."""
+    """See the module. Made by :func:`tidelog.log.loader.load_log`."""
 
     __slots__ = (
         "_active",
@@ -164,8 +169,8 @@ class UnifiedLog:
         self.is_closed = False
         self.last_flushed_ms = self._time.monotonic_ms()
         # Below it an index of this log's records may be believed: at first where the log ended when it was opened, as a
-        # power loss may have taken records that an index, which is synced more often, has already. ``log.indexer``
-        # raises it.
+        # power loss may have taken records that an index, which is synced more often, has already.
+        # ``tidelog.log.indexer`` raises it.
         self.index_bound = parts.log_end_offset
         self._publish_end(parts.log_end_offset)
         self.update_config(parts.config)
@@ -353,7 +358,7 @@ class UnifiedLog:
     def fetch_offset_by_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
         """The first record at or after ``timestamp`` (ms), or what -1 to -5 ask for. Any thread, no lock.
 
-        Source: ListOffsets v0 to v10; see ``log.timestamps``.
+        Source: ListOffsets v0 to v10; see ``tidelog.log.timestamps``.
         """
         if self._directory_state.failure is not None:
             raise self._unavailable()
@@ -584,14 +589,14 @@ class UnifiedLog:
     # ---- housekeeping
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention; returns how many segments went. See ``log.cleanup``. Raises KafkaStorageError."""
+        """Apply retention; returns how many segments went. See ``tidelog.log.cleanup``. Raises KafkaStorageError."""
         with self.lock:
             return 0 if self.is_closed else delete_old_segments(self, now_ms)
 
     def replace_segments(
         self, new: Sequence[LogSegment], old: Sequence[LogSegment], check: Callable[[], None] = lambda: None
     ) -> None:
-        """Put the flushed ``.cleaned`` segments ``new`` in the place of ``old``. See ``log.cleanup``.
+        """Put the flushed ``.cleaned`` segments ``new`` in the place of ``old``. See ``tidelog.log.cleanup``.
 
         Takes the lock for the renames alone, so call without it. ``check`` is called under it before anything changes
         in the log; when it raises, ``new`` are ``.cleaned`` again. Raises KafkaStorageError and what ``check`` raises.

@@ -5,8 +5,9 @@
     restamp    log append time (or a wrong largest timestamp): in place, with a new CRC
 
 In place whenever it can be: a magic 2 batch whose codec, format and offset deltas are already what the topic wants; an
-uncompressed set of the topic's magic; a magic 1 wrapper whose inner offsets are 0..n-1 (``log.legacy_validator``).
-Otherwise the records are decoded and one batch (or set) of the topic's format and codec is built from them.
+uncompressed set of the topic's magic; a magic 1 wrapper whose inner offsets are 0..n-1
+(``tidelog.log.legacy_validator``). Otherwise the records are decoded and one batch (or set) of the topic's format and
+codec is built from them.
 
 The usual request, one magic 2 batch with nothing to change, takes a path of its own: one header unpack, one CRC, one
 walk over the records, one ``pack_into``. What it dislikes goes the general way, which finds the same fault again and
@@ -24,8 +25,8 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from log.records import engine
-from log.work_budget import (
+from tidelog.log.records import engine
+from tidelog.log.work_budget import (
     NO_BUDGET,
     TURN_OLD_BYTES,
     TURN_RECOMPRESSED_BYTES,
@@ -33,14 +34,14 @@ from log.work_budget import (
     TURN_RECORDS_COMPILED,
     WorkBudget,
 )
-from protocol.crc import crc32c
-from protocol.errors import (
+from tidelog.protocol.crc import crc32c
+from tidelog.protocol.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
     UnsupportedForMessageFormatError,
 )
-from protocol.record_batch import (
+from tidelog.protocol.record_batch import (
     ATTRIBUTES_OFFSET,
     CONTROL_MASK,
     CREATE_TIME,
@@ -68,7 +69,7 @@ from protocol.record_batch import (
 )
 
 if TYPE_CHECKING:
-    from protocol.message_set import LegacyRecordBatch
+    from tidelog.protocol.message_set import LegacyRecordBatch
 
 _OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
 _ATTRIBUTES = struct.Struct(">h")
@@ -295,7 +296,7 @@ def validate_generally(records: memoryview, params: ValidationParams, context: A
     first = batches[0]
     if isinstance(first, RecordBatch):
         return _validate_batch(first, params, context)
-    from log.legacy_validator import validate_message_set
+    from tidelog.log.legacy_validator import validate_message_set
 
     entries = [batch for batch in batches if not isinstance(batch, RecordBatch)]
     return validate_message_set(records, entries, params, context)
@@ -535,7 +536,7 @@ def rebuild(records: Iterable[Record], options: BatchOptions, params: Validation
     ]
     if params.magic == MAGIC_V2:
         return result_of(memoryview(build_batch(numbered, options)), params, sizes_changed=True)
-    from protocol.message_set import MessageSetOptions, build_message_set
+    from tidelog.protocol.message_set import MessageSetOptions, build_message_set
 
     built = build_message_set(
         numbered,

@@ -1,6 +1,6 @@
 """Aborted transactions of a range of offsets, from the ``.txnindex`` files of a partition.
 
-Readers go by the markers in the log (:mod:`pipeline.markers`) and ask here only where damage may hide one.
+Readers go by the markers in the log (:mod:`tidelog.pipeline.markers`) and ask here only where damage may hide one.
 An entry is a fact about offsets, and offsets do not change: it stays true whatever becomes of its file. So every file
 there is is read, those of a swap under way and those to be deleted too; a reader that finds a segment before the
 cleaner's swap and its index after it would otherwise take aborted records for committed ones.
@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import re
 
-from log.transaction_index import ENTRY
-from pipeline.errors import PipelineError
-from pipeline.plan_rows import AbortedTransaction
-from pipeline.segment_files import OpenSegment, ReadCount
-from pipeline.storage import names_in
+from tidelog.log.transaction_index import ENTRY
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.plan_rows import AbortedTransaction
+from tidelog.pipeline.segment_files import OpenSegment, ReadCount
+from tidelog.pipeline.storage import names_in
 
 _NAME = re.compile(r"(\d{20})\.txnindex(\.swap|\.cleaned|\.deleted)?")
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from log.records import columns_reference as layout
-from log.records.columns import decoder_for
-from pipeline.column_reader import Block
-from pipeline.columns import Columns
-from pipeline.errors import MalformedTimestampError
-from pipeline.plan_rows import SegmentSlice
+from tidelog.log.records import columns_reference as layout
+from tidelog.log.records.columns import decoder_for
+from tidelog.pipeline.column_reader import Block
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.errors import MalformedTimestampError
+from tidelog.pipeline.plan_rows import SegmentSlice
 
 #: An Arrow batch is handed out when it has half of so many rows, or of so many bytes of keys and values. Spark's JVM
 #: takes small batches slower (1.8 Mrow/s at 1,000 rows against 3.05 from 10,000 on), large values faster in small ones.

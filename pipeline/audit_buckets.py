@@ -1,7 +1,7 @@
 """Counts and checksums of records per ten minutes: what a log and the table made of it are compared by.
 
 A bucket is ten minutes of record time, named by its first millisecond. Its checksum is the sum of the records' hashes
-mod 2^64 (:mod:`pipeline.audit_reference`), so it does not depend on order, and buckets of parts may be added.
+mod 2^64 (:mod:`tidelog.pipeline.audit_reference`), so it does not depend on order, and buckets of parts may be added.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pipeline.audit_reference import IntegerArray, WordArray
+from tidelog.pipeline.audit_reference import IntegerArray, WordArray
 
 BUCKET_MS = 600_000
 _MASK = (1 << 64) - 1

@@ -14,10 +14,10 @@ from types import ModuleType
 
 import numpy as np
 
-from pipeline import audit_reference as reference
-from pipeline.audit_reference import ByteArray, IntegerArray, WordArray
+from tidelog.pipeline import audit_reference as reference
+from tidelog.pipeline.audit_reference import ByteArray, IntegerArray, WordArray
 
-KERNELS = "pipeline.audit_kernels"
+KERNELS = "tidelog.pipeline.audit_kernels"
 
 
 @functools.cache
@@ -25,7 +25,7 @@ def load_kernels() -> ModuleType | None:
     """The compiled module; None where numba is missing."""
     if importlib.util.find_spec("numba") is None:
         return None
-    from log.records.kernel_loader import ensure_cache_directory
+    from tidelog.log.records.kernel_loader import ensure_cache_directory
 
     ensure_cache_directory(Path(__file__).resolve().parent)
     return importlib.import_module(KERNELS)
@@ -40,12 +40,12 @@ class AuditEngine:
         self.kernels = kernels
 
     def walk_batches(self, chunk: ByteArray, start: int, size: int, table: IntegerArray) -> tuple[int, int, int]:
-        """See :func:`pipeline.audit_reference.walk_batches`."""
+        """See :func:`tidelog.pipeline.audit_reference.walk_batches`."""
         stop, rows, at = (self.kernels or reference).walk_batches(chunk, start, size, table)
         return int(stop), int(rows), int(at)
 
     def hash_section(self, section: ByteArray, bases: tuple[int, int, int], count: int, out: HashRoom) -> int:
-        """See :func:`pipeline.audit_reference.hash_section`."""
+        """See :func:`tidelog.pipeline.audit_reference.hash_section`."""
         out.make_room(count)
         return int((self.kernels or reference).hash_section(section, bases, count, out.columns))
 
@@ -76,7 +76,7 @@ class AuditEngine:
         key: tuple[ByteArray, IntegerArray, ByteArray],
         value: tuple[ByteArray, IntegerArray, ByteArray],
     ) -> WordArray:
-        """See :func:`pipeline.audit_reference.hash_columns`; returns the hashes."""
+        """See :func:`tidelog.pipeline.audit_reference.hash_columns`; returns the hashes."""
         hashes = np.zeros(len(places[0]), np.uint64)
         (self.kernels or reference).hash_columns(places, key, value, hashes)
         return hashes

@@ -19,7 +19,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from log.checkpoints import (
+from tidelog.log.checkpoints import (
     LEADER_EPOCH_FILE,
     LOG_START_OFFSET_FILE,
     PARTITION_METADATA_FILE,
@@ -31,10 +31,10 @@ from log.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
-from log.producer_snapshot import decode_snapshot
-from log.topic_partition import TopicPartition
-from pipeline.storage import files_at, names_in
-from protocol.errors import KafkaStorageError
+from tidelog.log.producer_snapshot import decode_snapshot
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.storage import files_at, names_in
+from tidelog.protocol.errors import KafkaStorageError
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.(swap|cleaned|deleted))?")
 _INDEX_SUFFIXES = ("index", "timeindex", "txnindex")

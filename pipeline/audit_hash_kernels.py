@@ -1,4 +1,4 @@
-"""The hash of a record, compiled: what :mod:`pipeline.audit_reference` describes, equal to it in every result.
+"""The hash of a record, compiled: what :mod:`tidelog.pipeline.audit_reference` describes, equal to it in every result.
 
 Two chains of multiplications run side by side, 16 bytes in each step. Bytes are named by their address in memory, not
 by array and position: numba counts the references of every array that a function is handed, with locked instructions,
@@ -15,8 +15,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
-from log.records.intrinsics import Integer, byte_at, kernel, word_at
-from pipeline import audit_reference as at
+from tidelog.log.records.intrinsics import Integer, byte_at, kernel, word_at
+from tidelog.pipeline import audit_reference as at
 
 _OFFSET, _TIMESTAMP, _LENGTH = np.uint64(at.FACTOR_OFFSET), np.uint64(at.FACTOR_TIMESTAMP), np.uint64(at.FACTOR_LENGTH)
 _CHAIN = np.uint64(at.FACTOR_CHAIN)

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import audit_reference as at
-from pipeline.audit_reference import IntegerArray
-from pipeline.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline import audit_reference as at
+from tidelog.pipeline.audit_reference import IntegerArray
+from tidelog.pipeline.segment_files import OpenSegment, SegmentFile
 
 _OFFSET_ENTRY = np.dtype([("relative", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative", ">i4")])

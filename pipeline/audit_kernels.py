@@ -1,4 +1,5 @@
-"""An audit's look at records, compiled: what :mod:`pipeline.audit_reference` describes, equal to it in every result.
+"""An audit's look at records, compiled: what :mod:`tidelog.pipeline.audit_reference` describes, equal to it in every
+result.
 
 One core, warm: headers and CRC of 16 KB batches at 22 GB/s, records of 100 bytes hashed at 6 GB/s (18 ns each). No GIL;
 any thread. Sources: the layout of magic 2 (KIP-98).
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from log.records.intrinsics import (
+from tidelog.log.records.intrinsics import (
     ByteArray,
     Integer,
     IntegerArray,
@@ -22,8 +23,8 @@ from log.records.intrinsics import (
     load_be_u32,
     load_be_u64,
 )
-from pipeline import audit_reference as at
-from pipeline.audit_hash_kernels import field_hash, record_hash
+from tidelog.pipeline import audit_reference as at
+from tidelog.pipeline.audit_hash_kernels import field_hash, record_hash
 
 _HEADER_BYTES = 61
 _NEED_BYTES, _TABLE_FULL, _NOT_MINE = at.NEED_BYTES, at.TABLE_FULL, at.NOT_MINE
@@ -42,7 +43,7 @@ def _signed16(word: Integer) -> Integer:
 
 @kernel
 def walk_batches(chunk: ByteArray, start: Integer, size: Integer, table: IntegerArray) -> Any:
-    """See :func:`pipeline.audit_reference.walk_batches`."""
+    """See :func:`tidelog.pipeline.audit_reference.walk_batches`."""
     position, rows = np.int64(start), np.int64(0)
     while rows < len(table):
         if position + _HEADER_BYTES > size:
@@ -73,7 +74,7 @@ def walk_batches(chunk: ByteArray, start: Integer, size: Integer, table: Integer
     return np.int64(_TABLE_FULL), rows, position
 
 
-# Below, a place is an address in memory, see pipeline.audit_hash_kernels.
+# Below, a place is an address in memory, see tidelog.pipeline.audit_hash_kernels.
 
 
 @kernel
@@ -148,7 +149,7 @@ def _hash_records(span: Any, bases: Any, count: Integer, out: Any, row: Integer)
 
 @kernel
 def hash_section(section: ByteArray, bases: Any, count: Integer, out: Any) -> Integer:
-    """See :func:`pipeline.audit_reference.hash_section`."""
+    """See :func:`tidelog.pipeline.audit_reference.hash_section`."""
     begin = np.int64(section.ctypes.data)
     return _hash_records((begin, begin + section.size), bases, count, out, np.int64(0))
 
@@ -175,7 +176,7 @@ def hash_rows(chunk: ByteArray, table: IntegerArray, first: Integer, last: Integ
 
 @kernel
 def hash_columns(places: Any, key: Any, value: Any, hashes: WordArray) -> None:
-    """See :func:`pipeline.audit_reference.hash_columns`."""
+    """See :func:`tidelog.pipeline.audit_reference.hash_columns`."""
     offsets, timestamps = places
     key_data, key_starts, key_there = key
     value_data, value_starts, value_there = value

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline import audit_reference as at
-from pipeline.audit_reference import IntegerArray
+from tidelog.pipeline import audit_reference as at
+from tidelog.pipeline.audit_reference import IntegerArray
 
 _SEQUENCES = 1 << 31
 _HALF = 1 << 30

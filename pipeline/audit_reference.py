@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from protocol.crc import crc32c
-from protocol.errors import CorruptMessageError
-from protocol.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
-from protocol.types import read_varint, read_varlong
+from tidelog.protocol.crc import crc32c
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
+from tidelog.protocol.types import read_varint, read_varlong
 
 IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
 WordArray = np.ndarray[Any, np.dtype[np.uint64]]

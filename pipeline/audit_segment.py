@@ -5,15 +5,15 @@
                                       -> indices            entries against batches
                                       -> records hashed     per ten minutes; committed data only
 
-What is missing between two batches is *compacted* or *lost* by the rules of ``pipeline.holes``: in a file that the
-cleaner has been in, and in front of a batch that only a cleaner can have written, it is compacted; nothing else takes
-records out of the middle of a log. What is missing inside a batch is compacted for the same reason.
+What is missing between two batches is *compacted* or *lost* by the rules of ``tidelog.pipeline.holes``: in a file that
+the cleaner has been in, and in front of a batch that only a cleaner can have written, it is compacted; nothing else
+takes records out of the middle of a log. What is missing inside a batch is compacted for the same reason.
 
 Aborted records and control batches are there, but no reader that asks for committed records gets them: they are
 counted, not hashed, and neither are records of transactions still open.
 
-Damage is a finding, and the walk goes on by the rule of ``log.resync``, as an export does: what lies between is counted
-as unreadable, and its offsets are a gap of their own kind.
+Damage is a finding, and the walk goes on by the rule of ``tidelog.log.resync``, as an export does: what lies between is
+counted as unreadable, and its offsets are a gap of their own kind.
 
 One thread; everything here can be pickled. numpy only, numba where it is installed.
 """
@@ -25,22 +25,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from log.batch_scan import CONTROL_MASK
-from log.resync import find_resume_position
-from log.topic_partition import TopicPartition
-from pipeline import audit_buckets
-from pipeline import audit_reference as at
-from pipeline.audit_buckets import Buckets
-from pipeline.audit_engine import AuditEngine, HashRoom, bases_of, engine
-from pipeline.audit_indices import IndexCheck
-from pipeline.audit_producers import ProducerSpan, follow
-from pipeline.audit_reference import IntegerArray
-from pipeline.audit_transactions import TransactionAudit, TransactionPlan
-from pipeline.segment_files import OpenSegment, SegmentFile
-from protocol.compression import decompress
-from protocol.errors import KafkaError
-from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import (
+from tidelog.log.batch_scan import CONTROL_MASK
+from tidelog.log.resync import find_resume_position
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline import audit_buckets
+from tidelog.pipeline import audit_reference as at
+from tidelog.pipeline.audit_buckets import Buckets
+from tidelog.pipeline.audit_engine import AuditEngine, HashRoom, bases_of, engine
+from tidelog.pipeline.audit_indices import IndexCheck
+from tidelog.pipeline.audit_producers import ProducerSpan, follow
+from tidelog.pipeline.audit_reference import IntegerArray
+from tidelog.pipeline.audit_transactions import TransactionAudit, TransactionPlan
+from tidelog.pipeline.segment_files import OpenSegment, SegmentFile
+from tidelog.protocol.compression import decompress
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.message_set import LegacyRecordBatch
+from tidelog.protocol.record_batch import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     DELETE_HORIZON_MASK,
     HEADER,

@@ -5,7 +5,7 @@
 
 *Missing* rows are in the log and not in the table. *Extra* ones are in the table and not in the log: where the log was
 compacted that is what history is for, elsewhere it is a finding. Offsets below the log start cannot be compared.
-Headers are not compared. Hashes are those of :mod:`pipeline.audit_reference`.
+Headers are not compared. Hashes are those of :mod:`tidelog.pipeline.audit_reference`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline import audit_buckets
-from pipeline.audit_buckets import Buckets
-from pipeline.audit_engine import engine
-from pipeline.audit_reference import ByteArray, IntegerArray, WordArray
-from pipeline.columns import Columns
-from pipeline.decode import Isolation, ReadOptions, read_slice
-from pipeline.errors import CorruptBatchError
-from pipeline.plan import SegmentSlice
+from tidelog.pipeline import audit_buckets
+from tidelog.pipeline.audit_buckets import Buckets
+from tidelog.pipeline.audit_engine import engine
+from tidelog.pipeline.audit_reference import ByteArray, IntegerArray, WordArray
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import Isolation, ReadOptions, read_slice
+from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.plan import SegmentSlice
 
 if TYPE_CHECKING:
     import pyarrow as pa

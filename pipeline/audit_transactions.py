@@ -1,8 +1,8 @@
 """The transactions of one segment in an audit: what was aborted, and whether the transaction indices say the same.
 
-    the log's markers (pipeline.markers)       which batches no reader of committed records gets
+    the log's markers (tidelog.pipeline.markers)       which batches no reader of committed records gets
     all ``.txnindex`` entries of the log       a reader that goes by them must leave out the same batches
-    the segment's own ``.txnindex``            each entry fits an abort marker of the segment (log.transaction_check)
+    the segment's own ``.txnindex``            each entry fits an abort marker of the segment (tidelog.log.transaction_check)
 
 One thread.
 """
@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from log.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK
-from log.topic_partition import TopicPartition
-from log.transaction_check import TransactionIndexCheck, ends_transaction
-from log.transaction_index import ENTRY
-from pipeline import audit_reference as at
-from pipeline.audit_engine import AuditEngine
-from pipeline.audit_reference import IntegerArray
-from pipeline.errors import PipelineError
-from pipeline.markers import MarkerWalk
-from pipeline.segment_files import OpenSegment, SegmentFile
+from tidelog.log.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.transaction_check import TransactionIndexCheck, ends_transaction
+from tidelog.log.transaction_index import ENTRY
+from tidelog.pipeline import audit_reference as at
+from tidelog.pipeline.audit_engine import AuditEngine
+from tidelog.pipeline.audit_reference import IntegerArray
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.markers import MarkerWalk
+from tidelog.pipeline.segment_files import OpenSegment, SegmentFile
 
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 Tell = Callable[[str, str, int, int, str], None]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from log.batch_scan import BatchHeader, crc_matches, iter_headers, parse_header
-from pipeline.errors import CorruptBatchError
-from pipeline.segment_files import OpenSegment, ReadCount
-from protocol.errors import CorruptMessageError
+from tidelog.log.batch_scan import BatchHeader, crc_matches, iter_headers, parse_header
+from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.segment_files import OpenSegment, ReadCount
+from tidelog.protocol.errors import CorruptMessageError
 
 
 class ValidEnd(NamedTuple):

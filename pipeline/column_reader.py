@@ -5,10 +5,10 @@
                  old message set  -> message by message into the arena ---------------------------^
 
 What comes out are :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
-(``log.records.columns_reference`` names the columns). Both are used again for the next block.
+(``tidelog.log.records.columns_reference`` names the columns). Both are used again for the next block.
 
 Nothing is dropped silently: a batch that is cut, damaged, or goes back behind the one before is a CorruptBatchError,
-and every offset of the slice must be in a batch, unless ``pipeline.holes`` says that a cleaner took it out.
+and every offset of the slice must be in a batch, unless ``tidelog.pipeline.holes`` says that a cleaner took it out.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from log.records import columns_reference as layout
-from log.records.columns import decoder_for
-from log.topic_partition import TopicPartition
-from pipeline.audit_engine import AuditEngine, load_kernels
-from pipeline.errors import CorruptBatchError
-from pipeline.holes import Hole, Holes
-from pipeline.markers import MarkerWalk
-from pipeline.plan_rows import LostRange, SegmentSlice
-from pipeline.row_filter import RowFilter
-from pipeline.segment_files import OpenSegment, SegmentFile
-from protocol.compression import decompress
-from protocol.errors import CorruptMessageError, KafkaError
-from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import (
+from tidelog.log.records import columns_reference as layout
+from tidelog.log.records.columns import decoder_for
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.audit_engine import AuditEngine, load_kernels
+from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.holes import Hole, Holes
+from tidelog.pipeline.markers import MarkerWalk
+from tidelog.pipeline.plan_rows import LostRange, SegmentSlice
+from tidelog.pipeline.row_filter import RowFilter
+from tidelog.pipeline.segment_files import OpenSegment, SegmentFile
+from tidelog.protocol.compression import decompress
+from tidelog.protocol.errors import CorruptMessageError, KafkaError
+from tidelog.protocol.message_set import LegacyRecordBatch
+from tidelog.protocol.record_batch import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     HEADER,
     LOG_APPEND_TIME,

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.errors import OptionError
+from tidelog.pipeline.errors import OptionError
 
 NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 #: Column -> its type in Spark's DDL.

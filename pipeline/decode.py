@@ -16,20 +16,20 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from log.checkpoints import read_partition_metadata
-from log.records import columns_reference as layout
-from pipeline.column_reader import ColumnReader
-from pipeline.columns import Columns
-from pipeline.errors import CorruptBatchError, DataLossError, ObjectGoneError, PipelineError, RemoteError
-from pipeline.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan_range
-from pipeline.plan_rows import LostRange
-from pipeline.segment_files import OpenSegment, ReadCount, list_segments
-from pipeline.selection import PartitionDirectory, recreated
-from pipeline.storage import files_at
-from protocol.errors import KafkaStorageError
+from tidelog.log.checkpoints import read_partition_metadata
+from tidelog.log.records import columns_reference as layout
+from tidelog.pipeline.column_reader import ColumnReader
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.errors import CorruptBatchError, DataLossError, ObjectGoneError, PipelineError, RemoteError
+from tidelog.pipeline.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan_range
+from tidelog.pipeline.plan_rows import LostRange
+from tidelog.pipeline.segment_files import OpenSegment, ReadCount, list_segments
+from tidelog.pipeline.selection import PartitionDirectory, recreated
+from tidelog.pipeline.storage import files_at
+from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
-    from pipeline.column_reader import Block
+    from tidelog.pipeline.column_reader import Block
 
 #: How often a slice is planned again because its files went between planning and opening them.
 ATTEMPTS = 5
@@ -67,7 +67,7 @@ def read_slice(
     ``options`` says all there is to say, ``isolation`` alone is short for it.
     Raises CorruptBatchError, DataLossError, TopicRecreatedError, MalformedTimestampError, PipelineError.
     """
-    from pipeline.arrow_rows import ArrowRows
+    from tidelog.pipeline.arrow_rows import ArrowRows
 
     options = options or ReadOptions(isolation)
     rows = ArrowRows(piece, wanted)

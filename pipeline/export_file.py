@@ -3,10 +3,11 @@
     slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME         zstd
     a batch that cannot be read -> one row of staging/<run>/dead-letter/NAME               its bytes and the reason
 
-Reading goes on behind a damaged batch by the rule of ``log.resync``, as an audit does. A file is synced before its
-name is told, and a range without rows has no file.
+Reading goes on behind a damaged batch by the rule of ``tidelog.log.resync``, as an audit does. A file is synced before
+its name is told, and a range without rows has no file.
 
-Columns are those of ``format("tidelog")``; how the file is written, and how it grows, says ``pipeline.export_parquet``.
+Columns are those of ``format("tidelog")``; how the file is written, and how it grows, says
+``tidelog.pipeline.export_parquet``.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from log.batch_scan import iter_batches
-from log.resync import find_resume_position
-from pipeline.batch_walk import header_at
-from pipeline.columns import Columns
-from pipeline.decode import Isolation, ReadOptions, read_slice
-from pipeline.errors import CorruptBatchError, MalformedTimestampError
-from pipeline.export_manifest import DATA, DEAD_LETTER, TableFile, id_text
-from pipeline.export_parquet import RowWriter, sync_file
-from pipeline.plan import SegmentSlice
-from pipeline.plan_rows import LostRange
-from pipeline.segment_files import OpenSegment, SegmentFile
-from pipeline.sparse_index import indexed_batches
-from protocol.errors import KafkaError
-from protocol.record_batch import MAGIC_V2
-from protocol.record_batch import iter_batches as iter_entries
+from tidelog.log.batch_scan import iter_batches
+from tidelog.log.resync import find_resume_position
+from tidelog.pipeline.batch_walk import header_at
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import Isolation, ReadOptions, read_slice
+from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError
+from tidelog.pipeline.export_manifest import DATA, DEAD_LETTER, TableFile, id_text
+from tidelog.pipeline.export_parquet import RowWriter, sync_file
+from tidelog.pipeline.plan import SegmentSlice
+from tidelog.pipeline.plan_rows import LostRange
+from tidelog.pipeline.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.sparse_index import indexed_batches
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.record_batch import MAGIC_V2
+from tidelog.protocol.record_batch import iter_batches as iter_entries
 
 if TYPE_CHECKING:
     import pyarrow as pa

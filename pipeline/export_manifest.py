@@ -12,8 +12,8 @@ file's name is a function of (topic id, partition, first offset). A version name
 are moved from staging into the table after the commit, and whoever comes next finishes that when the run was killed.
 
 A reader of ``data`` that knows nothing of manifests sees each row at most once: no two files ever hold the same row,
-no file goes, and one that grows is replaced by a rename (``pipeline.export_parquet``). Files of a partition come in the
-order of their offsets.
+no file goes, and one that grows is replaced by a rename (``tidelog.pipeline.export_parquet``). Files of a partition
+come in the order of their offsets.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from log.file_system import OpenFile, OsFileSystem
-from pipeline.jobs.errors import BadRequestError, ConflictError, JobError
-from pipeline.storage import mounted
-from protocol.types import uuid_to_str
+from tidelog.log.file_system import OpenFile, OsFileSystem
+from tidelog.pipeline.jobs.errors import BadRequestError, ConflictError, JobError
+from tidelog.pipeline.storage import mounted
+from tidelog.protocol.types import uuid_to_str
 
 FORMAT = "tidelog-export 1"
 DIRECTORY = "_tidelog"

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pipeline.jobs.errors import JobError
+from tidelog.pipeline.jobs.errors import JobError
 
 if TYPE_CHECKING:
     import pyarrow as pa

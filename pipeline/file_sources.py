@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pipeline.errors import PipelineError
-from pipeline.remote import is_remote
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.remote import is_remote
 
 if TYPE_CHECKING:
-    from pipeline.remote_file import RemoteFile
-    from pipeline.segment_files import ReadCount
+    from tidelog.pipeline.remote_file import RemoteFile
+    from tidelog.pipeline.segment_files import ReadCount
 
 
 class LocalFile:
@@ -66,6 +66,6 @@ def open_source(path: str, count: ReadCount) -> LocalFile | RemoteFile:
     """The file at a path. Raises FileNotFoundError, PipelineError."""
     if not is_remote(path):
         return LocalFile(path, count)
-    from pipeline.remote_file import RemoteFile
+    from tidelog.pipeline.remote_file import RemoteFile
 
     return RemoteFile(path, count)

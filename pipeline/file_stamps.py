@@ -12,7 +12,7 @@ import os
 import time
 from typing import NamedTuple
 
-from pipeline.remote import info_of, is_remote
+from tidelog.pipeline.remote import info_of, is_remote
 
 #: Far above any tick, and above what the clocks of a file server and of this machine usually differ by.
 SETTLED_S = 2.0

@@ -25,18 +25,18 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from log.batch_scan import BatchHeader
-from log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
-from log.topic_partition import TopicPartition
-from pipeline.batch_walk import headers
-from pipeline.errors import CorruptBatchError, DataLossError
-from pipeline.file_stamps import Stamp, stamp_of
-from pipeline.plan_rows import LostRange
-from pipeline.remote import is_remote
-from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
-from pipeline.storage import files_at
-from protocol.errors import KafkaStorageError
-from protocol.record_batch import DELETE_HORIZON_MASK, MAGIC_V2
+from tidelog.log.batch_scan import BatchHeader
+from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.batch_walk import headers
+from tidelog.pipeline.errors import CorruptBatchError, DataLossError
+from tidelog.pipeline.file_stamps import Stamp, stamp_of
+from tidelog.pipeline.plan_rows import LostRange
+from tidelog.pipeline.remote import is_remote
+from tidelog.pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
+from tidelog.pipeline.storage import files_at
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.record_batch import DELETE_HORIZON_MASK, MAGIC_V2
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from log.find.checkpoint import CHECKPOINT_FILE, FileState, read_checkpoint
-from log.find.hashing import key_hash, key_seed
-from log.find.key_index import DIRECTORY, MADE_FOR, SUFFIX
-from log.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT
-from pipeline.segment_files import OpenSegment, ReadCount
-from pipeline.selection import PartitionDirectory
-from pipeline.storage import files_at
+from tidelog.log.find.checkpoint import CHECKPOINT_FILE, FileState, read_checkpoint
+from tidelog.log.find.hashing import key_hash, key_seed
+from tidelog.log.find.key_index import DIRECTORY, MADE_FOR, SUFFIX
+from tidelog.log.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT
+from tidelog.pipeline.segment_files import OpenSegment, ReadCount
+from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.pipeline.storage import files_at
 
 
 @dataclass(frozen=True, slots=True)

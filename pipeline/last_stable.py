@@ -14,15 +14,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from log.batch_scan import BatchHeader, crc_matches
-from log.checkpoints import CheckpointCorruptError
-from log.producer_snapshot import decode_snapshot
-from pipeline.batch_walk import headers
-from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile
-from pipeline.sparse_index import offset_index
-from pipeline.storage import files_at, names_in
-from protocol.errors import KafkaStorageError
-from protocol.record_batch import RECORD_BATCH_OVERHEAD
+from tidelog.log.batch_scan import BatchHeader, crc_matches
+from tidelog.log.checkpoints import CheckpointCorruptError
+from tidelog.log.producer_snapshot import decode_snapshot
+from tidelog.pipeline.batch_walk import headers
+from tidelog.pipeline.segment_files import OpenSegment, ReadCount, SegmentFile
+from tidelog.pipeline.sparse_index import offset_index
+from tidelog.pipeline.storage import files_at, names_in
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.record_batch import RECORD_BATCH_OVERHEAD
 
 _SNAPSHOT = re.compile(r"(\d{20})\.snapshot")
 _NO_TRANSACTION = -1

@@ -1,6 +1,6 @@
 """The chosen partitions and their bounds, looked for at every trigger of a stream at a cost of what has changed.
 
-    data directory unchanged                     its names are not listed          (``pipeline.selection``)
+    data directory unchanged                     its names are not listed          (``tidelog.pipeline.selection``)
     checkpoint of start offsets the same file    it is not parsed
     partition directory and active segment unchanged, same start     the bounds are those of the last time
 
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from log.topic_partition import TopicPartition
-from pipeline.errors import OffsetRangeError
-from pipeline.file_stamps import Stamp, settled_stamp_of, stamp_of
-from pipeline.offset_json import PartitionOffsets
-from pipeline.offsets import (
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.errors import OffsetRangeError
+from tidelog.pipeline.file_stamps import Stamp, settled_stamp_of, stamp_of
+from tidelog.pipeline.offset_json import PartitionOffsets
+from tidelog.pipeline.offsets import (
     LogBounds,
     bounds_of,
     broker_bounds,
@@ -25,10 +25,10 @@ from pipeline.offsets import (
     start_offsets_path,
     while_files_go,
 )
-from pipeline.options import SourceOptions
-from pipeline.segment_files import ReadCount, list_segments
-from pipeline.selection import PartitionDirectory, PartitionFinder
-from pipeline.storage import for_each
+from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.segment_files import ReadCount, list_segments
+from tidelog.pipeline.selection import PartitionDirectory, PartitionFinder
+from tidelog.pipeline.storage import for_each
 
 
 class Partition(NamedTuple):

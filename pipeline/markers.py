@@ -17,21 +17,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from log.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK, parse_header
-from log.checkpoints import CheckpointCorruptError
-from log.resync import find_resume_position
-from log.topic_partition import TopicPartition
-from log.transaction_check import ends_transaction
-from pipeline import audit_reference as at
-from pipeline.aborted import aborted_transactions
-from pipeline.audit_engine import AuditEngine
-from pipeline.audit_reference import ByteArray, IntegerArray
-from pipeline.errors import PipelineError
-from pipeline.holes import checkpointed_below
-from pipeline.segment_files import OpenSegment, SegmentFile, list_segments
-from pipeline.sparse_index import indexed_batches
-from protocol.errors import CorruptMessageError
-from protocol.record_batch import (
+from tidelog.log.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK, parse_header
+from tidelog.log.checkpoints import CheckpointCorruptError
+from tidelog.log.resync import find_resume_position
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.transaction_check import ends_transaction
+from tidelog.pipeline import audit_reference as at
+from tidelog.pipeline.aborted import aborted_transactions
+from tidelog.pipeline.audit_engine import AuditEngine
+from tidelog.pipeline.audit_reference import ByteArray, IntegerArray
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.holes import checkpointed_below
+from tidelog.pipeline.segment_files import OpenSegment, SegmentFile, list_segments
+from tidelog.pipeline.sparse_index import indexed_batches
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.record_batch import (
     LOG_OVERHEAD,
     MAGIC_V2,
     RECORD_BATCH_OVERHEAD,

@@ -17,22 +17,22 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from log.checkpoints import (
+from tidelog.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     read_offset_checkpoint,
 )
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import OpenFile, OsFileSystem
-from log.loader import LoadRequest, load_log
-from log.time import SystemTime
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from pipeline.jobs.errors import JobError
-from pipeline.selection import PartitionDirectory
-from pipeline.storage import mounted
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import OpenFile, OsFileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.time import SystemTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.pipeline.jobs.errors import JobError
+from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.pipeline.storage import mounted
 
 LOCK_FILE = ".lock"
 

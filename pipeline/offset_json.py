@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from pipeline.errors import OptionError
+from tidelog.pipeline.errors import OptionError
 
 PartitionOffsets = dict[str, dict[int, int]]
 

@@ -19,24 +19,24 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
-from log.topic_partition import TopicPartition
-from pipeline.batch_walk import valid_end
-from pipeline.errors import PipelineError
-from pipeline.last_stable import first_unstable_offset
-from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
-from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
-from pipeline.selection import PartitionDirectory
-from pipeline.sparse_index import offset_index
-from pipeline.storage import files_at, is_directory
-from protocol.errors import UnsupportedVersionError, error_for_code
-from protocol.messages.list_offsets import (
+from tidelog.client import Client, ClientError
+from tidelog.log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.batch_walk import valid_end
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.last_stable import first_unstable_offset
+from tidelog.pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
+from tidelog.pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
+from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.pipeline.sparse_index import offset_index
+from tidelog.pipeline.storage import files_at, is_directory
+from tidelog.protocol.errors import UnsupportedVersionError, error_for_code
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tidelog.client import Client, ClientError
 
 __all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_bounds", "from_json", "log_bounds", "to_json"]
 

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.columns import Columns
-from pipeline.errors import OptionError
-from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json
-from pipeline.remote import is_remote
-from pipeline.row_filter import MAX_TIME, MIN_TIME, RowFilter
-from pipeline.storage import place_of
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json
+from tidelog.pipeline.remote import is_remote
+from tidelog.pipeline.row_filter import MAX_TIME, MIN_TIME, RowFilter
+from tidelog.pipeline.storage import place_of
 
 #: The brokers' own; a pattern never means them, as in Spark's Kafka source.
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))

@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from log.checkpoints import read_partition_metadata
-from log.topic_partition import TopicPartition
-from pipeline.errors import DataLossError, PipelineError
-from pipeline.holes import Hole, Holes
-from pipeline.key_lookup import find_key
-from pipeline.plan_rows import OffsetRange, ReadRequest, SegmentSlice
-from pipeline.row_filter import RowFilter
-from pipeline.segment_files import SegmentFile, list_segments
-from pipeline.segment_plan import SegmentPlan
-from pipeline.selection import recreated
-from pipeline.storage import files_at, for_each, is_directory
-from protocol.errors import KafkaStorageError
+from tidelog.log.checkpoints import read_partition_metadata
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.errors import DataLossError, PipelineError
+from tidelog.pipeline.holes import Hole, Holes
+from tidelog.pipeline.key_lookup import find_key
+from tidelog.pipeline.plan_rows import OffsetRange, ReadRequest, SegmentSlice
+from tidelog.pipeline.row_filter import RowFilter
+from tidelog.pipeline.segment_files import SegmentFile, list_segments
+from tidelog.pipeline.segment_plan import SegmentPlan
+from tidelog.pipeline.selection import recreated
+from tidelog.pipeline.storage import files_at, for_each, is_directory
+from tidelog.protocol.errors import KafkaStorageError
 
 __all__ = [
     "OffsetRange", "ReadRequest", "RowFilter", "SegmentSlice", "group", "plan", "plan_range",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pipeline.options import DEFAULT_BYTES_PER_TASK
-from pipeline.row_filter import RowFilter
-from pipeline.segment_files import ReadCount
-from pipeline.selection import PartitionDirectory
+from tidelog.pipeline.options import DEFAULT_BYTES_PER_TASK
+from tidelog.pipeline.row_filter import RowFilter
+from tidelog.pipeline.segment_files import ReadCount
+from tidelog.pipeline.selection import PartitionDirectory
 
 
 @dataclass(frozen=True, slots=True)

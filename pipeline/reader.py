@@ -12,12 +12,12 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pipeline.columns import Columns
-from pipeline.decode import Isolation, ReadOptions, read_slice
-from pipeline.errors import plain, plain_rows
-from pipeline.options import SourceOptions
-from pipeline.plan import ReadRequest, SegmentSlice, group, plan
-from pipeline.request import batch_request
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import Isolation, ReadOptions, read_slice
+from tidelog.pipeline.errors import plain, plain_rows
+from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.plan import ReadRequest, SegmentSlice, group, plan
+from tidelog.pipeline.request import batch_request
 
 
 class SlicePartition(InputPartition):

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from pipeline.errors import OptionError, RemoteError
+from tidelog.pipeline.errors import OptionError, RemoteError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -171,7 +171,8 @@ def is_remote_directory(path: str) -> bool:
 
 
 class RemoteFiles:
-    """Small files, each read once as a whole: what ``log.checkpoints`` needs of a file system. One thread, one use."""
+    """Small files, each read once as a whole: what ``tidelog.log.checkpoints`` needs of a file system. One thread, one
+    use."""
 
     def __init__(self) -> None:
         self._contents: dict[str, bytes] = {}

@@ -21,11 +21,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import ObjectGoneError, RemoteError
-from pipeline.remote import forget_listing, located, reason, remote_errors
+from tidelog.pipeline.errors import ObjectGoneError, RemoteError
+from tidelog.pipeline.remote import forget_listing, located, reason, remote_errors
 
 if TYPE_CHECKING:
-    from pipeline.segment_files import ReadCount
+    from tidelog.pipeline.segment_files import ReadCount
 
 #: Of an index of 2 MB a binary search reads four of them; a request costs the time of some megabytes.
 LOOKUP_BYTES = 128 * 1024

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pipeline.errors import DataLossError, OffsetRangeError, OptionError
-from pipeline.log_watch import LogWatch, Partition
-from pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets
-from pipeline.options import OffsetSpec, SourceOptions
-from pipeline.plan_rows import OffsetRange, ReadRequest
-from pipeline.segment_files import ReadCount
-from pipeline.storage import for_each
-from pipeline.timestamps import first_offset_at_or_after
+from tidelog.pipeline.errors import DataLossError, OffsetRangeError, OptionError
+from tidelog.pipeline.log_watch import LogWatch, Partition
+from tidelog.pipeline.offset_json import EARLIEST, LATEST, PartitionOffsets
+from tidelog.pipeline.options import OffsetSpec, SourceOptions
+from tidelog.pipeline.plan_rows import OffsetRange, ReadRequest
+from tidelog.pipeline.segment_files import ReadCount
+from tidelog.pipeline.storage import for_each
+from tidelog.pipeline.timestamps import first_offset_at_or_after
 
 
 def find_bounds(

@@ -1,9 +1,10 @@
 """Segment files as a reader beside a live broker sees them: a list that holds still, and files that are only read.
 
 The broker renames while we look: retention and the cleaner give old files the ending ``.deleted``, the cleaner's new
-ones go ``.cleaned`` -> ``.swap`` -> plain (``log.cleanup`` draws the steps). A listing in the middle of that would miss
-a segment, which nobody could tell from a gap that compaction left. So a listing counts only when the next one is equal
-and no swap is under way; a swap that does not end (its broker died) is read as the broker's next start would finish it.
+ones go ``.cleaned`` -> ``.swap`` -> plain (``tidelog.log.cleanup`` draws the steps). A listing in the middle of that
+would miss a segment, which nobody could tell from a gap that compaction left. So a listing counts only when the next
+one is equal and no swap is under way; a swap that does not end (its broker died) is read as the broker's next start
+would finish it.
 
 Bytes read are counted, so that tests and benchmarks can show what a plan and its tasks touch.
 """
@@ -18,9 +19,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from pipeline.file_sources import open_source
-from pipeline.storage import names_in
-from protocol.errors import KafkaStorageError
+from tidelog.pipeline.file_sources import open_source
+from tidelog.pipeline.storage import names_in
+from tidelog.protocol.errors import KafkaStorageError
 
 _LOG_NAME = re.compile(r"(\d{20})\.log(\.swap|\.cleaned)?")
 #: How long a swap may take before its broker counts as dead: renames of a few files.
@@ -135,7 +136,7 @@ def _settled(directory: str, names: Sequence[str]) -> list[SegmentFile]:
     swapped = [_file(directory, name) for name in names if name.endswith(".swap")]
     if not swapped or any(name.endswith(".cleaned") for name in names):
         return plain
-    from pipeline.batch_walk import next_offset_of
+    from tidelog.pipeline.batch_walk import next_offset_of
 
     spans = [(file.base_offset, next_offset_of(file.path, file.base_offset)) for file in swapped]
     kept = [file for file in plain if not any(base <= file.base_offset < end for base, end in spans)]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from log.batch_scan import BatchHeader
-from pipeline.batch_walk import header_at, headers
-from pipeline.errors import CorruptBatchError
-from pipeline.plan_rows import OffsetRange, ReadRequest, SegmentSlice
-from pipeline.segment_files import OpenSegment, SegmentFile
-from pipeline.sparse_index import SparseIndex, offset_index, time_index
-from protocol.record_batch import MAGIC_V2
+from tidelog.log.batch_scan import BatchHeader
+from tidelog.pipeline.batch_walk import header_at, headers
+from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.plan_rows import OffsetRange, ReadRequest, SegmentSlice
+from tidelog.pipeline.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.sparse_index import SparseIndex, offset_index, time_index
+from tidelog.protocol.record_batch import MAGIC_V2
 
 #: How many entries behind the best one are looked at, when it is stale, before the end of the file will do.
 _END_CANDIDATES = 3

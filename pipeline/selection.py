@@ -15,19 +15,19 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from log.checkpoints import (
+from tidelog.log.checkpoints import (
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
     CheckpointCorruptError,
     read_partition_metadata,
 )
-from log.topic_partition import TopicPartition
-from pipeline.errors import SelectionError, TopicRecreatedError
-from pipeline.file_stamps import Stamp, settled_stamp_of, stamp_of
-from pipeline.options import TopicChoice
-from pipeline.storage import files_at, for_each, is_directory, names_in, place_of
-from protocol.errors import KafkaStorageError
-from protocol.types import uuid_to_str
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.errors import SelectionError, TopicRecreatedError
+from tidelog.pipeline.file_stamps import Stamp, settled_stamp_of, stamp_of
+from tidelog.pipeline.options import TopicChoice
+from tidelog.pipeline.storage import files_at, for_each, is_directory, names_in, place_of
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.types import uuid_to_str
 
 _GOING_SUFFIXES = ("-delete", "-stray", "-future")
 _LOG_SUFFIX = ".log"

@@ -3,11 +3,11 @@
     task (executor)     Arrow rows -> batches per topic-partition -> one staged file -> commit message
     driver              commit messages of the attempts that count -> one transaction -> staged files removed
 
-A task's work is in ``pipeline.sink_rows`` and ``pipeline.staging``, the driver's in ``pipeline.sink_commit``. A stream
-is known by its query id, which its checkpoint keeps, and a batch of it by Spark's batch id; both reach tasks as local
-properties of the job. A batch write is known by an id of its own, or by ``txnAppId`` and ``txnVersion``, with which a
-write that is done again (from ``foreachBatch``, say) is left out. In the output modes update and complete every batch's
-rows are appended, as by Spark's Kafka sink.
+A task's work is in ``tidelog.pipeline.sink_rows`` and ``tidelog.pipeline.staging``, the driver's in
+``tidelog.pipeline.sink_commit``. A stream is known by its query id, which its checkpoint keeps, and a batch of it by
+Spark's batch id; both reach tasks as local properties of the job. A batch write is known by an id of its own, or by
+``txnAppId`` and ``txnVersion``, with which a write that is done again (from ``foreachBatch``, say) is left out. In the
+output modes update and complete every batch's rows are appended, as by Spark's Kafka sink.
 
 Writers are pickled into tasks and made anew for each commit, so they hold options alone. Spark's Kafka sink, for
 comparison, produces from its tasks and may write rows twice.
@@ -24,9 +24,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pipeline.errors import OptionError, PipelineError, plain
-from pipeline.sink_options import SinkOptions, parse_sink_options
-from pipeline.staging import StagedFile, TaskIdentity, begin_run, end_run, remove_files, remove_published
+from tidelog.pipeline.errors import OptionError, PipelineError, plain
+from tidelog.pipeline.sink_options import SinkOptions, parse_sink_options
+from tidelog.pipeline.staging import StagedFile, TaskIdentity, begin_run, end_run, remove_files, remove_published
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,14 +48,14 @@ class _TaskWriter:
     def __init__(self, options: Mapping[str, str], schema: StructType, *, streaming: bool) -> None:
         """Raises OptionError."""
         self.options: SinkOptions = parse_sink_options(options, streaming=streaming)
-        from pipeline.sink_rows import sink_columns
+        from tidelog.pipeline.sink_rows import sink_columns
 
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         self.columns = sink_columns(fields, self.options)
 
     def stage(self, rows: Iterator[pa.RecordBatch], task: TaskIdentity) -> StagedMessage:
         """Build and stage a task's batches. Raises PipelineError."""
-        from pipeline.sink_task import stage_rows
+        from tidelog.pipeline.sink_task import stage_rows
 
         return StagedMessage(stage_rows(rows, task, self.options, self.columns))
 
@@ -115,7 +115,7 @@ class TidelogBatchWriter(DataSourceArrowWriter):
 
 
 def _publish(options: SinkOptions, writer: str, batch_id: int, *, staged: Sequence[StagedFile], is_last: bool) -> None:
-    from pipeline.sink_commit import Publication, publish
+    from tidelog.pipeline.sink_commit import Publication, publish
 
     publish(options, Publication(writer, batch_id, tuple(staged), is_last))
     remove_published(options.staging, writer, batch_id)

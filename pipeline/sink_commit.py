@@ -5,7 +5,7 @@ The transactional id, and the group whose committed offset is the last published
 
     InitProducerId      fences every older driver of the query and ends the transaction it left open
     OffsetFetch         committed batch id >= this one: published before, nothing to do
-    AddPartitionsToTxn, Produce ...     staged batches, as ``pipeline.sink_produce`` sends them
+    AddPartitionsToTxn, Produce ...     staged batches, as ``tidelog.pipeline.sink_produce`` sends them
     AddOffsetsToTxn, TxnOffsetCommit    this batch id, in partition 0 of each topic that was written
     EndTxn              from here on all of it is there for read_committed, or none
 
@@ -29,12 +29,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
-from pipeline.errors import PipelineError
-from pipeline.sink_options import SinkOptions
-from pipeline.sink_produce import Producer, TopicPartition, produce, sequenced
-from pipeline.staging import StagedFile, StagingError
-from protocol.errors import (
+from tidelog.pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.sink_options import SinkOptions
+from tidelog.pipeline.sink_produce import Producer, TopicPartition, produce, sequenced
+from tidelog.pipeline.staging import StagedFile, StagingError
+from tidelog.protocol.errors import (
     InvalidProducerEpochError,
     InvalidTopicError,
     KafkaError,
@@ -42,17 +42,17 @@ from protocol.errors import (
     OperationNotAttemptedError,
     ProducerFencedError,
 )
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from protocol.messages.add_partitions_to_txn import (
+from tidelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from tidelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
-from protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from protocol.messages.txn_offset_commit import (
+from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tidelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from pipeline.errors import OptionError
-from pipeline.options import boolean, checked_names, positive, size_in_bytes
+from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.options import boolean, checked_names, positive, size_in_bytes
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _KNOWN = (

@@ -19,11 +19,17 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pipeline.cluster import Address, Cluster, Trouble, raise_for_code, version_for
-from pipeline.staging import BatchAddress, StagedFile, StagingError, in_order
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.record_batch import ATTRIBUTES_OFFSET, TRANSACTIONAL_MASK, RecordBatch, increment_sequence, set_crc
 from tidelog.client import ClientError
+from tidelog.pipeline.cluster import Address, Cluster, Trouble, raise_for_code, version_for
+from tidelog.pipeline.staging import BatchAddress, StagedFile, StagingError, in_order
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.record_batch import (
+    ATTRIBUTES_OFFSET,
+    TRANSACTIONAL_MASK,
+    RecordBatch,
+    increment_sequence,
+    set_crc,
+)
 
 #: What one Produce request holds at most, over all partitions; brokers refuse 100 MiB (socket.request.max.bytes).
 REQUEST_BYTES = 8 * 1024 * 1024

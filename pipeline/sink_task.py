@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from log.records.build import SectionBuilder
-from pipeline.cluster import Cluster, Trouble, is_passing
-from pipeline.errors import PipelineError
-from pipeline.sink_options import SinkOptions
-from pipeline.sink_rows import BatchBuilder
-from pipeline.staging import StagedFile, StagingFile, TaskIdentity
+from tidelog.log.records.build import SectionBuilder
+from tidelog.pipeline.cluster import Cluster, Trouble, is_passing
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.sink_options import SinkOptions
+from tidelog.pipeline.sink_rows import BatchBuilder
+from tidelog.pipeline.staging import StagedFile, StagingFile, TaskIdentity
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile
+from tidelog.pipeline.segment_files import OpenSegment, ReadCount, SegmentFile
 
 _PAGE_BYTES = 4096
 _OFFSET_ENTRY = Struct(">ii")

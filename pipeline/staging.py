@@ -32,8 +32,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import PipelineError
-from protocol.record_batch import Buffer
+from tidelog.pipeline.errors import PipelineError
+from tidelog.protocol.record_batch import Buffer
 
 logger = logging.getLogger(__name__)
 

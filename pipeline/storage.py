@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from log.file_system import OsFileSystem, ReadableFiles
-from pipeline.errors import OptionError
-from pipeline.remote import RemoteFiles, is_remote, is_remote_directory, listing, remote_path
+from tidelog.log.file_system import OsFileSystem, ReadableFiles
+from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.remote import RemoteFiles, is_remote, is_remote_directory, listing, remote_path
 
 _LOCAL_FILES = OsFileSystem()
 #: A question to an object store takes some 30 ms, most of it waiting.
@@ -61,5 +61,5 @@ def for_each(items: Sequence[_Item], path_of: Callable[[_Item], str], work: Call
 
 
 def files_at(path: str) -> ReadableFiles:
-    """Reads small files below ``path``, for the functions of ``log.checkpoints``."""
+    """Reads small files below ``path``, for the functions of ``tidelog.log.checkpoints``."""
     return RemoteFiles() if is_remote(path) else _LOCAL_FILES

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-from pipeline.errors import OptionError, PipelineError
-from pipeline.options import SourceOptions
-from pipeline.plan import OffsetRange, ReadRequest, plan_range
-from pipeline.segment_files import list_segments
-from pipeline.selection import PartitionDirectory
-from pipeline.stream_offsets import shares
+from tidelog.pipeline.errors import OptionError, PipelineError
+from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.plan import OffsetRange, ReadRequest, plan_range
+from tidelog.pipeline.segment_files import list_segments
+from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.pipeline.stream_offsets import shares
 
 DEFAULT_TRIGGER_DELAY_MS = 15 * 60 * 1000
 _WHOLE_SEGMENT = 1 << 62

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pipeline.errors import PipelineError
-from pipeline.offset_json import PartitionOffsets
-from pipeline.selection import PartitionDirectory
-from protocol.types import uuid_from_str, uuid_to_str
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.offset_json import PartitionOffsets
+from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.protocol.types import uuid_from_str, uuid_to_str
 
 TOPIC_IDS = "@topicIds"
 _Key = TypeVar("_Key")

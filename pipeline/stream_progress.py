@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 
-from pipeline.cluster import GROUP, Cluster, Trouble, ask, is_passing, raise_for_code
-from pipeline.errors import OptionError, PipelineError
-from pipeline.offset_json import PartitionOffsets
-from pipeline.options import SourceOptions
-from protocol.messages.offset_commit import (
+from tidelog.pipeline.cluster import GROUP, Cluster, Trouble, ask, is_passing, raise_for_code
+from tidelog.pipeline.errors import OptionError, PipelineError
+from tidelog.pipeline.offset_json import PartitionOffsets
+from tidelog.pipeline.options import SourceOptions
+from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

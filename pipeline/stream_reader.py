@@ -6,8 +6,8 @@
     read(slice)           Arrow batches                                                 in executors
     commit(end), stop     progress to ``commitGroup``, if that is asked for and not there yet
 
-Positions are those of ``pipeline.stream_offsets``; ends come from the files, or from the broker's ListOffsets when
-``kafka.bootstrap.servers`` is given. What differs between two triggers:
+Positions are those of ``tidelog.pipeline.stream_offsets``; ends come from the files, or from the broker's ListOffsets
+when ``kafka.bootstrap.servers`` is given. What differs between two triggers:
 
     a partition that was not there       is read from offset 0; data loss if its log begins later
     a partition that is gone             data loss
@@ -30,18 +30,18 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from pipeline.columns import Columns
-from pipeline.errors import DataLossError, PipelineError, plain
-from pipeline.log_watch import LogWatch, Partition
-from pipeline.offset_json import PartitionOffsets
-from pipeline.options import SourceOptions
-from pipeline.plan import OffsetRange, ReadRequest, group, plan
-from pipeline.reader import SlicePartition, TidelogReader
-from pipeline.request import ensure_named, starting_offset
-from pipeline.selection import PartitionDirectory, ensure_same_topics
-from pipeline.stream_limits import Patience, TriggerLimits, limited_ends
-from pipeline.stream_offsets import StreamOffset
-from pipeline.stream_progress import GroupProgress
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.errors import DataLossError, PipelineError, plain
+from tidelog.pipeline.log_watch import LogWatch, Partition
+from tidelog.pipeline.offset_json import PartitionOffsets
+from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.plan import OffsetRange, ReadRequest, group, plan
+from tidelog.pipeline.reader import SlicePartition, TidelogReader
+from tidelog.pipeline.request import ensure_named, starting_offset
+from tidelog.pipeline.selection import PartitionDirectory, ensure_same_topics
+from tidelog.pipeline.stream_limits import Patience, TriggerLimits, limited_ends
+from tidelog.pipeline.stream_offsets import StreamOffset
+from tidelog.pipeline.stream_progress import GroupProgress
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.columns import Columns
-from pipeline.errors import OptionError
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.errors import OptionError
 
 _PREFIX = "option."
 _KEY = "tidelog.options"

@@ -7,14 +7,14 @@ offset on to look, batch headers which batch to open.
 
 from __future__ import annotations
 
-from log.batch_scan import BatchHeader
-from pipeline.batch_walk import header_at, headers
-from pipeline.errors import CorruptBatchError, PipelineError
-from pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
-from pipeline.selection import PartitionDirectory
-from pipeline.sparse_index import offset_index, time_index
-from protocol.errors import KafkaError
-from protocol.record_batch import iter_batches
+from tidelog.log.batch_scan import BatchHeader
+from tidelog.pipeline.batch_walk import header_at, headers
+from tidelog.pipeline.errors import CorruptBatchError, PipelineError
+from tidelog.pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
+from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.pipeline.sparse_index import offset_index, time_index
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.record_batch import iter_batches
 
 #: How often a look-up begins anew because the cleaner or retention took the files away under it.
 ATTEMPTS = 5

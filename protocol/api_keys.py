@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from protocol.errors import InvalidRequestError
+from tidelog.protocol.errors import InvalidRequestError
 
 
 class ApiKey(IntEnum):

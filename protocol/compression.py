@@ -33,7 +33,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from protocol.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError
+from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, IntEnum
 from typing import Any
 
-from protocol.errors import InvalidConfigError
+from tidelog.protocol.errors import InvalidConfigError
 
 
 class ConfigError(InvalidConfigError):

@@ -24,9 +24,9 @@ from __future__ import annotations
 from mmap import mmap
 from struct import Struct
 
-from protocol.errors import InvalidReceiveError
-from protocol.transferable import TransferableRecords
-from protocol.types import Buffer, Part
+from tidelog.protocol.errors import InvalidReceiveError
+from tidelog.protocol.transferable import TransferableRecords
+from tidelog.protocol.types import Buffer, Part
 
 INITIAL_BUFFER_BYTES = 4_096
 READ_AHEAD_BYTES = 262_144  # a buffer that a receive fills is doubled up to here even if no frame needs it

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - struct's own spelling
 
-from protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey, request_header_version
-from protocol.errors import InvalidRequestError
-from protocol.types import Buffer, MalformedError, skip_tagged_fields
+from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey, request_header_version
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.types import Buffer, MalformedError, skip_tagged_fields
 
 _START = Struct(">hhih")  # with the length of the client id
 _START_V0 = Struct(">hhi")

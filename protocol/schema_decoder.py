@@ -14,9 +14,16 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from protocol.schema import Field, Message, Struct
-from protocol.schema_source import FIXED, CompiledCoder, Source, default_source, minimum_item_size, struct_fields
-from protocol.types import (
+from tidelog.protocol.schema import Field, Message, Struct
+from tidelog.protocol.schema_source import (
+    FIXED,
+    CompiledCoder,
+    Source,
+    default_source,
+    minimum_item_size,
+    struct_fields,
+)
+from tidelog.protocol.types import (
     MAX_ELEMENTS,
     MAX_STRING_BYTES,
     MAX_TAGGED_FIELDS,

@@ -11,10 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Generator
 
-from protocol.schema import Field, Message, Struct
-from protocol.schema_source import FIXED, CompiledCoder, Source, default_source, struct_fields
-from protocol.transferable import TransferableRecords
-from protocol.types import (
+from tidelog.protocol.schema import Field, Message, Struct
+from tidelog.protocol.schema_source import FIXED, CompiledCoder, Source, default_source, struct_fields
+from tidelog.protocol.transferable import TransferableRecords
+from tidelog.protocol.types import (
     MAX_STRING_BYTES,
     SMALL_VARINTS,
     Buffer,

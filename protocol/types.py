@@ -1,4 +1,4 @@
-"""Primitive values of the wire: what compiled coders (:mod:`protocol.schema`) call and hand-kept code shares.
+"""Primitive values of the wire: what compiled coders (:mod:`tidelog.protocol.schema`) call and hand-kept code shares.
 
 Integers are big endian. A compact length is an unsigned varint of length + 1, 0 meaning null. Everything that reads
 checks against the end of its buffer before it allocates, and raises :class:`MalformedError`, which the caller turns
@@ -15,7 +15,7 @@ from binascii import a2b_base64, b2a_base64
 from struct import Struct
 from typing import Protocol
 
-from protocol.transferable import TransferableRecords
+from tidelog.protocol.transferable import TransferableRecords
 
 Buffer = bytes | bytearray | memoryview
 Part = bytes | bytearray | memoryview | TransferableRecords

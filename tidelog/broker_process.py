@@ -27,7 +27,7 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 # What a test wants: groups form at once. Everything given as ``config`` wins over it.
 TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
-_PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
+_PACKAGE_ROOT = str(Path(__file__).absolute().parent.parent)
 
 
 class BrokerProcessError(Exception):

@@ -12,11 +12,11 @@ from collections import deque
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
-from protocol.api_keys import ApiKey, request_header_version, response_header_version
-from protocol.errors import UnsupportedVersionError
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.schema import Message
-from protocol.types import Buffer
+from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
+from tidelog.protocol.errors import UnsupportedVersionError
+from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.schema import Message
+from tidelog.protocol.types import Buffer
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from log.find.times import parse_time
 from tidelog.client import DEFAULT_BOOTSTRAP, ClientError
+from tidelog.log.find.times import parse_time
 
 PAGE_RECORDS = 1000
 _TIMEOUT_S = 60.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from tidelog.broker.config import BrokerConfig
 
 #: Protocol (``consumer``, ``share``, ``streams``) and group id -> milliseconds.
 AssignmentInterval = Callable[[str, str], int]

@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from broker.coordinator.committer import Committer
-from protocol.errors import (
+from tidelog.broker.coordinator.committer import Committer
+from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
     IllegalGenerationError,
@@ -33,9 +33,9 @@ from protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from broker.deferred import Deferred
-    from protocol.messages.join_group import JoinGroupResponse
-    from protocol.messages.sync_group import SyncGroupResponse
+    from tidelog.broker.deferred import Deferred
+    from tidelog.protocol.messages.join_group import JoinGroupResponse
+    from tidelog.protocol.messages.sync_group import SyncGroupResponse
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 

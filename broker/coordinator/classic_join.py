@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.coordinator.classic_group import (
+from tidelog.broker.coordinator.classic_group import (
     COMPLETING_REBALANCE,
     DEAD,
     EMPTY,
@@ -23,11 +23,16 @@ from broker.coordinator.classic_group import (
     ClassicGroup,
     ClassicMember,
 )
-from broker.coordinator.classic_rebalance import ClassicRebalance, Step, append_error_for_client, current_generation
-from broker.coordinator.group_records import group_metadata_record
-from broker.coordinator.result import CoordinatorResult
-from broker.deferred import Deferred
-from protocol.errors import (
+from tidelog.broker.coordinator.classic_rebalance import (
+    ClassicRebalance,
+    Step,
+    append_error_for_client,
+    current_generation,
+)
+from tidelog.broker.coordinator.group_records import group_metadata_record
+from tidelog.broker.coordinator.result import CoordinatorResult
+from tidelog.broker.deferred import Deferred
+from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
@@ -38,11 +43,11 @@ from protocol.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from protocol.messages.sync_group import SyncGroupResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.protocol.messages.sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from broker.broker import RequestContext
+    from tidelog.broker.broker import RequestContext
 
 #: A new member has no session yet; a request whose client has gone must not hold a rebalance longer than this.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000

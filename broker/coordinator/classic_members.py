@@ -18,28 +18,28 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from broker.coordinator.classic_group import CONSUMER_PROTOCOL_TYPE
-from broker.coordinator.classic_join import (
+from tidelog.broker.coordinator.classic_group import CONSUMER_PROTOCOL_TYPE
+from tidelog.broker.coordinator.classic_join import (
     JoinResult,
     protocols_of,
     rebalance_timeout_of,
     refused,
 )
-from broker.coordinator.classic_rebalance import append_error_for_client
-from broker.coordinator.classic_sync import SyncResult
-from broker.coordinator.consumer_draft import Draft, take_a_step
-from broker.coordinator.consumer_group import (
+from tidelog.broker.coordinator.classic_rebalance import append_error_for_client
+from tidelog.broker.coordinator.classic_sync import SyncResult
+from tidelog.broker.coordinator.consumer_draft import Draft, take_a_step
+from tidelog.broker.coordinator.consumer_group import (
     ClassicSpec,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
     Subscription,
 )
-from broker.coordinator.consumer_heartbeat import ConsumerHeartbeats
-from broker.coordinator.consumer_records import epoch_record, member_tombstones
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult
-from broker.deferred import Deferred
-from protocol.errors import (
+from tidelog.broker.coordinator.consumer_heartbeat import ConsumerHeartbeats
+from tidelog.broker.coordinator.consumer_records import epoch_record, member_tombstones
+from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult
+from tidelog.broker.deferred import Deferred
+from tidelog.protocol.errors import (
     NONE,
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
@@ -51,14 +51,14 @@ from protocol.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
-    from broker.broker import RequestContext
+    from tidelog.broker.broker import RequestContext
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from broker.coordinator.classic_group import (
+from tidelog.broker.coordinator.classic_group import (
     COMPLETING_REBALANCE,
     DEAD,
     EMPTY,
@@ -31,9 +31,9 @@ from broker.coordinator.classic_group import (
     ClassicGroup,
     ClassicMember,
 )
-from broker.coordinator.group_records import group_metadata_record
-from broker.coordinator.result import CoordinatorResult, TimerResult
-from protocol.errors import (
+from tidelog.broker.coordinator.group_records import group_metadata_record
+from tidelog.broker.coordinator.result import CoordinatorResult, TimerResult
+from tidelog.protocol.errors import (
     NONE,
     CoordinatorNotAvailableError,
     KafkaError,
@@ -47,14 +47,14 @@ from protocol.errors import (
     UnknownServerError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
-from protocol.messages.sync_group import SyncGroupResponse
+from tidelog.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from tidelog.protocol.messages.sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from broker.coordinator.config import GroupConfig
-    from broker.coordinator.timer import CoordinatorTimer
-    from broker.deferred import Deferred
-    from log.time import Time
+    from tidelog.broker.coordinator.config import GroupConfig
+    from tidelog.broker.coordinator.timer import CoordinatorTimer
+    from tidelog.broker.deferred import Deferred
+    from tidelog.log.time import Time
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from broker.coordinator.classic_group import (
+from tidelog.broker.coordinator.classic_group import (
     COMPLETING_REBALANCE,
     DEAD,
     EMPTY,
@@ -20,11 +20,16 @@ from broker.coordinator.classic_group import (
     ClassicGroup,
     ClassicMember,
 )
-from broker.coordinator.classic_rebalance import ClassicRebalance, Step, append_error_for_client, current_assignment
-from broker.coordinator.group_records import group_metadata_record
-from broker.coordinator.result import CoordinatorResult
-from broker.deferred import Deferred
-from protocol.errors import (
+from tidelog.broker.coordinator.classic_rebalance import (
+    ClassicRebalance,
+    Step,
+    append_error_for_client,
+    current_assignment,
+)
+from tidelog.broker.coordinator.group_records import group_metadata_record
+from tidelog.broker.coordinator.result import CoordinatorResult
+from tidelog.broker.deferred import Deferred
+from tidelog.protocol.errors import (
     NONE,
     CoordinatorNotAvailableError,
     IllegalGenerationError,
@@ -33,9 +38,9 @@ from protocol.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidelog.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 logger = logging.getLogger(__name__)
 

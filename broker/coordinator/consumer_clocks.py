@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.coordinator.consumer_group import ConsumerGroup, CurrentAssignment, MemberState, Subscription
-from broker.coordinator.result import TimerResult
+from tidelog.broker.coordinator.consumer_group import ConsumerGroup, CurrentAssignment, MemberState, Subscription
+from tidelog.broker.coordinator.result import TimerResult
 
 if TYPE_CHECKING:
-    from broker.coordinator.timer import CoordinatorTimer
+    from tidelog.broker.coordinator.timer import CoordinatorTimer
 
 _KINDS = ("session", "revoke", "rejoin", "collect")
 

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.coordinator.assignment_interval import AssignmentInterval, at_once, may_assign
-from broker.coordinator.assignors import ASSIGNORS, Assignment, MemberSpec
-from broker.coordinator.consumer_group import ConsumerGroup, CurrentAssignment, ResolvedRegex, Subscription
-from broker.coordinator.consumer_reconciliation import reconcile
-from broker.coordinator.consumer_records import (
+from tidelog.broker.coordinator.assignment_interval import AssignmentInterval, at_once, may_assign
+from tidelog.broker.coordinator.assignors import ASSIGNORS, Assignment, MemberSpec
+from tidelog.broker.coordinator.consumer_group import ConsumerGroup, CurrentAssignment, ResolvedRegex, Subscription
+from tidelog.broker.coordinator.consumer_reconciliation import reconcile
+from tidelog.broker.coordinator.consumer_records import (
     current_record,
     epoch_record,
     member_record,
@@ -31,13 +31,13 @@ from broker.coordinator.consumer_records import (
     target_epoch_record,
     target_record,
 )
-from broker.coordinator.result import CoordinatorRecord
-from broker.coordinator.topic_patterns import matching_topics
+from tidelog.broker.coordinator.result import CoordinatorRecord
+from tidelog.broker.coordinator.topic_patterns import matching_topics
 
 if TYPE_CHECKING:
-    from broker.coordinator.classic_group import ClassicGroup
-    from broker.metadata import MetadataCache
-    from log.time import Time
+    from tidelog.broker.coordinator.classic_group import ClassicGroup
+    from tidelog.broker.metadata import MetadataCache
+    from tidelog.log.time import Time
 
 logger = logging.getLogger(__name__)
 

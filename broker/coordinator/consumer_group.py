@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from broker.coordinator.assignors import Assignment
-from broker.coordinator.committer import Committer
-from broker.coordinator.modern_group import ModernGroup
-from protocol.errors import (
+from tidelog.broker.coordinator.assignors import Assignment
+from tidelog.broker.coordinator.committer import Committer
+from tidelog.broker.coordinator.modern_group import ModernGroup
+from tidelog.protocol.errors import (
     IllegalGenerationError,
     StaleMemberEpochError,
     UnknownMemberIdError,

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.coordinator.assignors import Assignment
-from broker.coordinator.classic_group import ClassicGroup
-from broker.coordinator.consumer_clocks import ConsumerClocks
-from broker.coordinator.consumer_draft import Draft, DraftSteps, draft_of, take_a_step
-from broker.coordinator.consumer_group import (
+from tidelog.broker.coordinator.assignors import Assignment
+from tidelog.broker.coordinator.classic_group import ClassicGroup
+from tidelog.broker.coordinator.consumer_clocks import ConsumerClocks
+from tidelog.broker.coordinator.consumer_draft import Draft, DraftSteps, draft_of, take_a_step
+from tidelog.broker.coordinator.consumer_group import (
     NEW_MEMBER,
     ConsumerGroup,
     ConsumerMember,
@@ -26,8 +26,8 @@ from broker.coordinator.consumer_group import (
     MemberState,
     Subscription,
 )
-from broker.coordinator.consumer_reconciliation import is_subset
-from broker.coordinator.consumer_records import (
+from tidelog.broker.coordinator.consumer_reconciliation import is_subset
+from tidelog.broker.coordinator.consumer_records import (
     current_record,
     epoch_record,
     member_record,
@@ -35,10 +35,10 @@ from broker.coordinator.consumer_records import (
     target_epoch_record,
     target_record,
 )
-from broker.coordinator.group_records import group_tombstone
-from broker.coordinator.migration import Migration
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from protocol.errors import (
+from tidelog.broker.coordinator.group_records import group_tombstone
+from tidelog.broker.coordinator.migration import Migration
+from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.protocol.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
     GroupIdNotFoundError,
@@ -49,17 +49,17 @@ from protocol.errors import (
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
 )
-from protocol.messages.consumer_group_heartbeat import Assignment as AssignmentResponse
-from protocol.messages.consumer_group_heartbeat import (
+from tidelog.protocol.messages.consumer_group_heartbeat import Assignment as AssignmentResponse
+from tidelog.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitionsResponse,
 )
 
 if TYPE_CHECKING:
-    from broker.broker import RequestContext
-    from broker.coordinator.config import GroupConfig
-    from broker.coordinator.timer import CoordinatorTimer
+    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.coordinator.config import GroupConfig
+    from tidelog.broker.coordinator.timer import CoordinatorTimer
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.coordinator.assignors import Assignment
-from broker.coordinator.consumer_group import CurrentAssignment, MemberState
+from tidelog.broker.coordinator.assignors import Assignment
+from tidelog.broker.coordinator.consumer_group import CurrentAssignment, MemberState
 
 Owned = Mapping[bytes, frozenset[int]] | None
 

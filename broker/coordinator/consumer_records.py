@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.coordinator.assignors import Assignment
-from broker.coordinator.consumer_group import (
+from tidelog.broker.coordinator.assignors import Assignment
+from tidelog.broker.coordinator.consumer_group import (
     NEW_MEMBER,
     ClassicSpec,
     ConsumerGroup,
@@ -14,7 +14,7 @@ from broker.coordinator.consumer_group import (
     ResolvedRegex,
     Subscription,
 )
-from broker.coordinator.group_records import (
+from tidelog.broker.coordinator.group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -33,8 +33,8 @@ from broker.coordinator.group_records import (
     TopicPartition,
     TopicPartitions,
 )
-from broker.coordinator.modern_group import assignment_of, in_order
-from broker.coordinator.result import CoordinatorRecord
+from tidelog.broker.coordinator.modern_group import assignment_of, in_order
+from tidelog.broker.coordinator.result import CoordinatorRecord
 
 Record = CoordinatorRecord
 

@@ -14,12 +14,12 @@ from functools import wraps
 from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.deferred import Deferred
-from broker.steps import Steps
-from protocol.errors import KafkaError, NotCoordinatorError
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.steps import Steps
+from tidelog.protocol.errors import KafkaError, NotCoordinatorError
 
 if TYPE_CHECKING:
-    from broker.broker import Broker, RequestContext
+    from tidelog.broker.broker import Broker, RequestContext
 
 Request = TypeVar("Request")
 Settled = Callable[[KafkaError | None], None]

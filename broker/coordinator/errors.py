@@ -6,7 +6,7 @@ PRODUCER_FENCED came with version 2 of AddPartitionsToTxn, AddOffsetsToTxn and E
 
 from __future__ import annotations
 
-from protocol.errors import InvalidProducerEpochError, KafkaError, ProducerFencedError
+from tidelog.protocol.errors import InvalidProducerEpochError, KafkaError, ProducerFencedError
 
 
 def for_old_producer(code: int) -> int:

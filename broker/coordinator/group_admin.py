@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from broker.coordinator.assignors import Assignment
-from broker.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember
-from broker.coordinator.consumer_draft import preferred_assignor
-from broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
-from broker.coordinator.share_group import ShareGroup, ShareMember
-from protocol.messages.consumer_group_describe import Assignment as DescribedAssignment
-from protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
-from protocol.messages.consumer_group_describe import Member, TopicPartitions
-from protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
-from protocol.messages.list_groups import ListedGroup
-from protocol.messages.share_group_describe import Assignment as DescribedShareAssignment
-from protocol.messages.share_group_describe import DescribedGroup as DescribedShareGroup
-from protocol.messages.share_group_describe import Member as DescribedShareMember
-from protocol.messages.share_group_describe import TopicPartitions as ShareTopicPartitions
+from tidelog.broker.coordinator.assignors import Assignment
+from tidelog.broker.coordinator.classic_group import STABLE, ClassicGroup, ClassicMember
+from tidelog.broker.coordinator.consumer_draft import preferred_assignor
+from tidelog.broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
+from tidelog.broker.coordinator.share_group import ShareGroup, ShareMember
+from tidelog.protocol.messages.consumer_group_describe import Assignment as DescribedAssignment
+from tidelog.protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from tidelog.protocol.messages.consumer_group_describe import Member, TopicPartitions
+from tidelog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from tidelog.protocol.messages.list_groups import ListedGroup
+from tidelog.protocol.messages.share_group_describe import Assignment as DescribedShareAssignment
+from tidelog.protocol.messages.share_group_describe import DescribedGroup as DescribedShareGroup
+from tidelog.protocol.messages.share_group_describe import Member as DescribedShareMember
+from tidelog.protocol.messages.share_group_describe import TopicPartitions as ShareTopicPartitions
 
 if TYPE_CHECKING:
-    from broker.coordinator.group_replay import Group
+    from tidelog.broker.coordinator.group_replay import Group
 
 
 def describe_classic_group(group: ClassicGroup) -> DescribedGroup:

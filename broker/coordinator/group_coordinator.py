@@ -9,45 +9,48 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
-from broker.coordinator.classic_group import ClassicGroup
-from broker.coordinator.classic_rebalance import append_error_for_client
-from broker.coordinator.consumer_group import ConsumerGroup
-from broker.coordinator.group_admin import (
+from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.coordinator.classic_group import ClassicGroup
+from tidelog.broker.coordinator.classic_rebalance import append_error_for_client
+from tidelog.broker.coordinator.consumer_group import ConsumerGroup
+from tidelog.broker.coordinator.group_admin import (
     dead_group,
     describe_classic_group,
     describe_consumer_group,
     list_groups,
 )
-from broker.coordinator.group_shard import GroupShard
-from broker.coordinator.result import CoordinatorResult
-from broker.coordinator.runtime import CoordinatorRuntime
-from broker.coordinator.share_group import ShareGroup
-from broker.deferred import Deferred
-from broker.steps import Steps
-from protocol.errors import (
+from tidelog.broker.coordinator.group_shard import GroupShard
+from tidelog.broker.coordinator.result import CoordinatorResult
+from tidelog.broker.coordinator.runtime import CoordinatorRuntime
+from tidelog.broker.coordinator.share_group import ShareGroup
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.steps import Steps
+from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,
     InvalidRequestError,
     KafkaError,
     UnknownMemberIdError,
 )
-from protocol.messages.consumer_group_describe import DescribedGroup as Described
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-from protocol.messages.delete_groups import DeletableGroupResult
-from protocol.messages.describe_groups import DescribedGroup
-from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
-from protocol.messages.list_groups import ListedGroup
-from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from tidelog.protocol.messages.consumer_group_describe import DescribedGroup as Described
+from tidelog.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tidelog.protocol.messages.delete_groups import DeletableGroupResult
+from tidelog.protocol.messages.describe_groups import DescribedGroup
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from tidelog.protocol.messages.list_groups import ListedGroup
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
-    from broker.broker import RequestContext
+    from tidelog.broker.broker import RequestContext
 
 T = TypeVar("T")
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.coordinator.result import CoordinatorRecord
-from broker.coordinator.share_records import SHARE_RECORD_TYPES
-from broker.coordinator.streams_records import STREAMS_RECORD_TYPES
-from protocol.schema import (
+from tidelog.broker.coordinator.result import CoordinatorRecord
+from tidelog.broker.coordinator.share_records import SHARE_RECORD_TYPES
+from tidelog.broker.coordinator.streams_records import STREAMS_RECORD_TYPES
+from tidelog.protocol.schema import (
     Message,
     Struct,
     array,
@@ -33,7 +33,7 @@ from protocol.schema import (
 )
 
 if TYPE_CHECKING:
-    from broker.coordinator.classic_group import ClassicGroup
+    from tidelog.broker.coordinator.classic_group import ClassicGroup
 
 # -- offsets and classic groups ---------------------------------------------------------------------------------
 

@@ -5,16 +5,16 @@ A group changes its protocol by the tombstone of one kind and the records of the
 
 from __future__ import annotations
 
-from broker.coordinator.classic_group import EMPTY, STABLE, ClassicGroup, ClassicMember
-from broker.coordinator.consumer_group import ConsumerGroup
-from broker.coordinator.group_records import (
+from tidelog.broker.coordinator.classic_group import EMPTY, STABLE, ClassicGroup, ClassicMember
+from tidelog.broker.coordinator.consumer_group import ConsumerGroup
+from tidelog.broker.coordinator.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
 )
-from broker.coordinator.share_group import ShareGroup
-from broker.coordinator.streams_group import StreamsGroup
+from tidelog.broker.coordinator.share_group import ShareGroup
+from tidelog.broker.coordinator.streams_group import StreamsGroup
 
 Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 

@@ -21,18 +21,18 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.coordinator.assignment_interval import AssignmentInterval, at_once
-from broker.coordinator.classic_group import EMPTY, ClassicGroup
-from broker.coordinator.classic_join import ClassicJoin, JoinResult, refused
-from broker.coordinator.classic_members import ClassicMembers
-from broker.coordinator.classic_rebalance import ClassicRebalance
-from broker.coordinator.classic_sync import ClassicSync, SyncResult
-from broker.coordinator.committer import Committer
-from broker.coordinator.consumer_draft import DraftSteps
-from broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
-from broker.coordinator.consumer_heartbeat import ConsumerHeartbeats, GroupSettings
-from broker.coordinator.consumer_records import consumer_group_tombstones, replay_into
-from broker.coordinator.group_records import (
+from tidelog.broker.coordinator.assignment_interval import AssignmentInterval, at_once
+from tidelog.broker.coordinator.classic_group import EMPTY, ClassicGroup
+from tidelog.broker.coordinator.classic_join import ClassicJoin, JoinResult, refused
+from tidelog.broker.coordinator.classic_members import ClassicMembers
+from tidelog.broker.coordinator.classic_rebalance import ClassicRebalance
+from tidelog.broker.coordinator.classic_sync import ClassicSync, SyncResult
+from tidelog.broker.coordinator.committer import Committer
+from tidelog.broker.coordinator.consumer_draft import DraftSteps
+from tidelog.broker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
+from tidelog.broker.coordinator.consumer_heartbeat import ConsumerHeartbeats, GroupSettings
+from tidelog.broker.coordinator.consumer_records import consumer_group_tombstones, replay_into
+from tidelog.broker.coordinator.group_records import (
     ConsumerGroupMetadataKey,
     GroupMetadataKey,
     OffsetCommitKey,
@@ -40,29 +40,29 @@ from broker.coordinator.group_records import (
     empty_group_record,
     group_tombstone,
 )
-from broker.coordinator.group_replay import (
+from tidelog.broker.coordinator.group_replay import (
     Group,
     find_consumer_group,
     replay_classic_group,
     replay_consumer_group,
 )
-from broker.coordinator.migration import Migration
-from broker.coordinator.offset_commits import OffsetCommits
-from broker.coordinator.offsets import OffsetStore
-from broker.coordinator.replay import ReplayContext
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from broker.coordinator.share_group import ShareGroup
-from broker.coordinator.share_group_records import initialized_record, replay_share, share_group_tombstones
-from broker.coordinator.share_heartbeat import ShareHeartbeats
-from broker.coordinator.share_records import SHARE_RECORD_TYPES
-from broker.coordinator.streams_config import StreamsConfig
-from broker.coordinator.streams_group import StreamsGroup, StreamsMember
-from broker.coordinator.streams_group_records import replay_streams, streams_group_tombstones
-from broker.coordinator.streams_heartbeat import StreamsHeartbeats
-from broker.coordinator.streams_records import STREAMS_RECORD_TYPES
-from broker.share.config import ShareConfig
-from broker.steps import Steps
-from protocol.errors import (
+from tidelog.broker.coordinator.migration import Migration
+from tidelog.broker.coordinator.offset_commits import OffsetCommits
+from tidelog.broker.coordinator.offsets import OffsetStore
+from tidelog.broker.coordinator.replay import ReplayContext
+from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.share_group import ShareGroup
+from tidelog.broker.coordinator.share_group_records import initialized_record, replay_share, share_group_tombstones
+from tidelog.broker.coordinator.share_heartbeat import ShareHeartbeats
+from tidelog.broker.coordinator.share_records import SHARE_RECORD_TYPES
+from tidelog.broker.coordinator.streams_config import StreamsConfig
+from tidelog.broker.coordinator.streams_group import StreamsGroup, StreamsMember
+from tidelog.broker.coordinator.streams_group_records import replay_streams, streams_group_tombstones
+from tidelog.broker.coordinator.streams_heartbeat import StreamsHeartbeats
+from tidelog.broker.coordinator.streams_records import STREAMS_RECORD_TYPES
+from tidelog.broker.share.config import ShareConfig
+from tidelog.broker.steps import Steps
+from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
@@ -70,21 +70,21 @@ from protocol.errors import (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
-from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from protocol.messages.join_group import JoinGroupRequest
-from protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity
-from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
-from protocol.messages.sync_group import SyncGroupRequest
-from protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest
+from tidelog.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from tidelog.protocol.messages.sync_group import SyncGroupRequest
+from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
-    from broker.broker import RequestContext
-    from broker.coordinator.config import GroupConfig
-    from broker.coordinator.timer import CoordinatorTimer
-    from broker.metadata import MetadataCache
-    from log.time import Time
+    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.coordinator.config import GroupConfig
+    from tidelog.broker.coordinator.timer import CoordinatorTimer
+    from tidelog.broker.metadata import MetadataCache
+    from tidelog.log.time import Time
 
 logger = logging.getLogger(__name__)
 

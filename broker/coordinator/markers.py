@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.coordinator.transaction_shard import ProducerIdAndEpoch
-from broker.coordinator.transaction_state import PartitionKey
-from broker.metadata import GROUP_METADATA_TOPIC
-from log.validator import AppendOrigin
-from protocol.errors import UnknownTopicOrPartitionError
-from protocol.record_batch import EndTransactionMarker, end_transaction_marker
+from tidelog.broker.coordinator.transaction_shard import ProducerIdAndEpoch
+from tidelog.broker.coordinator.transaction_state import PartitionKey
+from tidelog.broker.metadata import GROUP_METADATA_TOPIC
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.errors import UnknownTopicOrPartitionError
+from tidelog.protocol.record_batch import EndTransactionMarker, end_transaction_marker
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
+    from tidelog.broker.broker import Broker
 
 
 class BrokerMarkerWriter:
@@ -29,7 +29,7 @@ class BrokerMarkerWriter:
         self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int = 0
     ) -> None:
         """Append the marker. Raises UnknownTopicOrPartitionError and what the append raises."""
-        from broker.coordinator.coordinators import coordinators_of
+        from tidelog.broker.coordinator.coordinators import coordinators_of
 
         topic, index = partition
         producer_id, producer_epoch = producer

@@ -17,17 +17,17 @@ import logging
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from broker.coordinator.assignors import Assignment
-from broker.coordinator.classic_group import CONSUMER_PROTOCOL_TYPE, DEAD, STABLE, ClassicGroup, ClassicMember
-from broker.coordinator.classic_rebalance import ClassicRebalance
-from broker.coordinator.consumer_group import (
+from tidelog.broker.coordinator.assignors import Assignment
+from tidelog.broker.coordinator.classic_group import CONSUMER_PROTOCOL_TYPE, DEAD, STABLE, ClassicGroup, ClassicMember
+from tidelog.broker.coordinator.classic_rebalance import ClassicRebalance
+from tidelog.broker.coordinator.consumer_group import (
     ClassicSpec,
     ConsumerGroup,
     ConsumerMember,
     CurrentAssignment,
     Subscription,
 )
-from broker.coordinator.consumer_records import (
+from tidelog.broker.coordinator.consumer_records import (
     consumer_group_tombstones,
     current_record,
     epoch_record,
@@ -36,18 +36,18 @@ from broker.coordinator.consumer_records import (
     target_epoch_record,
     target_record,
 )
-from broker.coordinator.group_records import group_metadata_record, group_tombstone
-from broker.coordinator.result import CoordinatorRecord
-from protocol.errors import GroupIdNotFoundError, InvalidRequestError, KafkaError, RebalanceInProgressError
-from protocol.messages.consumer_protocol import (
+from tidelog.broker.coordinator.group_records import group_metadata_record, group_tombstone
+from tidelog.broker.coordinator.result import CoordinatorRecord
+from tidelog.protocol.errors import GroupIdNotFoundError, InvalidRequestError, KafkaError, RebalanceInProgressError
+from tidelog.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
 )
 
 if TYPE_CHECKING:
-    from broker.coordinator.config import GroupConfig
-    from broker.metadata import MetadataCache
+    from tidelog.broker.coordinator.config import GroupConfig
+    from tidelog.broker.metadata import MetadataCache
 
 logger = logging.getLogger(__name__)
 

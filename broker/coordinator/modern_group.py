@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from broker.coordinator.assignors import EMPTY_ASSIGNMENT, Assignment
-from protocol.errors import NonEmptyGroupError
+from tidelog.broker.coordinator.assignors import EMPTY_ASSIGNMENT, Assignment
+from tidelog.protocol.errors import NonEmptyGroupError
 
 M = TypeVar("M")
 T = TypeVar("T")

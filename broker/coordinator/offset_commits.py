@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.coordinator.group_records import OffsetCommitKey, OffsetCommitValue, offset_tombstone
-from broker.coordinator.offsets import OffsetAndMetadata, OffsetStore
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
-from broker.steps import Steps, each
-from protocol.errors import (
+from tidelog.broker.coordinator.group_records import OffsetCommitKey, OffsetCommitValue, offset_tombstone
+from tidelog.broker.coordinator.offsets import OffsetAndMetadata, OffsetStore
+from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
+from tidelog.broker.steps import Steps, each
+from tidelog.protocol.errors import (
     NONE,
     GroupSubscribedToTopicError,
     OffsetMetadataTooLargeError,
@@ -28,7 +28,7 @@ from protocol.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from protocol.messages.offset_commit import (
+from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -36,34 +36,34 @@ from protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from protocol.messages.offset_delete import (
+from tidelog.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from protocol.messages.offset_fetch import (
+from tidelog.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from protocol.messages.txn_offset_commit import (
+from tidelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from protocol.types import ZERO_UUID
+from tidelog.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
-    from broker.coordinator.config import GroupConfig
-    from broker.coordinator.group_replay import Group
-    from broker.metadata import MetadataCache
-    from log.time import Time
+    from tidelog.broker.coordinator.config import GroupConfig
+    from tidelog.broker.coordinator.group_replay import Group
+    from tidelog.broker.metadata import MetadataCache
+    from tidelog.log.time import Time
 
 INVALID_OFFSET = -1
 

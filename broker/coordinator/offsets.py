@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.coordinator.group_records import OffsetCommitKey, OffsetCommitValue, offset_tombstone
-from broker.coordinator.result import CoordinatorRecord
+from tidelog.broker.coordinator.group_records import OffsetCommitKey, OffsetCommitValue, offset_tombstone
+from tidelog.broker.coordinator.result import CoordinatorRecord
 
 NO_PRODUCER_ID = -1
 

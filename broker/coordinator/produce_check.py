@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.transaction_state import PartitionKey
-from protocol.errors import (
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.transaction_state import PartitionKey
+from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -26,10 +26,10 @@ from protocol.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from protocol.record_batch import RecordBatch
+from tidelog.protocol.record_batch import RecordBatch
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
+    from tidelog.broker.broker import Broker
 
 FIRST_VERSION_THAT_ADDS = 12
 _FIRST_VERSION_WITH_ABORTABLE = 11

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
-from broker.coordinator.timer import CoordinatorTimer
-from protocol.errors import InvalidRequestError, UnsupportedVersionError
-from protocol.record_batch import (
+from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
+from tidelog.broker.coordinator.timer import CoordinatorTimer
+from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
+from tidelog.protocol.record_batch import (
     BatchOptions,
     Record,
     RecordBatch,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from protocol.errors import KafkaError
+from tidelog.protocol.errors import KafkaError
 
 T = TypeVar("T")
 

@@ -20,17 +20,17 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from broker.coordinator.replay import Serde, Shard, encode_batch, replay_chunk, replay_control, replay_result
-from broker.coordinator.result import CoordinatorResult
-from broker.coordinator.timer import CoordinatorTimer
-from log.time import Time
-from protocol.errors import (
+from tidelog.broker.coordinator.replay import Serde, Shard, encode_batch, replay_chunk, replay_control, replay_result
+from tidelog.broker.coordinator.result import CoordinatorResult
+from tidelog.broker.coordinator.timer import CoordinatorTimer
+from tidelog.log.time import Time
+from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
     KafkaError,
     KafkaStorageError,
     NotCoordinatorError,
 )
-from protocol.record_batch import RecordBatch
+from tidelog.protocol.record_batch import RecordBatch
 
 logger = logging.getLogger(__name__)
 

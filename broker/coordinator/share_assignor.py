@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from broker.coordinator.assignors import Assignment, Members, PartitionCounts
+from tidelog.broker.coordinator.assignors import Assignment, Members, PartitionCounts
 
 Place = tuple[bytes, int]
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.coordinator.share_state import ShareState, ShareStateShard, StateKey, Written
-from broker.coordinator.topic_log import InternalTopicLog
-from protocol.types import uuid_to_str
+from tidelog.broker.coordinator.share_state import ShareState, ShareStateShard, StateKey, Written
+from tidelog.broker.coordinator.topic_log import InternalTopicLog
+from tidelog.protocol.types import uuid_to_str
 
 if TYPE_CHECKING:
-    from broker.coordinator.runtime import CoordinatorRuntime
+    from tidelog.broker.coordinator.runtime import CoordinatorRuntime
 
 
 class ShareStateLog(InternalTopicLog):

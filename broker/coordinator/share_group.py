@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from broker.coordinator.assignors import Assignment
-from broker.coordinator.committer import Committer
-from broker.coordinator.modern_group import ModernGroup
-from protocol.errors import GroupIdNotFoundError
+from tidelog.broker.coordinator.assignors import Assignment
+from tidelog.broker.coordinator.committer import Committer
+from tidelog.broker.coordinator.modern_group import ModernGroup
+from tidelog.protocol.errors import GroupIdNotFoundError
 
 
 class ShareGroupState(Enum):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any
 
-from broker.coordinator.assignors import Assignment
-from broker.coordinator.modern_group import assignment_of, in_order
-from broker.coordinator.result import CoordinatorRecord
-from broker.coordinator.share_group import (
+from tidelog.broker.coordinator.assignors import Assignment
+from tidelog.broker.coordinator.modern_group import assignment_of, in_order
+from tidelog.broker.coordinator.result import CoordinatorRecord
+from tidelog.broker.coordinator.share_group import (
     NEW_SHARE_MEMBER,
     Initialized,
     InitializedTopic,
@@ -17,7 +17,7 @@ from broker.coordinator.share_group import (
     ShareMember,
     ShareSubscription,
 )
-from broker.coordinator.share_records import (
+from tidelog.broker.coordinator.share_records import (
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataKey,

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broker.coordinator.assignment_interval import AssignmentInterval, at_once, may_assign
-from broker.coordinator.assignors import Assignment, MemberSpec
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from broker.coordinator.share_assignor import assign_simple
-from broker.coordinator.share_group import (
+from tidelog.broker.coordinator.assignment_interval import AssignmentInterval, at_once, may_assign
+from tidelog.broker.coordinator.assignors import Assignment, MemberSpec
+from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.share_assignor import assign_simple
+from tidelog.broker.coordinator.share_group import (
     NEW_SHARE_MEMBER,
     Initialized,
     InitializedTopic,
@@ -31,7 +31,7 @@ from broker.coordinator.share_group import (
     ShareGroup,
     ShareSubscription,
 )
-from broker.coordinator.share_group_records import (
+from tidelog.broker.coordinator.share_group_records import (
     initialized_record,
     share_current_record,
     share_epoch_record,
@@ -40,7 +40,7 @@ from broker.coordinator.share_group_records import (
     share_target_epoch_record,
     share_target_record,
 )
-from protocol.errors import (
+from tidelog.protocol.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
@@ -48,19 +48,19 @@ from protocol.errors import (
     KafkaError,
     UnknownMemberIdError,
 )
-from protocol.messages.share_group_heartbeat import Assignment as AssignmentResponse
-from protocol.messages.share_group_heartbeat import (
+from tidelog.protocol.messages.share_group_heartbeat import Assignment as AssignmentResponse
+from tidelog.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
     TopicPartitions,
 )
 
 if TYPE_CHECKING:
-    from broker.broker import RequestContext
-    from broker.coordinator.timer import CoordinatorTimer
-    from broker.metadata import MetadataCache, TopicImage
-    from broker.share.config import ShareConfig
-    from log.time import Time
+    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.coordinator.timer import CoordinatorTimer
+    from tidelog.broker.metadata import MetadataCache, TopicImage
+    from tidelog.broker.share.config import ShareConfig
+    from tidelog.log.time import Time
 
 logger = logging.getLogger(__name__)
 

@@ -11,33 +11,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
-from broker.coordinator.classic_rebalance import append_error_for_client
-from broker.coordinator.group_admin import describe_share_group
-from broker.coordinator.result import CoordinatorResult
-from broker.coordinator.share_group import Initialized, InitializedTopic, ShareGroup
-from broker.coordinator.share_group_records import initialized_record, share_epoch_record
-from broker.coordinator.share_state import ShareState, StateKey
-from broker.share.share_partition import UNINITIALIZED_OFFSET
-from protocol.errors import (
+from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.coordinator.classic_rebalance import append_error_for_client
+from tidelog.broker.coordinator.group_admin import describe_share_group
+from tidelog.broker.coordinator.result import CoordinatorResult
+from tidelog.broker.coordinator.share_group import Initialized, InitializedTopic, ShareGroup
+from tidelog.broker.coordinator.share_group_records import initialized_record, share_epoch_record
+from tidelog.broker.coordinator.share_state import ShareState, StateKey
+from tidelog.broker.share.share_partition import UNINITIALIZED_OFFSET
+from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,
     KafkaError,
     NonEmptyGroupError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages import alter_share_group_offsets as alter
-from protocol.messages import delete_share_group_offsets as delete
-from protocol.messages import describe_share_group_offsets as offsets
-from protocol.messages.share_group_describe import DescribedGroup
-from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from tidelog.protocol.messages import alter_share_group_offsets as alter
+from tidelog.protocol.messages import delete_share_group_offsets as delete
+from tidelog.protocol.messages import describe_share_group_offsets as offsets
+from tidelog.protocol.messages.share_group_describe import DescribedGroup
+from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 if TYPE_CHECKING:
-    from broker.broker import RequestContext
-    from broker.coordinator.group_shard import GroupShard
-    from broker.coordinator.runtime import CoordinatorRuntime
-    from broker.coordinator.share_coordinator import ShareCoordinator
-    from broker.metadata import MetadataCache, TopicImage
+    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.coordinator.group_shard import GroupShard
+    from tidelog.broker.coordinator.runtime import CoordinatorRuntime
+    from tidelog.broker.coordinator.share_coordinator import ShareCoordinator
+    from tidelog.broker.metadata import MetadataCache, TopicImage
 
 UNKNOWN_LAG = -1
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.coordinator.result import CoordinatorRecord
-from protocol.schema import Message, Struct, array, int8, int16, int32, int64, string, uuid
+from tidelog.broker.coordinator.result import CoordinatorRecord
+from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, int64, string, uuid
 
 # -- __consumer_offsets: the groups -----------------------------------------------------------------------------
 

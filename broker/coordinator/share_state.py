@@ -18,21 +18,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.coordinator.replay import ReplayContext
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from broker.coordinator.share_records import (
+from tidelog.broker.coordinator.replay import ReplayContext
+from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.share_records import (
     ShareSnapshotKey,
     ShareSnapshotValue,
     ShareUpdateKey,
     ShareUpdateValue,
     StateBatch,
 )
-from broker.share.spans import RecordState, Span, replaced
-from protocol.errors import InvalidRequestError, KafkaError
+from tidelog.broker.share.spans import RecordState, Span, replaced
+from tidelog.protocol.errors import InvalidRequestError, KafkaError
 
 if TYPE_CHECKING:
-    from broker.coordinator.timer import CoordinatorTimer
-    from log.time import Time
+    from tidelog.broker.coordinator.timer import CoordinatorTimer
+    from tidelog.log.time import Time
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from broker.coordinator.streams_group import TaskId, Tasks, TaskSet, each_task
-from broker.coordinator.streams_topology import ConfiguredSubtopology
+from tidelog.broker.coordinator.streams_group import TaskId, Tasks, TaskSet, each_task
+from tidelog.broker.coordinator.streams_topology import ConfiguredSubtopology
 
 logger = logging.getLogger(__name__)
 

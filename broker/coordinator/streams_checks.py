@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from broker.coordinator.streams_group import StreamsAssignment, TaskSet
-from broker.coordinator.streams_group_records import task_set
-from broker.coordinator.streams_topology import Configured, check_topology, topology_of
-from protocol.errors import FencedMemberEpochError, InvalidRequestError
-from protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+from tidelog.broker.coordinator.streams_group import StreamsAssignment, TaskSet
+from tidelog.broker.coordinator.streams_group_records import task_set
+from tidelog.broker.coordinator.streams_topology import Configured, check_topology, topology_of
+from tidelog.protocol.errors import FencedMemberEpochError, InvalidRequestError
+from tidelog.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
 LEAVE_EPOCHS = (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)

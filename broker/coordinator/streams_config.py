@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from protocol.errors import UnsupportedVersionError
+from tidelog.protocol.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
-    from broker.config import BrokerConfig
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.config import BrokerConfig
 
 FEATURE = "streams.version"
 MAX_INT32 = 2**31 - 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.coordinator.streams_group import StreamsGroup, StreamsMember, Tasks, TaskSet
-from broker.coordinator.streams_topology import InternalTopic
-from protocol.messages import streams_group_describe as schema
+from tidelog.broker.coordinator.streams_group import StreamsGroup, StreamsMember, Tasks, TaskSet
+from tidelog.broker.coordinator.streams_topology import InternalTopic
+from tidelog.protocol.messages import streams_group_describe as schema
 
 
 def describe_streams_group(group: StreamsGroup) -> schema.DescribedGroup:

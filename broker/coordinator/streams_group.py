@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from broker.coordinator.committer import Committer
-from broker.coordinator.consumer_group import FIRST_COMMIT_WITH_EPOCH
-from broker.coordinator.modern_group import EpochGroup
-from broker.coordinator.streams_topology import Configured, Topology
-from protocol.errors import StaleMemberEpochError, UnknownMemberIdError, UnsupportedVersionError
+from tidelog.broker.coordinator.committer import Committer
+from tidelog.broker.coordinator.consumer_group import FIRST_COMMIT_WITH_EPOCH
+from tidelog.broker.coordinator.modern_group import EpochGroup
+from tidelog.broker.coordinator.streams_topology import Configured, Topology
+from tidelog.protocol.errors import StaleMemberEpochError, UnknownMemberIdError, UnsupportedVersionError
 
 FIRST_EPOCH = 1
 

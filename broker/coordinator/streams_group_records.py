@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
-from broker.coordinator import streams_records as schema
-from broker.coordinator.result import CoordinatorRecord
-from broker.coordinator.streams_group import (
+from tidelog.broker.coordinator import streams_records as schema
+from tidelog.broker.coordinator.result import CoordinatorRecord
+from tidelog.broker.coordinator.streams_group import (
     NEW_STREAMS_MEMBER,
     Endpoint,
     StreamsAssignment,
@@ -19,7 +19,7 @@ from broker.coordinator.streams_group import (
     Tasks,
     TaskSet,
 )
-from broker.coordinator.streams_topology import InternalTopic, Topology, topology_of
+from tidelog.broker.coordinator.streams_topology import InternalTopic, Topology, topology_of
 
 Record = CoordinatorRecord
 

@@ -21,13 +21,13 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker.coordinator.assignment_interval import AssignmentInterval, at_once, may_assign
-from broker.coordinator.classic_group import ClassicGroup
-from broker.coordinator.group_records import group_tombstone
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from broker.coordinator.share_heartbeat import topics_hash
-from broker.coordinator.streams_assignor import TaskMember, assign_sticky
-from broker.coordinator.streams_checks import (
+from tidelog.broker.coordinator.assignment_interval import AssignmentInterval, at_once, may_assign
+from tidelog.broker.coordinator.classic_group import ClassicGroup
+from tidelog.broker.coordinator.group_records import group_tombstone
+from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.share_heartbeat import topics_hash
+from tidelog.broker.coordinator.streams_assignor import TaskMember, assign_sticky
+from tidelog.broker.coordinator.streams_checks import (
     JOIN_EPOCH,
     LEAVE_EPOCHS,
     check_epoch,
@@ -35,7 +35,7 @@ from broker.coordinator.streams_checks import (
     check_tasks,
     owned_of,
 )
-from broker.coordinator.streams_group import (
+from tidelog.broker.coordinator.streams_group import (
     NEW_STREAMS_MEMBER,
     NO_TASKS,
     StreamsAssignment,
@@ -45,7 +45,7 @@ from broker.coordinator.streams_group import (
     StreamsMemberState,
     TaskSet,
 )
-from broker.coordinator.streams_group_records import (
+from tidelog.broker.coordinator.streams_group_records import (
     GroupEpoch,
     streams_current_record,
     streams_epoch_record,
@@ -55,9 +55,9 @@ from broker.coordinator.streams_group_records import (
     streams_target_record,
     topology_record,
 )
-from broker.coordinator.streams_reconciliation import Held, held_by_others, reconcile_tasks
-from broker.coordinator.streams_response import endpoints_response, tasks_response, updated_spec
-from broker.coordinator.streams_topology import (
+from tidelog.broker.coordinator.streams_reconciliation import Held, held_by_others, reconcile_tasks
+from tidelog.broker.coordinator.streams_response import endpoints_response, tasks_response, updated_spec
+from tidelog.broker.coordinator.streams_topology import (
     Configured,
     InternalTopic,
     Status,
@@ -66,22 +66,25 @@ from broker.coordinator.streams_topology import (
     configure,
     topology_of,
 )
-from protocol.errors import (
+from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
     InvalidRequestError,
     KafkaError,
     UnknownMemberIdError,
 )
-from protocol.messages.streams_group_heartbeat import Status as StatusResponse
-from protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
+from tidelog.protocol.messages.streams_group_heartbeat import Status as StatusResponse
+from tidelog.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
 
 if TYPE_CHECKING:
-    from broker.broker import RequestContext
-    from broker.coordinator.streams_config import StreamsConfig
-    from broker.coordinator.timer import CoordinatorTimer
-    from broker.metadata import MetadataCache
-    from log.time import Time
+    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.coordinator.streams_config import StreamsConfig
+    from tidelog.broker.coordinator.timer import CoordinatorTimer
+    from tidelog.broker.metadata import MetadataCache
+    from tidelog.log.time import Time
 
 logger = logging.getLogger(__name__)
 

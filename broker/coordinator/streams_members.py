@@ -10,31 +10,34 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
-from broker.coordinator.classic_rebalance import append_error_for_client
-from broker.coordinator.streams_describe import describe_streams_group
-from broker.coordinator.streams_group import StreamsGroup
-from broker.coordinator.streams_topology import InternalTopic, StatusCode, refused_names, topology_of
-from broker.metadata import INTERNAL_TOPICS
-from broker.topic_changes import USE_DEFAULT, NewTopic
-from broker.topic_manager import validate_topic_name
-from protocol.errors import (
+from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.coordinator.classic_rebalance import append_error_for_client
+from tidelog.broker.coordinator.streams_describe import describe_streams_group
+from tidelog.broker.coordinator.streams_group import StreamsGroup
+from tidelog.broker.coordinator.streams_topology import InternalTopic, StatusCode, refused_names, topology_of
+from tidelog.broker.metadata import INTERNAL_TOPICS
+from tidelog.broker.topic_changes import USE_DEFAULT, NewTopic
+from tidelog.broker.topic_manager import validate_topic_name
+from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,
     KafkaError,
     StreamsInvalidTopologyError,
     TopicAlreadyExistsError,
 )
-from protocol.messages.streams_group_describe import DescribedGroup
-from protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
+from tidelog.protocol.messages.streams_group_describe import DescribedGroup
+from tidelog.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
 
 if TYPE_CHECKING:
-    from broker.broker import RequestContext
-    from broker.coordinator.group_shard import GroupShard
-    from broker.coordinator.runtime import CoordinatorRuntime
-    from broker.deferred import Deferred
-    from broker.metadata import TopicImage
-    from broker.topic_changes import TopicChanges
+    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.coordinator.group_shard import GroupShard
+    from tidelog.broker.coordinator.runtime import CoordinatorRuntime
+    from tidelog.broker.deferred import Deferred
+    from tidelog.broker.metadata import TopicImage
+    from tidelog.broker.topic_changes import TopicChanges
 
 logger = logging.getLogger(__name__)
 

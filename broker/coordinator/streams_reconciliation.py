@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from broker.coordinator.streams_group import (
+from tidelog.broker.coordinator.streams_group import (
     NO_TASKS,
     StreamsAssignment,
     StreamsMember,

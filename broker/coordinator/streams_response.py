@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.coordinator.streams_group import Endpoint, StreamsAssignment, StreamsMemberSpec, Tasks
-from broker.coordinator.streams_topology import Configured, PartitionCounts
-from protocol.messages.streams_group_heartbeat import (
+from tidelog.broker.coordinator.streams_group import Endpoint, StreamsAssignment, StreamsMemberSpec, Tasks
+from tidelog.broker.coordinator.streams_topology import Configured, PartitionCounts
+from tidelog.protocol.messages.streams_group_heartbeat import (
     EndpointResponse,
     EndpointToPartitions,
     StreamsGroupHeartbeatRequest,
@@ -16,7 +16,7 @@ from protocol.messages.streams_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from broker.broker import RequestContext
+    from tidelog.broker.broker import RequestContext
 
 
 def updated_spec(

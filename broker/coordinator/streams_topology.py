@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from protocol.errors import KafkaError, StreamsInvalidTopologyError
+from tidelog.protocol.errors import KafkaError, StreamsInvalidTopologyError
 
 SHOWN_TOPICS = 3
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from broker.coordinator.result import TimerResult
-from log.time import Time
+from tidelog.broker.coordinator.result import TimerResult
+from tidelog.log.time import Time
 
 TimerKey = tuple[str, ...]
 TimerAction = Callable[[], TimerResult]

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from log.validator import AppendOrigin
-from protocol.errors import KafkaStorageError
-from protocol.transferable import TransferableRecords
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
-    from log.unified_log import UnifiedLog
+    from tidelog.broker.broker import Broker
+    from tidelog.log.unified_log import UnifiedLog
 
 
 class InternalTopicLog:
@@ -52,7 +52,7 @@ class InternalTopicLog:
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
         """Whole batches from ``offset`` on, at least one while there is one. Raises KafkaError."""
-        from log.fetch import FetchIsolation  # loaded with the first log, not with the coordinators
+        from tidelog.log.fetch import FetchIsolation  # loaded with the first log, not with the coordinators
 
         found = self._log(partition).read(offset, max_bytes, isolation=FetchIsolation.LOG_END, min_one_message=True)
         records = found.records

@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol
 
-from protocol.errors import InvalidRegularExpressionError
+from tidelog.protocol.errors import InvalidRegularExpressionError
 
 MAX_PATTERN_LENGTH = 1_024
 MAX_COMPILED_BYTES = 1 << 20

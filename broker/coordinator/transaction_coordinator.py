@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from broker.coordinator.durability import Settled
-from broker.coordinator.result import TimerResult
-from broker.coordinator.runtime import CoordinatorRuntime
-from broker.coordinator.transaction_shard import ProducerIdAndEpoch, TransactionShard
-from broker.coordinator.transaction_state import PREPARED, PartitionKey, Transaction
-from protocol.errors import (
+from tidelog.broker.coordinator.durability import Settled
+from tidelog.broker.coordinator.result import TimerResult
+from tidelog.broker.coordinator.runtime import CoordinatorRuntime
+from tidelog.broker.coordinator.transaction_shard import ProducerIdAndEpoch, TransactionShard
+from tidelog.broker.coordinator.transaction_state import PREPARED, PartitionKey, Transaction
+from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
     InvalidRequestError,
@@ -36,11 +36,11 @@ from protocol.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.end_txn import EndTxnRequest
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from broker.coordinator.config import TransactionConfig
+    from tidelog.broker.coordinator.config import TransactionConfig
 
 logger = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from broker.coordinator.replay import ReplayContext
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from broker.coordinator.transaction_records import TransactionLogKey, TransactionLogValue
-from broker.coordinator.transaction_state import (
+from tidelog.broker.coordinator.replay import ReplayContext
+from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.transaction_records import TransactionLogKey, TransactionLogValue
+from tidelog.broker.coordinator.transaction_state import (
     AT_REST,
     COMPLETE_COMMIT,
     EMPTY,
@@ -36,7 +36,7 @@ from broker.coordinator.transaction_state import (
     PartitionKey,
     Transaction,
 )
-from protocol.errors import (
+from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     InvalidProducerIdMappingError,
     InvalidTxnStateError,
@@ -44,12 +44,12 @@ from protocol.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from broker.coordinator.config import TransactionConfig
-    from broker.coordinator.timer import CoordinatorTimer
-    from log.time import Time
+    from tidelog.broker.coordinator.config import TransactionConfig
+    from tidelog.broker.coordinator.timer import CoordinatorTimer
+    from tidelog.log.time import Time
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
-from broker.coordinator.transaction_records import PartitionsSchema, TransactionLogValue
+from tidelog.broker.coordinator.transaction_records import PartitionsSchema, TransactionLogValue
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1

@@ -6,14 +6,14 @@ transaction version 2 do without it (KIP-890).
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.durability import durably
-from broker.coordinator.errors import error_for_old_producer
-from broker.metadata import GROUP_METADATA_TOPIC
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.coordinator.errors import error_for_old_producer
+from tidelog.broker.metadata import GROUP_METADATA_TOPIC
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
 MIN_VERSION, MAX_VERSION = 0, 4

@@ -6,15 +6,15 @@ instead of INVALID_PRODUCER_EPOCH; v3 flexible. If one partition of a transactio
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.durability import durably
-from broker.coordinator.errors import for_old_producer
-from broker.coordinator.transaction_state import PartitionKey
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import NONE, KafkaError, OperationNotAttemptedError, UnknownTopicOrPartitionError
-from protocol.messages.add_partitions_to_txn import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.coordinator.errors import for_old_producer
+from tidelog.broker.coordinator.transaction_state import PartitionKey
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import NONE, KafkaError, OperationNotAttemptedError, UnknownTopicOrPartitionError
+from tidelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.client_quotas import ClientQuotas, QuotaChange, entity_of
-from broker.quotas import load_quotas
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.alter_client_quotas import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.client_quotas import ClientQuotas, QuotaChange, entity_of
+from tidelog.broker.quotas import load_quotas
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     EntityDataResponse,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.broker import Broker, RequestContext
-from broker.config_manager import topic_of
-from broker.deferred import Deferred, error_of
-from broker.steps import Steps, without_traceback
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRequestError, KafkaError
-from protocol.messages.alter_configs import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.config_manager import topic_of
+from tidelog.broker.deferred import Deferred, error_of
+from tidelog.broker.steps import Steps, without_traceback
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError, KafkaError
+from tidelog.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,

@@ -5,17 +5,17 @@ Asking for it is done at once; any other is an invalid assignment; cancelling fi
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.replica_assignment import check_replicas
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.replica_assignment import check_replicas
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
     InvalidReplicaAssignmentError,
     KafkaError,
     NoReassignmentInProgressError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.alter_partition_reassignments import (
+from tidelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,

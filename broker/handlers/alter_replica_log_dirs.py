@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import os.path
 
-from broker.broker import Broker, RequestContext
-from broker.steps import Steps
-from log.topic_partition import TopicPartition
-from protocol.api_keys import ApiKey
-from protocol.errors import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.steps import Steps
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
     InvalidRequestError,
     KafkaError,
     LogDirNotFoundError,
     ReplicaNotAvailableError,
 )
-from protocol.messages.alter_replica_log_dirs import (
+from tidelog.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from broker.broker import Broker, RequestContext
-from broker.scram_credentials import ScramCredentials, mechanism_of
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import DuplicateResourceError, KafkaError
-from protocol.messages.alter_user_scram_credentials import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.scram_credentials import ScramCredentials, mechanism_of
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import DuplicateResourceError, KafkaError
+from tidelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 
-from broker.broker import Broker, RequestContext
-from broker.config_description import ResourceType
-from broker.features import supported_features
-from broker.handlers.registry import REGISTRY
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
-from protocol.messages.api_versions import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.config_description import ResourceType
+from tidelog.broker.features import supported_features
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
+from tidelog.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

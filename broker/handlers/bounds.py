@@ -1,9 +1,9 @@
 """How many elements the arrays of a request may have, by API: what a request may cost before its handler sees it.
 
-The protocol's own bound, 2^20 elements in all arrays of one message together (``protocol.types.MAX_ELEMENTS``), keeps a
-decoder's memory finite. These are closer: several times what clients of very large clusters send, so that a request and
-its answer stay below some ten megabytes. A request beyond them is malformed: its connection is closed, with a line in
-the log that names the array. What clients send at most
+The protocol's own bound, 2^20 elements in all arrays of one message together (``tidelog.protocol.types.MAX_ELEMENTS``),
+keeps a decoder's memory finite. These are closer: several times what clients of very large clusters send, so that a
+request and its answer stay below some ten megabytes. A request beyond them is malformed: its connection is closed, with
+a line in the log that names the array. What clients send at most
 
     partitions      a consumer or admin client names each partition it reads, commits or describes: tens of thousands
     names           an admin client asks for all topics, or for all groups of a coordinator, at once: tens of thousands
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 
-from protocol.api_keys import ApiKey
+from tidelog.protocol.api_keys import ApiKey
 
 PARTITIONS = NAMES = 50_000
 DEFAULT = 4_000

@@ -5,12 +5,12 @@ v1 tells whether a member uses the classic protocol.
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.steps import Steps, each
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.consumer_group_describe import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.steps import Steps, each
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,

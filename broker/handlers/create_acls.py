@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError, SecurityDisabledError
-from protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError, SecurityDisabledError
+from tidelog.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 API_KEY = ApiKey.CREATE_ACLS
 MIN_VERSION = 0

@@ -3,10 +3,13 @@ DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 3."""
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
-from protocol.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
+from tidelog.protocol.messages.create_delegation_token import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
 
 API_KEY = ApiKey.CREATE_DELEGATION_TOKEN
 MIN_VERSION = 0

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred
-from broker.metadata import TopicImage
-from broker.quotas import mutation_quota
-from broker.replica_assignment import check_replicas
-from broker.steps import Steps, without_traceback
-from protocol.api_keys import ApiKey
-from protocol.errors import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.metadata import TopicImage
+from tidelog.broker.quotas import mutation_quota
+from tidelog.broker.replica_assignment import check_replicas
+from tidelog.broker.steps import Steps, without_traceback
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
     InvalidReplicaAssignmentError,
     InvalidRequestError,
     KafkaError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.create_partitions import (
+from tidelog.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,

@@ -12,16 +12,16 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from broker.broker import Broker, RequestContext
-from broker.metadata import TopicImage
-from broker.quotas import mutation_quota
-from broker.replica_assignment import check_topic_assignment
-from broker.steps import Steps, each, without_traceback
-from broker.topic_changes import USE_DEFAULT, Change, NewTopic
-from broker.topic_manager import check_partition_limit
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidConfigError, InvalidReplicaAssignmentError, InvalidRequestError, KafkaError
-from protocol.messages.create_topics import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.metadata import TopicImage
+from tidelog.broker.quotas import mutation_quota
+from tidelog.broker.replica_assignment import check_topic_assignment
+from tidelog.broker.steps import Steps, each, without_traceback
+from tidelog.broker.topic_changes import USE_DEFAULT, Change, NewTopic
+from tidelog.broker.topic_manager import check_partition_limit
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidConfigError, InvalidReplicaAssignmentError, InvalidRequestError, KafkaError
+from tidelog.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,

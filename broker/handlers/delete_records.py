@@ -6,11 +6,11 @@ only compacted, as Kafka refuses them. The new start is written to log-start-off
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
-from protocol.messages.delete_records import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
+from tidelog.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

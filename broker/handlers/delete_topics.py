@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred
-from broker.metadata import TopicImage
-from broker.quotas import MutationQuota, mutation_quota
-from broker.steps import Steps, without_traceback
-from broker.topic_changes import Change
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRequestError, KafkaError, TopicDeletionDisabledError, UnknownTopicIdError
-from protocol.messages.delete_topics import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.metadata import TopicImage
+from tidelog.broker.quotas import MutationQuota, mutation_quota
+from tidelog.broker.steps import Steps, without_traceback
+from tidelog.broker.topic_changes import Change
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError, KafkaError, TopicDeletionDisabledError, UnknownTopicIdError
+from tidelog.protocol.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from protocol.types import ZERO_UUID
+from tidelog.protocol.types import ZERO_UUID
 
 API_KEY = ApiKey.DELETE_TOPICS
 MIN_VERSION = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError, SecurityDisabledError
-from protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError, SecurityDisabledError
+from tidelog.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 API_KEY = ApiKey.DESCRIBE_ACLS
 MIN_VERSION = 0

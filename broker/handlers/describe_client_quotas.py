@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.client_quotas import ClientQuotas, FilterComponent
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.describe_client_quotas import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.client_quotas import ClientQuotas, FilterComponent
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     EntityData,

@@ -6,12 +6,12 @@ which there are none here.
 
 from __future__ import annotations
 
-from broker.addresses import address_for_client
-from broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
-from broker.broker import Broker, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError, MismatchedEndpointTypeError, UnsupportedEndpointTypeError
-from protocol.messages.describe_cluster import (
+from tidelog.broker.addresses import address_for_client
+from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError, MismatchedEndpointTypeError, UnsupportedEndpointTypeError
+from tidelog.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,

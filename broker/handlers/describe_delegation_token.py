@@ -3,10 +3,13 @@ DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 3."""
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
-from protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest, DescribeDelegationTokenResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
+from tidelog.protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
 
 API_KEY = ApiKey.DESCRIBE_DELEGATION_TOKEN
 MIN_VERSION = 0

@@ -10,13 +10,13 @@ import os
 from collections.abc import Mapping, Set
 from functools import partial
 
-from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred
-from broker.threads import in_thread
-from log.topic_partition import TopicPartition
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError, KafkaStorageError
-from protocol.messages.describe_log_dirs import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.threads import in_thread
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
+from tidelog.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,

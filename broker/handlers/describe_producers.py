@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.broker import Broker, RequestContext
-from broker.steps import Steps, each
-from log.producer_state import ProducerEntry
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.describe_producers import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.steps import Steps, each
+from tidelog.log.producer_state import ProducerEntry
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,

@@ -6,11 +6,11 @@ There is no metadata log; the revision of the metadata store stands for its end.
 
 from __future__ import annotations
 
-from broker.addresses import address_for_client
-from broker.broker import Broker, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError, UnknownTopicOrPartitionError
-from protocol.messages.describe_quorum import (
+from tidelog.broker.addresses import address_for_client
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError, UnknownTopicOrPartitionError
+from tidelog.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     Listener,

@@ -6,13 +6,13 @@ partitions of one answer; the cursor names the first partition that did not fit.
 
 from __future__ import annotations
 
-from broker.authorized_operations import TOPIC_OPERATIONS
-from broker.broker import Broker, RequestContext
-from broker.metadata import TopicImage
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
-from protocol.messages.describe_topic_partitions import (
+from tidelog.broker.authorized_operations import TOPIC_OPERATIONS
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.metadata import TopicImage
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
+from tidelog.protocol.messages.describe_topic_partitions import (
     Cursor,
     CursorResponse,
     DescribeTopicPartitionsRequest,

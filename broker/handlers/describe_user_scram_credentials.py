@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker.broker import Broker, RequestContext
-from broker.scram_credentials import ScramCredentials
-from protocol.api_keys import ApiKey
-from protocol.errors import DuplicateResourceError, KafkaError, ResourceNotFoundError
-from protocol.messages.describe_user_scram_credentials import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.scram_credentials import ScramCredentials
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import DuplicateResourceError, KafkaError, ResourceNotFoundError
+from tidelog.protocol.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,

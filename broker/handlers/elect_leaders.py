@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.broker import Broker, RequestContext
-from broker.steps import Steps, each
-from protocol.api_keys import ApiKey
-from protocol.errors import ElectionNotNeededError, KafkaError, UnknownTopicOrPartitionError
-from protocol.messages.elect_leaders import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.steps import Steps, each
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import ElectionNotNeededError, KafkaError, UnknownTopicOrPartitionError
+from tidelog.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,

@@ -6,13 +6,13 @@ version 2: the epoch is raised with each transaction and answered, and what neve
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.durability import durably
-from broker.coordinator.errors import error_for_old_producer
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.coordinator.errors import error_for_old_producer
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 API_KEY = ApiKey.END_TXN
 MIN_VERSION, MAX_VERSION = 0, 5

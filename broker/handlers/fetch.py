@@ -16,20 +16,20 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from broker.addresses import address_for_client
-from broker.broker import Broker, RequestContext
-from broker.deferred import Deferred
-from broker.fetch_session import FetchContext, FetchTarget, Result
-from broker.partition import Partition
-from broker.purgatory import Parked
-from broker.repeated_fetch import repeated_fetch
-from broker.steps import Steps
-from broker.threads import in_thread
-from log.fetch import FetchIsolation
-from log.unified_log import UnifiedLog
-from protocol.api_keys import ApiKey
-from protocol.compression import CompressionType
-from protocol.errors import (
+from tidelog.broker.addresses import address_for_client
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.fetch_session import FetchContext, FetchTarget, Result
+from tidelog.broker.partition import Partition
+from tidelog.broker.purgatory import Parked
+from tidelog.broker.repeated_fetch import repeated_fetch
+from tidelog.broker.steps import Steps
+from tidelog.broker.threads import in_thread
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.errors import (
     FencedLeaderEpochError,
     KafkaError,
     KafkaStorageError,
@@ -37,7 +37,7 @@ from protocol.errors import (
     OffsetOutOfRangeError,
     UnsupportedCompressionTypeError,
 )
-from protocol.messages.fetch import (
+from tidelog.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
@@ -47,7 +47,7 @@ from protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from protocol.transferable import TransferableRecords
+from tidelog.protocol.transferable import TransferableRecords
 
 API_KEY = ApiKey.FETCH
 MIN_VERSION, MAX_VERSION = 0, 18
@@ -116,7 +116,7 @@ def fetch_in_steps(
     broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
     """``handle`` for many partitions."""
-    from broker.handlers.long_fetch import read_until_enough  # few clients read so many
+    from tidelog.broker.handlers.long_fetch import read_until_enough  # few clients read so many
 
     read = yield from read_until_enough(broker, context, params, max_wait_ms)
     broker.metrics.bytes_out.count += read.total_bytes
@@ -314,7 +314,7 @@ def converted_response(
     broker: Broker, context: FetchContext, params: ReadParams, read: ReadResult
 ) -> FetchResponse | Deferred[FetchResponse]:
     """The response in the format of clients from before 0.11; in a thread when there is much to convert."""
-    from broker.down_conversion import Conversion, convert_all, fits_turn
+    from tidelog.broker.down_conversion import Conversion, convert_all, fits_turn
 
     converting = [data for _, data in read.results if data.records]
     conversions = [

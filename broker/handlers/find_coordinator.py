@@ -7,13 +7,13 @@ client. Nothing is created: the internal topics come with their first record.
 
 from __future__ import annotations
 
-from broker.addresses import address_for_client
-from broker.broker import Broker, RequestContext
-from broker.steps import Steps, each
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRequestError, KafkaError
-from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.types import uuid_from_str
+from tidelog.broker.addresses import address_for_client
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.steps import Steps, each
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError, KafkaError
+from tidelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.protocol.types import uuid_from_str
 
 API_KEY = ApiKey.FIND_COORDINATOR
 MIN_VERSION, MAX_VERSION = 0, 6

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import random
 
-from broker.broker import Broker, RequestContext
-from broker.client_metrics import subscription_of
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.get_telemetry_subscriptions import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.client_metrics import subscription_of
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
 )
-from protocol.types import ZERO_UUID, random_uuid
+from tidelog.protocol.types import ZERO_UUID, random_uuid
 
 API_KEY = ApiKey.GET_TELEMETRY_SUBSCRIPTIONS
 MIN_VERSION = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from protocol.api_keys import ApiKey
-from protocol.errors import CoordinatorLoadInProgressError, KafkaError
-from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import CoordinatorLoadInProgressError, KafkaError
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 API_KEY = ApiKey.HEARTBEAT
 MIN_VERSION, MAX_VERSION = 0, 4

@@ -7,11 +7,11 @@ producer had.
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.durability import durably
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRequestError, KafkaError
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.durability import durably
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError, KafkaError
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 API_KEY = ApiKey.INIT_PRODUCER_ID
 MIN_VERSION, MAX_VERSION = 0, 6
@@ -27,8 +27,8 @@ def handle(broker: Broker, context: RequestContext, request: InitProducerIdReque
         return InitProducerIdResponse(producer_id=broker.producer_ids.next_id(), producer_epoch=0)
     if not request.transactional_id:
         raise InvalidRequestError
-    from broker.coordinator.coordinators import coordinators_of  # idempotent producers do without
-    from broker.coordinator.errors import error_for_old_producer
+    from tidelog.broker.coordinator.coordinators import coordinators_of  # idempotent producers do without
+    from tidelog.broker.coordinator.errors import error_for_old_producer
 
     try:
         return coordinators_of(broker).transactions.init_producer_id(request)

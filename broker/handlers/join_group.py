@@ -6,13 +6,13 @@ flexible; v7 answers the protocol type; v8 a reason; v9 may tell the leader to s
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.durability import durably
-from broker.deferred import Deferred
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.deferred import Deferred
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 API_KEY = ApiKey.JOIN_GROUP
 MIN_VERSION, MAX_VERSION = 0, 9

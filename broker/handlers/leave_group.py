@@ -5,12 +5,12 @@ v0-2 one member; v3 a batch, static members by instance id (KIP-345); v4 flexibl
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.durability import durably
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.durability import durably
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 API_KEY = ApiKey.LEAVE_GROUP
 MIN_VERSION, MAX_VERSION = 0, 5

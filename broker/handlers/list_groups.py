@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 API_KEY = ApiKey.LIST_GROUPS
 MIN_VERSION, MAX_VERSION = 0, 5

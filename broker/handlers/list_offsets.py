@@ -8,12 +8,12 @@ Nothing is tiered here: earliest local is the earliest, latest tiered and pendin
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.partition import Partition
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
-from protocol.messages.list_offsets import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.partition import Partition
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.list_partition_reassignments import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )

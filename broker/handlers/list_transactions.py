@@ -5,15 +5,19 @@ Names of states that do not exist are given back, not refused. The duration coun
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.topic_patterns import Pattern, compile_pattern
-from broker.coordinator.transaction_state import Transaction
-from broker.coordinator.transaction_state import TransactionState as State
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.topic_patterns import Pattern, compile_pattern
+from tidelog.broker.coordinator.transaction_state import Transaction
+from tidelog.broker.coordinator.transaction_state import TransactionState as State
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
 
 API_KEY = ApiKey.LIST_TRANSACTIONS
 MIN_VERSION, MAX_VERSION = 0, 2

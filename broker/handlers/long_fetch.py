@@ -1,22 +1,22 @@
 """A fetch of many partitions, in steps: read, wait, read again, answer.
 
-It does what ``broker.handlers.fetch`` does in one turn for a few partitions. When too little is there, it parks on all
-its partitions and reads them all again once one has moved, as Kafka's does: in steps too, so that an append to one of
-them costs its sender nothing. Slices that were read are released when the connection goes away.
+It does what ``tidelog.broker.handlers.fetch`` does in one turn for a few partitions. When too little is there, it parks
+on all its partitions and reads them all again once one has moved, as Kafka's does: in steps too, so that an append to
+one of them costs its sender nothing. Slices that were read are released when the connection goes away.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.deferred import Deferred
-from broker.steps import Steps
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.steps import Steps
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
-    from broker.fetch_session import FetchContext
-    from broker.handlers.fetch import PartitionRead, ReadParams, ReadResult
-    from broker.partition import Partition
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.fetch_session import FetchContext
+    from tidelog.broker.handlers.fetch import PartitionRead, ReadParams, ReadResult
+    from tidelog.broker.partition import Partition
 
 PER_STEP = 4
 """Partitions that are read in one step: 20 µs when their logs are open, and some milliseconds where they are not."""
@@ -56,7 +56,7 @@ def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: floa
 
 def read_in_steps(read: PartitionRead, context: FetchContext) -> Steps[ReadResult]:
     """What ``read_targets`` gives. The slices are released when nobody waits any more."""
-    from broker.handlers.fetch import release_results
+    from tidelog.broker.handlers.fetch import release_results
 
     try:
         for first in range(0, len(context.targets), PER_STEP):
@@ -70,7 +70,7 @@ def read_in_steps(read: PartitionRead, context: FetchContext) -> Steps[ReadResul
 
 def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams, max_wait_ms: int) -> Steps[ReadResult]:
     """Read, and wait and read again until there is enough, or for ``max_wait_ms``."""
-    from broker.handlers.fetch import PartitionRead, release_results
+    from tidelog.broker.handlers.fetch import PartitionRead, release_results
 
     until_ms = broker.timers.monotonic_ms() + max_wait_ms
     is_over = max_wait_ms <= 0

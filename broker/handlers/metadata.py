@@ -15,22 +15,22 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.addresses import address_for_client
-from broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
-from broker.broker import Broker, RequestContext
-from broker.metadata import TopicImage
-from broker.steps import Steps, each, without_traceback
-from broker.topic_changes import Change
-from broker.topic_manager import validate_topic_name
-from protocol.api_keys import ApiKey
-from protocol.errors import (
+from tidelog.broker.addresses import address_for_client
+from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.metadata import TopicImage
+from tidelog.broker.steps import Steps, each, without_traceback
+from tidelog.broker.topic_changes import Change
+from tidelog.broker.topic_manager import validate_topic_name
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
     InvalidRequestError,
     KafkaError,
     TopicAlreadyExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.metadata import (
+from tidelog.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -38,7 +38,7 @@ from protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.types import ZERO_UUID
+from tidelog.protocol.types import ZERO_UUID
 
 API_KEY = ApiKey.METADATA
 MIN_VERSION = 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.durability import durably
-from broker.handlers.partition_chunks import chunks_of, with_fields
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.handlers.partition_chunks import chunks_of, with_fields
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 
 API_KEY = ApiKey.OFFSET_DELETE
 MIN_VERSION, MAX_VERSION = 0, 0

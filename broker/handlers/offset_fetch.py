@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.steps import Steps, each
-from protocol.api_keys import ApiKey
-from protocol.errors import NONE, KafkaError, UnknownTopicOrPartitionError
-from protocol.messages.offset_fetch import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.steps import Steps, each
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import NONE, KafkaError, UnknownTopicOrPartitionError
+from tidelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.broker import Broker, RequestContext
-from broker.steps import Steps, each
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.offset_for_leader_epoch import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.steps import Steps, each
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

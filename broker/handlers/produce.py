@@ -6,7 +6,7 @@ the connection, so that the client asks for metadata anew; 1 and -1 are the same
 
     a partition, or few with little    appended in the turn in which the request came
     many partitions, many bytes        in steps, a partition in each
-    records that take longer than a turn (``log.work_budget``)
+    records that take longer than a turn (``tidelog.log.work_budget``)
                                        validated in a thread, appended when the loop comes back to them
 
 Between steps a topic may be deleted and other producers append: partitions are looked up and all but the records is
@@ -20,23 +20,23 @@ from functools import partial
 from types import GeneratorType
 from typing import Any, cast
 
-from broker.appended_response import FIRST_VERSION as _FIRST_WITH_TEMPLATE
-from broker.appended_response import encode_appended
-from broker.broker import Broker, Repeat, RequestContext
-from broker.deferred import Deferred
-from broker.dispatch import shielded
-from broker.errors import CloseConnectionError
-from broker.partition import Partition
-from broker.repeated_produce import repeated_produce
-from broker.steps import Steps
-from broker.threads import in_thread
-from log.relocation import StaleOffsetsError
-from log.topic_partition import TopicPartition
-from log.unified_log import LogAppendInfo
-from log.validator import ValidationResult, record_errors
-from log.work_budget import TURN, TooMuchForTurnError, WorkBudget
-from protocol.api_keys import ApiKey
-from protocol.errors import (
+from tidelog.broker.appended_response import FIRST_VERSION as _FIRST_WITH_TEMPLATE
+from tidelog.broker.appended_response import encode_appended
+from tidelog.broker.broker import Broker, Repeat, RequestContext
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.dispatch import shielded
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.partition import Partition
+from tidelog.broker.repeated_produce import repeated_produce
+from tidelog.broker.steps import Steps
+from tidelog.broker.threads import in_thread
+from tidelog.log.relocation import StaleOffsetsError
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import LogAppendInfo
+from tidelog.log.validator import ValidationResult, record_errors
+from tidelog.log.work_budget import TURN, TooMuchForTurnError, WorkBudget
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     InvalidRequiredAcksError,
@@ -49,7 +49,7 @@ from protocol.errors import (
     TransactionalIdAuthorizationFailedError,
     UnsupportedCompressionTypeError,
 )
-from protocol.messages.produce import (
+from tidelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -58,7 +58,7 @@ from protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from protocol.record_batch import (
+from tidelog.protocol.record_batch import (
     ATTRIBUTES_OFFSET,
     COMPRESSION_MASK,
     LOG_OVERHEAD,
@@ -447,7 +447,9 @@ def _check_transaction(
 
     Raises TransactionalIdAuthorizationFailedError without an id, and what the coordinator raises.
     """
-    from broker.coordinator.produce_check import check_transactional_batch  # most producers need no transactions
+    from tidelog.broker.coordinator.produce_check import (
+        check_transactional_batch,  # most producers need no transactions
+    )
 
     if transactional_id is None:
         raise TransactionalIdAuthorizationFailedError

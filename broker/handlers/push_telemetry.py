@@ -5,12 +5,12 @@ They are checked as Kafka checks them and then let go: no receiver for client me
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.client_metrics import subscription_of
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRequestError, KafkaError, TelemetryTooLargeError, UnknownSubscriptionIdError
-from protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
-from protocol.types import ZERO_UUID
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.client_metrics import subscription_of
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError, KafkaError, TelemetryTooLargeError, UnknownSubscriptionIdError
+from tidelog.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from tidelog.protocol.types import ZERO_UUID
 
 API_KEY = ApiKey.PUSH_TELEMETRY
 MIN_VERSION = 0

@@ -3,10 +3,10 @@ DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 2."""
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
-from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
+from tidelog.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 
 API_KEY = ApiKey.RENEW_DELEGATION_TOKEN
 MIN_VERSION = 0

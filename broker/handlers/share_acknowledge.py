@@ -5,15 +5,15 @@ v2 renews locks (KIP-1222). The final epoch ends the session; what the member st
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.durability import durably
-from broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
-from broker.share.config import check_enabled
-from broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidShareSessionEpochError, KafkaError
-from protocol.messages.share_acknowledge import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
+from tidelog.broker.share.config import check_enabled
+from tidelog.broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidShareSessionEpochError, KafkaError
+from tidelog.protocol.messages.share_acknowledge import (
     PartitionData,
     ShareAcknowledgeRequest,
     ShareAcknowledgeResponse,

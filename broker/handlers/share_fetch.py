@@ -4,35 +4,35 @@ v2 acquire mode (KIP-1206) and renewal of locks (KIP-1222): a request that renew
 comes before the locks run out again.
 
 Acknowledgements are taken over first; they may make room for what is fetched. Then comes the read
-(``broker.share.reading``); its response tells of partitions with records or errors, of those that are new in the
-session, and of what became of the acknowledgements.
+(``tidelog.broker.share.reading``); its response tells of partitions with records or errors, of those that are new in
+the session, and of what became of the acknowledgements.
 """
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.deferred import Deferred
-from broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
-from broker.share.config import check_enabled
-from broker.share.reading import RECORD_LIMIT, ReadParams, Results, ShareRead, failed
-from broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, SessionKey, ShareSession
-from broker.share.share_groups import ShareGroups
-from protocol.api_keys import ApiKey
-from protocol.errors import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
+from tidelog.broker.share.config import check_enabled
+from tidelog.broker.share.reading import RECORD_LIMIT, ReadParams, Results, ShareRead, failed
+from tidelog.broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, SessionKey, ShareSession
+from tidelog.broker.share.share_groups import ShareGroups
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
     InvalidRequestError,
     KafkaError,
     ShareSessionLimitReachedError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.share_fetch import (
+from tidelog.protocol.messages.share_fetch import (
     PartitionData,
     ShareFetchableTopicResponse,
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from protocol.transferable import TransferableRecords
+from tidelog.protocol.transferable import TransferableRecords
 
 API_KEY = ApiKey.SHARE_FETCH
 MIN_VERSION, MAX_VERSION = 1, 2

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.durability import durably
-from broker.share.config import check_enabled
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.share.config import check_enabled
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 API_KEY = ApiKey.SHARE_GROUP_HEARTBEAT
 MIN_VERSION, MAX_VERSION = 1, 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.streams_config import check_enabled
-from broker.steps import Steps, each
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.streams_group_describe import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.streams_config import check_enabled
+from tidelog.broker.steps import Steps, each
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.streams_group_describe import (
     DescribedGroup,
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,

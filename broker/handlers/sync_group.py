@@ -5,13 +5,13 @@ v3 static members (KIP-345); v4 flexible; v5 checks protocol type and name (KIP-
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.durability import durably
-from broker.deferred import Deferred
-from protocol.api_keys import ApiKey
-from protocol.errors import InconsistentGroupProtocolError, KafkaError
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.deferred import Deferred
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InconsistentGroupProtocolError, KafkaError
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 API_KEY = ApiKey.SYNC_GROUP
 MIN_VERSION, MAX_VERSION = 0, 5

@@ -6,21 +6,21 @@ partition to the transaction by itself (KIP-890), before that AddOffsetsToTxn mu
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.coordinators import Coordinators, coordinators_of
-from broker.coordinator.durability import durably
-from broker.handlers.partition_chunks import chunks_of, with_fields
-from broker.metadata import GROUP_METADATA_TOPIC
-from broker.steps import Steps
-from protocol.api_keys import ApiKey
-from protocol.errors import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.coordinators import Coordinators, coordinators_of
+from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.handlers.partition_chunks import chunks_of, with_fields
+from tidelog.broker.metadata import GROUP_METADATA_TOPIC
+from tidelog.broker.steps import Steps
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
     KafkaError,
     ProducerFencedError,
     TransactionAbortableError,
 )
-from protocol.messages.txn_offset_commit import (
+from tidelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,

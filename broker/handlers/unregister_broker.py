@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from protocol.api_keys import ApiKey
-from protocol.errors import BrokerIdNotRegisteredError, InvalidRequestError, KafkaError
-from protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import BrokerIdNotRegisteredError, InvalidRequestError, KafkaError
+from tidelog.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 API_KEY = ApiKey.UNREGISTER_BROKER
 MIN_VERSION = 0

@@ -5,12 +5,12 @@ Versions: 0 says whether a downgrade is meant; 1+ what kind of change, and valid
 
 from __future__ import annotations
 
-from broker.broker import Broker, RequestContext
-from broker.features import SAFE_DOWNGRADE, UPGRADE, check_update, show_features
-from broker.metadata_store import Put
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaError
-from protocol.messages.update_features import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.features import SAFE_DOWNGRADE, UPGRADE, check_update, show_features
+from tidelog.broker.metadata_store import Put
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,

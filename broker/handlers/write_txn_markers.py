@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.broker import Broker, RequestContext
-from broker.coordinator.markers import BrokerMarkerWriter
-from broker.steps import Steps, each
-from protocol.api_keys import ApiKey
-from protocol.errors import NONE, KafkaError
-from protocol.messages.write_txn_markers import (
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.coordinator.markers import BrokerMarkerWriter
+from tidelog.broker.steps import Steps, each
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import NONE, KafkaError
+from tidelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.coordinator.share_state import StateKey
-from broker.share.sessions import PartitionKey
-from broker.share.share_partition import REJECT, RENEW, AcknowledgementBatch
-from protocol.errors import InvalidRequestError, KafkaError, UnknownTopicIdError, UnknownTopicOrPartitionError
-from protocol.messages.share_acknowledge import AcknowledgeTopic
-from protocol.messages.share_fetch import FetchTopic
+from tidelog.broker.coordinator.share_state import StateKey
+from tidelog.broker.share.sessions import PartitionKey
+from tidelog.broker.share.share_partition import REJECT, RENEW, AcknowledgementBatch
+from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from tidelog.protocol.messages.share_acknowledge import AcknowledgeTopic
+from tidelog.protocol.messages.share_fetch import FetchTopic
 
 if TYPE_CHECKING:
-    from broker.metadata import MetadataCache
-    from broker.share.share_groups import ShareGroups
+    from tidelog.broker.metadata import MetadataCache
+    from tidelog.broker.share.share_groups import ShareGroups
 
 _FIRST_VERSION_WITH_RENEWAL = 2
 MAX_MEMBER_ID_LENGTH = 36

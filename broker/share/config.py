@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broker.config_description import ResourceType
-from broker.share.share_partition import Limits
-from protocol.errors import UnsupportedVersionError
+from tidelog.broker.config_description import ResourceType
+from tidelog.broker.share.share_partition import Limits
+from tidelog.protocol.errors import UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
+    from tidelog.broker.broker import Broker
 
 FEATURE = "share.version"
 EARLIEST, LATEST = "earliest", "latest"
@@ -60,7 +60,7 @@ class ShareConfigs:
         return known[1]
 
     def _parse(self, texts: Mapping[str, str]) -> ShareConfig:
-        from broker.resource_configs import GROUP_CONFIG_DEF
+        from tidelog.broker.resource_configs import GROUP_CONFIG_DEF
 
         own = GROUP_CONFIG_DEF.parse_given(texts)
         config = self._broker.config

@@ -12,9 +12,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from log.transaction_index import AbortedTxn
-from protocol.errors import KafkaStorageError
-from protocol.transferable import TransferableRecords
+from tidelog.log.transaction_index import AbortedTxn
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.transferable import TransferableRecords
 
 WINDOW_BYTES = 16 * 1024
 MAX_BATCHES = 1_000

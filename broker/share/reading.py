@@ -13,20 +13,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.coordinator.share_state import StateKey
-from broker.deferred import Deferred
-from broker.share.log_batches import aborted_batches, cut, read_batches
-from broker.share.sessions import PartitionKey
-from broker.share.share_groups import ServedPartition, ShareGroups, wake_key
-from broker.share.share_partition import AcquireRequest, BatchRange
-from log.fetch import FetchDataInfo, FetchIsolation
-from protocol.errors import KafkaError, OffsetOutOfRangeError
-from protocol.messages.share_fetch import AcquiredRecords, PartitionData
-from protocol.transferable import TransferableRecords
+from tidelog.broker.coordinator.share_state import StateKey
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.share.log_batches import aborted_batches, cut, read_batches
+from tidelog.broker.share.sessions import PartitionKey
+from tidelog.broker.share.share_groups import ServedPartition, ShareGroups, wake_key
+from tidelog.broker.share.share_partition import AcquireRequest, BatchRange
+from tidelog.log.fetch import FetchDataInfo, FetchIsolation
+from tidelog.protocol.errors import KafkaError, OffsetOutOfRangeError
+from tidelog.protocol.messages.share_fetch import AcquiredRecords, PartitionData
+from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from broker.broker import Broker
-    from broker.purgatory import Parked
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.purgatory import Parked
 
 RECORD_LIMIT = 1
 """Acquire mode: exactly as many records as asked for at most (KIP-1206)."""

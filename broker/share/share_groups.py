@@ -16,18 +16,29 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from broker.coordinator.share_state import ShareState, StateKey, Written
-from broker.share.config import BY_DURATION, EARLIEST, ShareConfig, ShareConfigs, duration_ms
-from broker.share.sessions import PartitionKey, SessionKey, ShareSessions
-from broker.share.share_partition import UNINITIALIZED_OFFSET, AcknowledgementBatch, Acquired, Change, SharePartition
-from protocol.errors import CoordinatorNotAvailableError, InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
+from tidelog.broker.coordinator.share_state import ShareState, StateKey, Written
+from tidelog.broker.share.config import BY_DURATION, EARLIEST, ShareConfig, ShareConfigs, duration_ms
+from tidelog.broker.share.sessions import PartitionKey, SessionKey, ShareSessions
+from tidelog.broker.share.share_partition import (
+    UNINITIALIZED_OFFSET,
+    AcknowledgementBatch,
+    Acquired,
+    Change,
+    SharePartition,
+)
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailableError,
+    InvalidRequestError,
+    KafkaError,
+    UnknownTopicOrPartitionError,
+)
 
 if TYPE_CHECKING:
-    from broker.broker import Broker, RequestContext
-    from broker.coordinator.share_coordinator import ShareStateStore
-    from broker.timers import Timer
-    from log.unified_log import UnifiedLog
-    from protocol.messages.share_fetch import AcquiredRecords
+    from tidelog.broker.broker import Broker, RequestContext
+    from tidelog.broker.coordinator.share_coordinator import ShareStateStore
+    from tidelog.broker.timers import Timer
+    from tidelog.log.unified_log import UnifiedLog
+    from tidelog.protocol.messages.share_fetch import AcquiredRecords
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from broker.share.spans import (
+from tidelog.broker.share.spans import (
     ACQUIRED,
     ARCHIVED,
     AVAILABLE,
@@ -32,7 +32,7 @@ from broker.share.spans import (
     parts_between,
     replaced,
 )
-from protocol.errors import InvalidRecordStateError, InvalidRequestError
+from tidelog.protocol.errors import InvalidRecordStateError, InvalidRequestError
 
 UNINITIALIZED_OFFSET = -1
 GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4

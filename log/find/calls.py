@@ -10,12 +10,12 @@ from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from log.find.reference import Put, Stop, Walk, Wanted
+from tidelog.log.find.reference import Put, Stop, Walk, Wanted
 
 if TYPE_CHECKING:
-    from log.find.rows import Rows
-    from log.index_file import IndexFile
-    from protocol.record_batch import Buffer
+    from tidelog.log.find.rows import Rows
+    from tidelog.log.index_file import IndexFile
+    from tidelog.protocol.record_batch import Buffer
 
 CHAIN_OFFSETS = 1024
 """Offsets taken out of a chain at a time."""
@@ -23,14 +23,14 @@ HAS_KEY, HAS_TAG, APPEND_TIME = 1, 2, 4
 
 
 class FindCalls:
-    """See the module; ``kernels`` has those of ``log.find.kernel_group.FIND`` as attributes. Any thread."""
+    """See the module; ``kernels`` has those of ``tidelog.log.find.kernel_group.FIND`` as attributes. Any thread."""
 
     def __init__(self, kernels: Any) -> None:
         self._kernels = kernels
         self._pwrite = ctypes.cast(ctypes.CDLL(None).pwrite, ctypes.c_void_p).value
 
     def walk_chunk(self, rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int) -> Walk:
-        """See :func:`log.find.reference.walk_chunk`."""
+        """See :func:`tidelog.log.find.reference.walk_chunk`."""
         stop, position, next_offset, rows.count = self._kernels.walk_chunk(
             chunk, base_position, wanted.seed, wanted.tag_header or b"", rows.count, rows.offsets, rows.timestamps,
             rows.key_hashes, rows.tag_hashes, rows.positions, rows.sizes, rows.capacity,
@@ -38,14 +38,14 @@ class FindCalls:
         return Walk(Stop(stop), position, next_offset)
 
     def put_entries(self, file: IndexFile, rows: Rows, start: int, end: int) -> Put:
-        """See :func:`log.find.reference.put_entries`."""
+        """See :func:`tidelog.log.find.reference.put_entries`."""
         bounds = file.bounds
         state = (file.slots, file.capacity, bounds.next_entry, bounds.begin_timestamp)
         columns = (rows.offsets, rows.timestamps, rows.key_hashes)
         return Put(*self._kernels.put_entries(file.data, rows.entries, state, *columns, start, end))
 
     def put_tags(self, rows: Rows, start: int, end: int) -> None:
-        """See :func:`log.find.reference.put_tags`."""
+        """See :func:`tidelog.log.find.reference.put_tags`."""
         columns = (rows.offsets, rows.positions, rows.sizes, rows.tag_hashes)
         self._kernels.put_tags(rows.entries, *columns, start, end)
 
@@ -59,7 +59,7 @@ class FindCalls:
     ) -> Iterator[array[int]]:
         """The rest of a chain in pieces; ``state`` says at the end where it stopped and what is damaged there.
 
-        Both as ``log.find.kernels.walk_chain`` has them.
+        Both as ``tidelog.log.find.kernels.walk_chain`` has them.
         """
         offsets = array("q", bytes(8 * CHAIN_OFFSETS))
         while state[0] and not state[3]:
@@ -75,6 +75,6 @@ class FindCalls:
         return None if found < 0 else list(zip(places[0 : 2 * found : 2], places[1 : 2 * found : 2], strict=True))
 
     def nth_place(self, section: Buffer, index: int) -> tuple[int, int]:
-        """As :func:`log.find.lookup.nth_place`, (-1, -1) when the section is too short."""
+        """As :func:`tidelog.log.find.lookup.nth_place`, (-1, -1) when the section is too short."""
         place: tuple[int, int] = self._kernels.nth_place(section, index)
         return place

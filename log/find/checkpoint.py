@@ -18,8 +18,8 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from log.file_system import FileSystem, ReadableFiles
-from protocol.errors import KafkaStorageError
+from tidelog.log.file_system import FileSystem, ReadableFiles
+from tidelog.protocol.errors import KafkaStorageError
 
 CHECKPOINT_FILE = "index-checkpoint"
 _FORMAT = "tidelog-index 1"

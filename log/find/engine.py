@@ -1,7 +1,7 @@
 """Chooses who takes rows out of records and puts them into files: the reference, or the kernels once they are loaded.
 
-As ``log.records.engine``: results never depend on it, and a broker that indexes loads no numba but an image of what it
-compiled (``log.records.array_kernels``).
+As ``tidelog.log.records.engine``: results never depend on it, and a broker that indexes loads no numba but an image of
+what it compiled (``tidelog.log.records.array_kernels``).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from log.find import reference
-from log.find.reference import Put, Restored, Stop, Walk, Wanted
+from tidelog.log.find import reference
+from tidelog.log.find.reference import Put, Restored, Stop, Walk, Wanted
 
 if TYPE_CHECKING:
-    from log.find.calls import FindCalls
-    from log.find.rows import Rows
-    from log.index_file import IndexFile
+    from tidelog.log.find.calls import FindCalls
+    from tidelog.log.find.rows import Rows
+    from tidelog.log.index_file import IndexFile
 
 __all__ = ["ENGINE", "FindEngine", "Stop", "Walk", "Wanted"]
 
@@ -34,11 +34,11 @@ class FindEngine:
         self.kernels: FindCalls | ModuleType | None = None
 
     def use_kernels(self, kernels: FindCalls | ModuleType) -> None:
-        """Switch to loaded kernels (``log.find.calls``, or the module ``log.find.kernel_calls``)."""
+        """Switch to loaded kernels (``tidelog.log.find.calls``, or the module ``tidelog.log.find.kernel_calls``)."""
         self.kernels = kernels
 
     def _use_image(self, kernels: Any) -> None:
-        from log.find.calls import FindCalls
+        from tidelog.log.find.calls import FindCalls
 
         self.use_kernels(FindCalls(kernels))
 
@@ -46,13 +46,15 @@ class FindEngine:
         before = self._work_bytes
         self._work_bytes = before + size
         if before < self.load_after_bytes <= before + size:
-            from log.find.kernel_group import FIND
-            from log.records.kernel_loader import load_array_kernels  # subprocess and threading are not cheap to import
+            from tidelog.log.find.kernel_group import FIND
+            from tidelog.log.records.kernel_loader import (
+                load_array_kernels,  # subprocess and threading are not cheap to import
+            )
 
             load_array_kernels(FIND, self._use_image, self.use_kernels)
 
     def walk_chunk(self, rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int) -> Walk:
-        """See :func:`log.find.reference.walk_chunk`."""
+        """See :func:`tidelog.log.find.reference.walk_chunk`."""
         if self.kernels is None:
             self._count_work(len(chunk))
             return reference.walk_chunk(rows, chunk, wanted, base_position)
@@ -60,22 +62,23 @@ class FindEngine:
         return walk
 
     def put_entries(self, file: IndexFile, rows: Rows, start: int, end: int) -> Put:
-        """See :func:`log.find.reference.put_entries`."""
+        """See :func:`tidelog.log.find.reference.put_entries`."""
         if self.kernels is None:
             return reference.put_entries(file, rows, start, end)
         put: Put = self.kernels.put_entries(file, rows, start, end)
         return put
 
     def restore_slots(self, file: IndexFile, count: int) -> Restored:
-        """See :func:`log.find.reference.restore_slots`. numpy does it without a kernel; small files need neither."""
+        """See :func:`tidelog.log.find.reference.restore_slots`. numpy does it without a kernel; small files need
+        neither."""
         if count < RESTORE_WITH_NUMPY:
             return reference.restore_slots(file, count)
-        from log.find import restoring
+        from tidelog.log.find import restoring
 
         return restoring.restore_slots(file, count)
 
     def put_tags(self, rows: Rows, start: int, end: int) -> None:
-        """See :func:`log.find.reference.put_tags`."""
+        """See :func:`tidelog.log.find.reference.put_tags`."""
         if self.kernels is None:
             reference.put_tags(rows, start, end)
         else:

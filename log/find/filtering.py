@@ -21,13 +21,13 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from log.fetch import FetchIsolation
-from log.find.engine import ENGINE
-from log.find.hashing import key_hash, key_seed, tag_hash
-from log.find.lookup import MIN_TIME, Query, is_aborted, records_of
-from protocol.errors import KafkaStorageError, OffsetOutOfRangeError
-from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import (
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.find.engine import ENGINE
+from tidelog.log.find.hashing import key_hash, key_seed, tag_hash
+from tidelog.log.find.lookup import MIN_TIME, Query, is_aborted, records_of
+from tidelog.protocol.errors import KafkaStorageError, OffsetOutOfRangeError
+from tidelog.protocol.message_set import LegacyRecordBatch
+from tidelog.protocol.record_batch import (
     DELETE_HORIZON_MASK,
     LOG_APPEND_TIME,
     BatchOptions,
@@ -41,12 +41,12 @@ from protocol.record_batch import (
     parse_records,
     read_varint,
 )
-from protocol.transferable import TransferableRecords
+from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from log.indexer import LogIndexer
-    from log.transaction_index import AbortedTxn
-    from log.unified_log import UnifiedLog
+    from tidelog.log.indexer import LogIndexer
+    from tidelog.log.transaction_index import AbortedTxn
+    from tidelog.log.unified_log import UnifiedLog
 
 WORK_BYTES = 16 * 1024 * 1024
 """Read in one call at most, then the client is told how far it came."""

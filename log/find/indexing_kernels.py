@@ -1,8 +1,9 @@
-"""The numba twins of ``log.find.reference`` that index: whole chunks of a log walked, hashed and put without the GIL.
+"""The numba twins of ``tidelog.log.find.reference`` that index: whole chunks of a log walked, hashed and put without
+the GIL.
 
 Results are those of the reference, which gets every batch that is compressed, old or malformed. Arrays: a chunk, an
 index file and entries are ``uint8``, rows are ``int64`` columns. Bytes are named by their address: see
-``log.records.intrinsics.address_of``. Every read is checked against the end of the batch's records (``limit``).
+``tidelog.log.records.intrinsics.address_of``. Every read is checked against the end of the batch's records (``limit``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from log.records.intrinsics import (
+from tidelog.log.records.intrinsics import (
     address_of,
     be_u16_at,
     be_u32_at,
@@ -21,7 +22,7 @@ from log.records.intrinsics import (
     put_be_u64_at,
     signed32,
 )
-from log.records.kernel_cache import njit
+from tidelog.log.records.kernel_cache import njit
 
 END, FULL, ODD = 0, 1, 2
 _NO_KEY = -1
@@ -95,8 +96,8 @@ def _field(place: int, limit: int, end: int) -> Any:
 
 @njit(nogil=True)
 def _java_hash(place: int, end: int, seed: int) -> Any:
-    """``log.find.hashing.java_hash``: signed 32 bits. Four bytes at a time, so that one multiplication in four waits
-    for the one before; bits above 32 never come down."""
+    """``tidelog.log.find.hashing.java_hash``: signed 32 bits. Four bytes at a time, so that one multiplication in four
+    waits for the one before; bits above 32 never come down."""
     value = np.uint64(seed)
     while place + 4 <= end:
         value = (

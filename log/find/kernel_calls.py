@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from log.find.calls import FindCalls
-from log.find.kernel_group import FIND
-from log.find.kernels import KERNELS
-from log.records.array_kernels import numba_callers
+from tidelog.log.find.calls import FindCalls
+from tidelog.log.find.kernel_group import FIND
+from tidelog.log.find.kernels import KERNELS
+from tidelog.log.records.array_kernels import numba_callers
 
 CALLS = FindCalls(numba_callers(FIND, KERNELS))
 walk_chunk = CALLS.walk_chunk

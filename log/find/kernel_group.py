@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from log.records.array_kernels import INTEGER, Array, KernelGroup, Signature
+from tidelog.log.records.array_kernels import INTEGER, Array, KernelGroup, Signature
 
 _HERE = Path(__file__).resolve().parent
 _BYTES, _COLUMN = Array("uint8"), Array("int64")
 
 FIND = KernelGroup(
     name="find",
-    module="log.find.kernel_image",
-    fallback="log.find.kernel_calls",
+    module="tidelog.log.find.kernel_image",
+    fallback="tidelog.log.find.kernel_calls",
     sources=(
         _HERE / "kernels.py",
         _HERE / "indexing_kernels.py",

@@ -1,15 +1,15 @@
 """Imported by the child that compiles: writes the image of the finder's machine code where the loader looks.
 
-Once for each version of its source; see ``log.records.array_kernels``.
+Once for each version of its source; see ``tidelog.log.records.array_kernels``.
 """
 
 from __future__ import annotations
 
-from log.find.kernel_group import FIND
-from log.find.kernels import KERNELS
-from log.records.array_kernels import compile_group
-from log.records.kernel_loader import image_path
-from log.records.machine_code import write_image
+from tidelog.log.find.kernel_group import FIND
+from tidelog.log.find.kernels import KERNELS
+from tidelog.log.records.array_kernels import compile_group
+from tidelog.log.records.kernel_loader import image_path
+from tidelog.log.records.machine_code import write_image
 
 _path = image_path(FIND.name, FIND.sources)
 if not _path.exists():

@@ -1,7 +1,8 @@
-"""The numba twins of ``log.find.lookup`` and ``log.find.filtering``, and all kernels of finding by their names.
+"""The numba twins of ``tidelog.log.find.lookup`` and ``tidelog.log.find.filtering``, and all kernels of finding by
+their names.
 
 Arrays: an index file and a section of records are ``uint8``, offsets and places ``int64``. No GIL. Imported only
-through ``log.records.kernel_loader``.
+through ``tidelog.log.records.kernel_loader``.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from log.find.indexing_kernels import put_entries, put_tags, walk_chunk
-from log.find.writing_kernels import write_pieces
-from log.records.kernel_cache import njit
-from log.records.kernels import _read_deltas, _read_raw, _skip_field
+from tidelog.log.find.indexing_kernels import put_entries, put_tags, walk_chunk
+from tidelog.log.find.writing_kernels import write_pieces
+from tidelog.log.records.kernel_cache import njit
+from tidelog.log.records.kernels import _read_deltas, _read_raw, _skip_field
 
 _INDEX_HEADER_BYTES = 40
 _INDEX_ENTRY_BYTES = 20
@@ -176,4 +177,4 @@ KERNELS = {
     "match_records": match_records,
     "nth_place": nth_place,
 }
-"""What ``log.find.kernel_group`` has signatures of."""
+"""What ``tidelog.log.find.kernel_group`` has signatures of."""

@@ -16,12 +16,12 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from log.file_system import FileSystem
-from log.find.checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
-from log.index_file import IndexDamagedError, IndexFile
+from tidelog.log.file_system import FileSystem
+from tidelog.log.find.checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
+from tidelog.log.index_file import IndexDamagedError, IndexFile
 
 if TYPE_CHECKING:
-    from log.find.rows import Rows
+    from tidelog.log.find.rows import Rows
 
 DIRECTORY = "keys"
 SUFFIX = ".keys"

@@ -17,13 +17,13 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from log.fetch import FetchIsolation
-from log.find.engine import ENGINE
-from log.find.hashing import key_hash, key_seed, tag_hash
-from log.find.reference import tag_of
-from protocol.errors import InvalidRecordError, KafkaStorageError, OffsetOutOfRangeError
-from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import (
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.find.engine import ENGINE
+from tidelog.log.find.hashing import key_hash, key_seed, tag_hash
+from tidelog.log.find.reference import tag_of
+from tidelog.protocol.errors import InvalidRecordError, KafkaStorageError, OffsetOutOfRangeError
+from tidelog.protocol.message_set import LegacyRecordBatch
+from tidelog.protocol.record_batch import (
     LOG_APPEND_TIME,
     Record,
     RecordBatch,
@@ -33,12 +33,12 @@ from protocol.record_batch import (
     read_varint,
     read_varlong,
 )
-from protocol.transferable import TransferableRecords
+from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from log.indexer import LogIndexer
-    from log.transaction_index import AbortedTxn
-    from log.unified_log import UnifiedLog
+    from tidelog.log.indexer import LogIndexer
+    from tidelog.log.transaction_index import AbortedTxn
+    from tidelog.log.unified_log import UnifiedLog
 
 MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
 _WINDOW_OFFSETS = 4096

@@ -13,11 +13,11 @@ from enum import IntEnum
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from log.find.hashing import NO_KEY, key_hash, tag_hash
-from log.find.rows import Rows
-from protocol.errors import InvalidRecordError
-from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import (
+from tidelog.log.find.hashing import NO_KEY, key_hash, tag_hash
+from tidelog.log.find.rows import Rows
+from tidelog.protocol.errors import InvalidRecordError
+from tidelog.protocol.message_set import LegacyRecordBatch
+from tidelog.protocol.record_batch import (
     COMPRESSION_MASK,
     CONTROL_MASK,
     DEFAULT_MAX_DECOMPRESSED_BYTES,
@@ -32,7 +32,7 @@ from protocol.record_batch import (
 )
 
 if TYPE_CHECKING:
-    from log.index_file import IndexFile
+    from tidelog.log.index_file import IndexFile
 
 INDEX_ENTRY = Struct(">iqii")
 TAG_ENTRY = Struct(">qiq")

@@ -1,7 +1,7 @@
 """Making an IndexFile's slots anew with numpy: for files of many entries, after an unclean stop.
 
-Same result as :func:`log.find.reference.restore_slots`. The chain of each slot is checked whole: entries are brought
-in the order of their slots (a stable sort), so each one's predecessor in the slot stands before it.
+Same result as :func:`tidelog.log.find.reference.restore_slots`. The chain of each slot is checked whole: entries are
+brought in the order of their slots (a stable sort), so each one's predecessor in the slot stands before it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from log.find.reference import INDEX_HEADER_BYTES, Restored
+from tidelog.log.find.reference import INDEX_HEADER_BYTES, Restored
 
 if TYPE_CHECKING:
-    from log.index_file import IndexFile
+    from tidelog.log.index_file import IndexFile
 
 _ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("diff", ">i4"), ("previous", ">i4")])
 

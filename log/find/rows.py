@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 
-from log.find.hashing import NO_KEY
+from tidelog.log.find.hashing import NO_KEY
 
 INITIAL_ROWS = 65_536
 ENTRY_BYTES = 20

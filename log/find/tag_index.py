@@ -1,7 +1,7 @@
 """The tag index of one partition: ConsumeQueues in ``tags/``, each named by its first offset.
 
-As :class:`log.find.key_index.KeyIndex`, but for what an entry means. Made for one header name: another one means to
-build anew. One writer; look-ups by any thread over the published tuple of files.
+As :class:`tidelog.log.find.key_index.KeyIndex`, but for what an entry means. Made for one header name: another one
+means to build anew. One writer; look-ups by any thread over the published tuple of files.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from log.consume_queue import ConsumeQueueFile
-from log.file_system import FileSystem
-from log.find.checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
-from log.index_file import IndexDamagedError
+from tidelog.log.consume_queue import ConsumeQueueFile
+from tidelog.log.file_system import FileSystem
+from tidelog.log.find.checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
+from tidelog.log.index_file import IndexDamagedError
 
 if TYPE_CHECKING:
-    from log.find.key_index import IndexSizes
-    from log.find.rows import Rows
+    from tidelog.log.find.key_index import IndexSizes
+    from tidelog.log.find.rows import Rows
 
 DIRECTORY = "tags"
 SUFFIX = ".tags"

@@ -13,8 +13,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
-from log.records.intrinsics import address_of
-from log.records.kernel_cache import njit
+from tidelog.log.records.intrinsics import address_of
+from tidelog.log.records.kernel_cache import njit
 
 
 def _type_pwrite(

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from log.records.machine_code import Image, ImageError, LoadedImage, extract, merge
+from tidelog.log.records.machine_code import Image, ImageError, LoadedImage, extract, merge
 
 _ITEMS = {"uint8": ("|u1", 1), "uint32": ("<u4", 4), "int64": ("<i8", 8), "uint64": ("<u8", 8)}
 """How numpy writes the types of items, and their size. Of arrays of one or two dimensions."""

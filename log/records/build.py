@@ -2,7 +2,8 @@
 
 After KERNEL_ROWS rows the kernels are imported (0.7 s, once per process, from numba's cache on disk; 5 s more where
 nothing is cached yet), in the calling thread: this serves writers outside the broker, which have nothing else to do
-meanwhile. In a process that has them they are used at once. Results are equal (``log.records.build_reference``).
+meanwhile. In a process that has them they are used at once. Results are equal
+(``tidelog.log.records.build_reference``).
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from log.records import build_reference
-from log.records.build_reference import ByteColumn, RecordColumns, Taken
-from protocol.record_batch import Buffer
+from tidelog.log.records import build_reference
+from tidelog.log.records.build_reference import ByteColumn, RecordColumns, Taken
+from tidelog.protocol.record_batch import Buffer
 
 if TYPE_CHECKING:
-    from log.records.build_reference import IntegerArray
+    from tidelog.log.records.build_reference import IntegerArray
 
 __all__ = ["ByteColumn", "RecordColumns", "SectionBuilder", "Taken", "byte_column", "read_only"]
 
 #: Rows of one builder after which importing the kernels pays: the plain version takes 10 µs a row.
 KERNEL_ROWS = 50_000
-_KERNELS = "log.records.build_kernels"
+_KERNELS = "tidelog.log.records.build_kernels"
 
 
 def read_only(array: IntegerArray) -> IntegerArray:
@@ -49,10 +50,10 @@ def load_kernels() -> ModuleType | None:
     """The kernels, imported now if need be; None where numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return None
-    from log.records.kernel_loader import ensure_cache_directory
+    from tidelog.log.records.kernel_loader import ensure_cache_directory
 
     ensure_cache_directory(Path(__file__).resolve().parent)
-    from log.records import build_kernels
+    from tidelog.log.records import build_kernels
 
     return build_kernels
 

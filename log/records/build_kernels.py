@@ -1,8 +1,9 @@
-"""The numba twins of ``log.records.build_reference``: record sections from columns without a step of Python per row.
+"""The numba twins of ``tidelog.log.records.build_reference``: record sections from columns without a step of Python per
+row.
 
-``columns`` is a :class:`~log.records.build_reference.RecordColumns` whose arrays are all read-only, which keeps numba
-to one compilation. ``take`` measures first, so ``encode`` writes into an array of the exact size and checks nothing:
-what it is given must come from ``take`` over the same columns. Any thread; the interpreter lock is not held.
+``columns`` is a :class:`~tidelog.log.records.build_reference.RecordColumns` whose arrays are all read-only, which keeps
+numba to one compilation. ``take`` measures first, so ``encode`` writes into an array of the exact size and checks
+nothing: what it is given must come from ``take`` over the same columns. Any thread; the interpreter lock is not held.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from log.records.intrinsics import ByteArray, Integer, IntegerArray, copy_bytes, kernel
+from tidelog.log.records.intrinsics import ByteArray, Integer, IntegerArray, copy_bytes, kernel
 
 _MULTIPLIER = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)

@@ -1,4 +1,4 @@
-"""Building record sections from columns, in plain Python: the oracle of ``log.records.build_kernels``.
+"""Building record sections from columns, in plain Python: the oracle of ``tidelog.log.records.build_kernels``.
 
 A writer that holds its records as columns (an Arrow batch) has, per field, one buffer of bytes and where each row's
 stretch of it lies. From there to the records section of a magic 2 batch are three steps, each for many rows at once:
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from protocol.record_batch import Record, append_record
+from tidelog.protocol.record_batch import Record, append_record
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from log.records import columns_reference
+from tidelog.log.records import columns_reference
 
 #: Bytes to read, all in all, from which loading kernels pays.
 KERNEL_BYTES = 8 * 1024 * 1024
@@ -26,7 +26,8 @@ class _Loaded:
 
 
 def decoder_for(size_bytes: int) -> ModuleType:
-    """The module that decodes (``log.records.columns_reference`` or its compiled twin), for so many bytes more."""
+    """The module that decodes (``tidelog.log.records.columns_reference`` or its compiled twin), for so many bytes
+    more."""
     _Loaded.asked_bytes += size_bytes
     if _Loaded.kernels is None and _Loaded.asked_bytes >= KERNEL_BYTES:
         _Loaded.kernels = load_kernels()
@@ -38,9 +39,9 @@ def load_kernels() -> ModuleType | None:
     """The kernels, loaded now if need be; None where numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return None
-    from log.records.kernel_loader import ensure_cache_directory
+    from tidelog.log.records.kernel_loader import ensure_cache_directory
 
     ensure_cache_directory(Path(__file__).resolve().parent)
-    from log.records import columns_kernels
+    from tidelog.log.records import columns_kernels
 
     return columns_kernels

@@ -1,4 +1,4 @@
-"""The numba twins of ``log.records.columns_reference``: equal results, without the GIL.
+"""The numba twins of ``tidelog.log.records.columns_reference``: equal results, without the GIL.
 
 A record costs 15 ns beside its bytes: one- and two-byte varints are read inline from one unaligned word, longer ones by
 a call. Buffers end with ``PADDING`` bytes, so a varint needs no bounds check of its own; a record's end is checked.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from log.records.columns_reference import (
+from tidelog.log.records.columns_reference import (
     APPEND_TIME,
     BAD_CRC,
     BASE_OFFSET,
@@ -52,7 +52,7 @@ from log.records.columns_reference import (
     VALUE_START,
     OffsetArray,
 )
-from log.records.intrinsics import (
+from tidelog.log.records.intrinsics import (
     ByteArray,
     Integer,
     IntegerArray,

@@ -1,4 +1,4 @@
-"""Records to columns in plain Python: the oracle of ``log.records.columns_kernels``, and what small reads use.
+"""Records to columns in plain Python: the oracle of ``tidelog.log.records.columns_kernels``, and what small reads use.
 
 A *table* is an int64 array of shape (COLUMNS, rows); positions in it are bytes of the buffer the row was decoded from:
 
@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from protocol.crc import crc32c
-from protocol.errors import InvalidRecordError
-from protocol.record_batch import (
+from tidelog.protocol.crc import crc32c
+from tidelog.protocol.errors import InvalidRecordError
+from tidelog.protocol.record_batch import (
     ATTRIBUTES_OFFSET,
     COMPRESSION_MASK,
     CONTROL_MASK,

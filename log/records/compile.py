@@ -1,4 +1,5 @@
-"""Compile kernels ahead: ``python -m log.records.compile [MODULE ...]`` leaves their code in the cache and exits.
+"""Compile kernels ahead: ``python -m tidelog.log.records.compile [MODULE ...]`` leaves their code in the cache and
+exits.
 
 Run as a child of the serving process, so that five seconds of compilation hold another interpreter's lock; also by the
 container build, without a MODULE, so that the image ships the code of all kernels that a broker runs. Exit code 0 when
@@ -13,11 +14,11 @@ import os
 import platform
 import sys
 
-from log.records.array_kernels import KernelGroup
-from log.records.kernel_loader import IMAGE_MACHINE, IMAGE_MODULE, ROOT
+from tidelog.log.records.array_kernels import KernelGroup
+from tidelog.log.records.kernel_loader import IMAGE_MACHINE, IMAGE_MODULE, ROOT
 
 #: Where groups of kernels are declared, in modules named ``*_group.py``.
-PACKAGES = ("log", "cleaner")
+PACKAGES = ("tidelog/log", "tidelog/cleaner")
 #: Compilation gives way to the broker it works for.
 NICENESS = 10
 
@@ -34,7 +35,7 @@ def broker_modules() -> list[str]:
     """The modules whose import compiles all that a broker loads: images of machine code, or numba where none can be."""
     if platform.machine() == IMAGE_MACHINE:
         return [IMAGE_MODULE, *(group.module for group in groups())]
-    return ["log.records.kernels", *(group.fallback for group in groups())]
+    return ["tidelog.log.records.kernels", *(group.fallback for group in groups())]
 
 
 def main(modules: list[str]) -> int:

@@ -21,10 +21,10 @@ import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from protocol.compression import CompressionType
-from protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedCompressionTypeError
-from protocol.message_set import LegacyRecordBatch, MessageSetOptions, build_message_set
-from protocol.record_batch import (
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedCompressionTypeError
+from tidelog.protocol.message_set import LegacyRecordBatch, MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
@@ -34,7 +34,7 @@ from protocol.record_batch import (
     RecordBatch,
     iter_batches,
 )
-from protocol.transferable import TransferableRecords
+from tidelog.protocol.transferable import TransferableRecords
 
 _SIZE = struct.Struct(">i")
 _SIZE_POSITION = 8

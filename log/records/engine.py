@@ -17,14 +17,14 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from log.records import reference
-from log.records.reference import SectionCheck, TimestampPosition
-from log.work_budget import NO_LIMIT
-from protocol.errors import InvalidRecordError
-from protocol.record_batch import Buffer
+from tidelog.log.records import reference
+from tidelog.log.records.reference import SectionCheck, TimestampPosition
+from tidelog.log.work_budget import NO_LIMIT
+from tidelog.protocol.errors import InvalidRecordError
+from tidelog.protocol.record_batch import Buffer
 
 if TYPE_CHECKING:
-    from log.records.native_kernels import NativeKernels
+    from tidelog.log.records.native_kernels import NativeKernels
 
 __all__ = ["ENGINE", "RecordEngine", "SectionCheck", "TimestampPosition", "check_section"]
 
@@ -71,15 +71,15 @@ class RecordEngine:
         before = self._work_bytes
         self._work_bytes = before + size
         if before < self.load_after_bytes <= before + size:
-            from log.records.kernel_loader import (
+            from tidelog.log.records.kernel_loader import (
                 load_record_kernels,
             )  # subprocess and threading are not cheap to import
 
             load_record_kernels(self.use_kernels)
 
     def check_section(self, section: Buffer, count: int, max_header_bytes: int = NO_LIMIT) -> SectionCheck:
-        """See :func:`log.records.reference.check_section`: same result, same errors, but that of a large malformed
-        section nothing more is said than that it is malformed. The limit is for plain Python alone."""
+        """See :func:`tidelog.log.records.reference.check_section`: same result, same errors, but that of a large
+        malformed section nothing more is said than that it is malformed. The limit is for plain Python alone."""
         if count < KERNEL_MIN_RECORDS and len(section) < KERNEL_MIN_BYTES:
             return reference.check_section(section, count, max_header_bytes)
         kernels = self._kernels
@@ -99,7 +99,7 @@ class RecordEngine:
     def first_at_or_after(
         self, section: Buffer, count: int, timestamp_delta: int, min_offset_delta: int
     ) -> TimestampPosition | None:
-        """See :func:`log.records.reference.first_at_or_after`: same result, same errors."""
+        """See :func:`tidelog.log.records.reference.first_at_or_after`: same result, same errors."""
         kernels = self._kernels
         if count < KERNEL_MIN_RECORDS or kernels is None:
             return reference.first_at_or_after(section, count, timestamp_delta, min_offset_delta)

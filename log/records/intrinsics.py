@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from log.records.kernel_cache import njit
+from tidelog.log.records.kernel_cache import njit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 IntegerArray = np.ndarray[Any, np.dtype[np.int64]]

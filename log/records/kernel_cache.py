@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numba
 
-from log.records.kernel_loader import cache_directory
+from tidelog.log.records.kernel_loader import cache_directory
 
 __all__ = ["njit", "sources"]
 

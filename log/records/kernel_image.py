@@ -1,14 +1,14 @@
 """Imported by the child that compiles: writes the image of the record kernels' machine code where the loader looks.
 
-Like every module that ``log.records.compile`` is given it does its work when imported, once for each version of its
-source; see ``log.records.machine_code``.
+Like every module that ``tidelog.log.records.compile`` is given it does its work when imported, once for each version of
+its source; see ``tidelog.log.records.machine_code``.
 """
 
 from __future__ import annotations
 
-from log.records.kernel_loader import image_path
-from log.records.machine_code import write_image
-from log.records.native_kernels import compile_image
+from tidelog.log.records.kernel_loader import image_path
+from tidelog.log.records.machine_code import write_image
+from tidelog.log.records.native_kernels import compile_image
 
 _path = image_path()
 if not _path.exists():

@@ -1,13 +1,13 @@
 """Bring kernels into a serving process without stalling it.
 
     thread (daemon):  numba installed?  no  -> one log line, the reference stays
-                      child: python -m log.records.compile MODULE        compiles into the cache on disk, at low
+                      child: python -m tidelog.log.records.compile MODULE        compiles into the cache on disk, at low
                       priority import MODULE                                      loads from that cache: no compilation
                       here on_loaded(module)
 
 Kernels beside the event loop go another way, because importing numba is dear and has stalled requests: the child leaves
-an image of their machine code (``log.records.machine_code``), and nothing but that is loaded. Where there is no image
-(another processor, executable pages refused) numba serves them as it does the others.
+an image of their machine code (``tidelog.log.records.machine_code``), and nothing but that is loaded. Where there is no
+image (another processor, executable pages refused) numba serves them as it does the others.
 
 The child and this process must agree on the cache's directory. ``NUMBA_CACHE_DIR`` wins; else numba uses
 ``__pycache__`` beside the module or the user's cache directory; where neither can be written (read-only root, no home)
@@ -32,12 +32,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from log.records.quiet_import import quiet_import
+from tidelog.log.records.quiet_import import quiet_import
 
 if TYPE_CHECKING:
-    from log.records.array_kernels import ArrayKernels, KernelGroup
-    from log.records.machine_code import Image
-    from log.records.native_kernels import NativeKernels
+    from tidelog.log.records.array_kernels import ArrayKernels, KernelGroup
+    from tidelog.log.records.machine_code import Image
+    from tidelog.log.records.native_kernels import NativeKernels
 
     RecordKernels = ModuleType | NativeKernels
 
@@ -45,11 +45,12 @@ logger = logging.getLogger(__name__)
 
 #: Compilation takes 5 to 20 s on a busy machine; a child that takes this long will not finish.
 COMPILE_TIMEOUT_SECONDS = 300
-#: The only processor whose object code ``log.records.machine_code`` reads.
+#: The only processor whose object code ``tidelog.log.records.machine_code`` reads.
 IMAGE_MACHINE = "x86_64"
-IMAGE_MODULE = "log.records.kernel_image"
+IMAGE_MODULE = "tidelog.log.records.kernel_image"
 _HERE = Path(__file__).resolve().parent
-ROOT = Path(__file__).resolve().parent.parent.parent
+#: The directory that ``tidelog`` is imported from.
+ROOT = Path(__file__).absolute().parents[3]
 
 
 def load_in_background(module: str, on_loaded: Callable[[ModuleType], None]) -> threading.Thread:
@@ -63,7 +64,8 @@ def load_in_background(module: str, on_loaded: Callable[[ModuleType], None]) -> 
 
 
 def load_record_kernels(on_loaded: Callable[[RecordKernels], None]) -> threading.Thread:
-    """As :func:`load_in_background` for ``log.records.kernels``, from the image of their code where that can be."""
+    """As :func:`load_in_background` for ``tidelog.log.records.kernels``, from the image of their code where that can
+    be."""
     thread = threading.Thread(target=_load_image, args=(on_loaded,), name="load record kernels", daemon=True)
     thread.start()
     return thread
@@ -83,7 +85,7 @@ def load_array_kernels(
 def _load_group(
     group: KernelGroup, on_loaded: Callable[[ArrayKernels], None], on_fallback: Callable[[ModuleType], None]
 ) -> None:
-    from log.records.array_kernels import ArrayKernels
+    from tidelog.log.records.array_kernels import ArrayKernels
 
     def load(image: Image) -> None:
         kernels = ArrayKernels(group, image)
@@ -95,22 +97,22 @@ def _load_group(
 
 
 def _load_image(on_loaded: Callable[[RecordKernels], None]) -> None:
-    from log.records.native_kernels import NativeKernels
+    from tidelog.log.records.native_kernels import NativeKernels
 
     def load(image: Image) -> None:
         kernels = NativeKernels(image)
-        logger.info("kernels log.records.kernels loaded as machine code")
+        logger.info("kernels tidelog.log.records.kernels loaded as machine code")
         on_loaded(kernels)
 
     if not _use_image(IMAGE_MODULE, "kernels", (), load):
-        _load("log.records.kernels", on_loaded)
+        _load("tidelog.log.records.kernels", on_loaded)
 
 
 def _use_image(module: str, name: str, sources: tuple[Path, ...], load: Callable[[Image], None]) -> bool:
     """Give ``load`` the image that a child importing ``module`` leaves; False where that cannot be."""
     if platform.machine() != IMAGE_MACHINE or importlib.util.find_spec("numba") is None:
         return False
-    from log.records.machine_code import ImageError, read_image
+    from tidelog.log.records.machine_code import ImageError, read_image
 
     path = image_path(name, sources)
     if not path.exists():
@@ -127,7 +129,7 @@ def _use_image(module: str, name: str, sources: tuple[Path, ...], load: Callable
 
 def image_path(name: str = "kernels", sources: tuple[Path, ...] = ()) -> Path:
     """Where a group's image lies: beside what numba caches for this source and processor."""
-    from log.records.native_kernels import image_name
+    from tidelog.log.records.native_kernels import image_name
 
     return cache_directory() / image_name(name, sources)
 
@@ -174,7 +176,7 @@ def _can_compile(module: str, directory: Path) -> bool:
 def _compile_in_child(module: str) -> bool:
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "log.records.compile", module]
+    command = [sys.executable, "-m", "tidelog.log.records.compile", module]
     try:
         done = subprocess.run(
             command,

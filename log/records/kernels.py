@@ -1,7 +1,8 @@
-"""The numba twins of ``log.records.reference``: the same walks, compiled, without the GIL.
+"""The numba twins of ``tidelog.log.records.reference``: the same walks, compiled, without the GIL.
 
 Importing this module loads machine code from numba's cache on disk, or compiles (5 s) when there is none; a serving
-process therefore imports it only through ``log.records.kernel_loader``, after a child process has filled the cache.
+process therefore imports it only through ``tidelog.log.records.kernel_loader``, after a child process has filled the
+cache.
 
 Each kernel takes a read-only ``uint8`` array (the records section) and returns a tuple whose first item is 0 when the
 section is well-formed; anything else means malformed, and the reference then says what is wrong. Positions and values
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from log.records.kernel_cache import njit
+from tidelog.log.records.kernel_cache import njit
 
 #: Read-only views are what frames give; numba lets writable arrays pass for them, so one signature serves both.
 _CHECK = "UniTuple(int64, 5)(Array(uint8, 1, 'C', True), int64)"

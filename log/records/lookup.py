@@ -1,17 +1,17 @@
 """Finding records by time inside one stored batch, of any format: the last step of ListOffsets (KIP-33). A batch header
 knows its largest timestamp, so looking for that one finds the record of the largest timestamp (KIP-734).
 
-A magic 2 batch is searched by ``log.records.engine`` without making record objects; message sets record by record.
-Under log append time every record of a batch has the batch's time, so only the offset decides.
+A magic 2 batch is searched by ``tidelog.log.records.engine`` without making record objects; message sets record by
+record. Under log append time every record of a batch has the batch's time, so only the offset decides.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from log.records import engine
-from protocol.message_set import LegacyRecordBatch
-from protocol.record_batch import LOG_APPEND_TIME, RecordBatch
+from tidelog.log.records import engine
+from tidelog.protocol.message_set import LegacyRecordBatch
+from tidelog.protocol.record_batch import LOG_APPEND_TIME, RecordBatch
 
 
 class FoundRecord(NamedTuple):

@@ -1,6 +1,7 @@
-"""``log.records.kernels`` through ctypes, from an image of their machine code: the same calls without numba or numpy.
+"""``tidelog.log.records.kernels`` through ctypes, from an image of their machine code: the same calls without numba or
+numpy.
 
-    child    ``import log.records.kernel_image``        compiles, writes the image into the cache's directory
+    child    ``import tidelog.log.records.kernel_image``        compiles, writes the image into the cache's directory
     here     ``NativeKernels(read_image(path))``        4 ms and 1 MB, where importing numba takes 0.56 s and 110 MB
 
 An image is good for the source it was made from, on the processor it was made on: both are in its file's name.
@@ -15,10 +16,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from log.records.machine_code import Image, LoadedImage, extract, merge
+from tidelog.log.records.machine_code import Image, LoadedImage, extract, merge
 
 KERNELS = {"check_section": 5, "first_at_or_after": 3}
-"""The kernels of ``log.records.kernels`` and how many integers each returns."""
+"""The kernels of ``tidelog.log.records.kernels`` and how many integers each returns."""
 _HERE = Path(__file__).resolve().parent
 _SOURCES = (_HERE / "kernels.py",)
 _FORMAT_SOURCES = tuple(_HERE / name for name in ("machine_code.py", "native_kernels.py", "array_kernels.py"))
@@ -44,13 +45,13 @@ class NativeKernels:
         self._no_error = (ctypes.c_void_p * 1)()
 
     def check_section(self, section: Any, count: int) -> Any:
-        """See :func:`log.records.kernels.check_section`."""
+        """See :func:`tidelog.log.records.kernels.check_section`."""
         result, size = self._five(), len(section)
         self._check(result, self._no_error, None, None, size, 1, _address(section), size, 1, count)
         return result[:]  # a list is unpacked in a fifth of the time
 
     def first_at_or_after(self, section: Any, count: int, timestamp_delta: int, min_offset_delta: int) -> Any:
-        """See :func:`log.records.kernels.first_at_or_after`."""
+        """See :func:`tidelog.log.records.kernels.first_at_or_after`."""
         result, size = self._three(), len(section)
         self._at_or_after(result, self._no_error, None, None, size, 1, _address(section), size, 1, count,
                           timestamp_delta, min_offset_delta)  # fmt: skip
@@ -70,7 +71,7 @@ def _address(section: Any) -> Any:
 def image_name(group: str = "kernels", sources: tuple[Path, ...] = ()) -> str:
     """The file name of an image made from today's source, by the installed numba, for this processor.
 
-    ``sources``: those of another group of kernels than ``log.records.kernels``.
+    ``sources``: those of another group of kernels than ``tidelog.log.records.kernels``.
     """
     versions = [Path(spec.origin).with_name("_version.py") for name in ("numba", "llvmlite")
                 if (spec := importlib.util.find_spec(name)) is not None and spec.origin]  # fmt: skip
@@ -91,7 +92,7 @@ def compile_image() -> Image:
     """Compile the kernels and take their code. Raises ImageError, ImportError."""
     from numba import njit
 
-    from log.records import kernels
+    from tidelog.log.records import kernels
 
     images = []
     for name in KERNELS:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from array import array
 
-from log.records import scan_kernels
-from log.records.array_kernels import numba_callers
-from log.records.scan_group import RECOVERY
-from log.records.scan_layout import PRODUCER_SLOTS, ROW_COLUMNS, WALK_SLOTS
+from tidelog.log.records import scan_kernels
+from tidelog.log.records.array_kernels import numba_callers
+from tidelog.log.records.scan_group import RECOVERY
+from tidelog.log.records.scan_layout import PRODUCER_SLOTS, ROW_COLUMNS, WALK_SLOTS
 
 _CALLS = numba_callers(RECOVERY, {name: getattr(scan_kernels, name) for name in RECOVERY.signatures})
 scan = _CALLS.scan

@@ -1,9 +1,9 @@
 """Who walks unsynced segments at a start: plain Python at once, and kernels from the moment they are loaded.
 
-Loading takes some milliseconds from the image of their machine code (``log.records.array_kernels``), and 1 MB; where
-there is none, as at the first large recovery of an installation, a child compiles it first (2 s). Recovery does not
-wait for it but changes over in the middle of a segment. Results are equal (``log.records.scan_kernels``), so nothing
-depends on when that happens. Any thread.
+Loading takes some milliseconds from the image of their machine code (``tidelog.log.records.array_kernels``), and 1 MB;
+where there is none, as at the first large recovery of an installation, a child compiles it first (2 s). Recovery does
+not wait for it but changes over in the middle of a segment. Results are equal (``tidelog.log.records.scan_kernels``),
+so nothing depends on when that happens. Any thread.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class ScanEngine:
         """So many bytes will be walked: begin to load kernels when that is worth it."""
         if count >= self.load_after_bytes and not self.loading:
             self.loading = True
-            from log.records.kernel_loader import load_array_kernels  # not cheap to import, seldom needed
-            from log.records.scan_group import RECOVERY
+            from tidelog.log.records.kernel_loader import load_array_kernels  # not cheap to import, seldom needed
+            from tidelog.log.records.scan_group import RECOVERY
 
             load_array_kernels(RECOVERY, self.use_kernels, self.use_kernels)
 
     def use_kernels(self, kernels: Any) -> None:
-        """Change over to loaded kernels: an image's, or ``log.records.scan_calls``."""
+        """Change over to loaded kernels: an image's, or ``tidelog.log.records.scan_calls``."""
         self.kernels = kernels
 
 

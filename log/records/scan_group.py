@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from log.records.array_kernels import INTEGER, Array, KernelGroup, Signature
+from tidelog.log.records.array_kernels import INTEGER, Array, KernelGroup, Signature
 
 _HERE = Path(__file__).resolve().parent
 _BYTES, _LONGS = Array("uint8"), Array("int64")
 
 RECOVERY = KernelGroup(
     name="recovery",
-    module="log.records.scan_image",
-    fallback="log.records.scan_calls",
+    module="tidelog.log.records.scan_image",
+    fallback="tidelog.log.records.scan_calls",
     sources=tuple(_HERE / name for name in ("scan_kernels.py", "scan_layout.py", "scan_group.py", "intrinsics.py")),
     signatures={
         "scan": Signature((_BYTES, (INTEGER,) * 3, _LONGS, _BYTES, _BYTES, _LONGS, _LONGS), 1),

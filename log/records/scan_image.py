@@ -1,15 +1,15 @@
 """Imported by the child that compiles: writes the image of recovery's machine code where the loader looks.
 
-Once for each version of its source; see ``log.records.array_kernels``.
+Once for each version of its source; see ``tidelog.log.records.array_kernels``.
 """
 
 from __future__ import annotations
 
-from log.records import scan_kernels
-from log.records.array_kernels import compile_group
-from log.records.kernel_loader import image_path
-from log.records.machine_code import write_image
-from log.records.scan_group import RECOVERY
+from tidelog.log.records import scan_kernels
+from tidelog.log.records.array_kernels import compile_group
+from tidelog.log.records.kernel_loader import image_path
+from tidelog.log.records.machine_code import write_image
+from tidelog.log.records.scan_group import RECOVERY
 
 _path = image_path(RECOVERY.name, RECOVERY.sources)
 if not _path.exists():

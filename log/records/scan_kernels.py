@@ -1,11 +1,12 @@
 """Recovery's walk over a chunk of a segment, compiled: headers, CRC-32C, offsets, and what indices and state need.
 
 ``scan`` takes whole magic 2 batches from the front of a chunk as long as each is valid and follows the one before; at
-the first that is not (damage, an old format, a full index) it stops, and the plain walk of ``log.recovery`` goes on
-from there and says what is wrong. So the kernel decides nothing about damage, and both engines give equal results.
+the first that is not (damage, an old format, a full index) it stops, and the plain walk of ``tidelog.log.recovery``
+goes on from there and says what is wrong. So the kernel decides nothing about damage, and both engines give equal
+results.
 
-``walk`` (int64) carries the walk from chunk to chunk, one slot per name in ``log.records.scan_layout``. Out of a call
-come:
+``walk`` (int64) carries the walk from chunk to chunk, one slot per name in ``tidelog.log.records.scan_layout``. Out of
+a call come:
 
 - index entries as the files hold them (8 and 12 bytes, big-endian), made at the batches where an append makes them;
 - a row for each batch that begins a leader epoch, and one for each batch of a producer id.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from log.records.intrinsics import (
+from tidelog.log.records.intrinsics import (
     ByteArray,
     Integer,
     IntegerArray,
@@ -33,7 +34,7 @@ from log.records.intrinsics import (
     store_be_u32,
     store_be_u64,
 )
-from log.records.scan_layout import (
+from tidelog.log.records.scan_layout import (
     ATTRIBUTES,
     BASE_OFFSET,
     CONSUMED,

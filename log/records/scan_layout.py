@@ -1,6 +1,7 @@
 """What the walk of a recovery and its caller agree on: slots, columns, answers, sizes of tables.
 
-Apart from the kernels because the process that runs their machine code has no numba (``log.records.scan_kernels``).
+Apart from the kernels because the process that runs their machine code has no numba
+(``tidelog.log.records.scan_kernels``).
 """
 
 from __future__ import annotations

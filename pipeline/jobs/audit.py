@@ -1,10 +1,10 @@
 """Audit: is what lies on disk whole, and does an exported table hold what the log holds?
 
     driver     segments, the cleaner's progress, last stable offsets -> a task per segment
-    workers    pipeline.audit_segment: checksums, gaps, duplicates, indices, records per ten minutes
+    workers    tidelog.pipeline.audit_segment: checksums, gaps, duplicates, indices, records per ten minutes
     driver     joins segments: offsets and producers' sequences across their borders; sums
 
-    with a table: a task per range of offsets (pipeline.jobs.audit_compare): pipeline.audit_table
+    with a table: a task per range of offsets (tidelog.pipeline.jobs.audit_compare): tidelog.pipeline.audit_table
 
 Nothing is changed and no lock is taken; a broker may serve meanwhile. The active segment's end may be a write under
 way, which is no finding. Read twice, equal logs give equal reports.
@@ -18,32 +18,32 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from log.checkpoints import LEADER_EPOCH_FILE, CheckpointCorruptError
-from log.topic_partition import TopicPartition
-from pipeline import audit_buckets
-from pipeline.aborted import aborted_transactions
-from pipeline.audit_buckets import Buckets
-from pipeline.audit_files import FileFinding, check_small_files, known_ends
-from pipeline.audit_producers import ProducerSpan, join
-from pipeline.audit_segment import Finding, Gap, SegmentAudit, SegmentPlan, audit_segment
-from pipeline.audit_table import Comparison, compare
-from pipeline.errors import CorruptBatchError, PipelineError
-from pipeline.export_manifest import Manifest, id_text
-from pipeline.holes import checkpointed_below
-from pipeline.jobs.audit_compare import AuditedTable, compare_plans, open_table
-from pipeline.jobs.errors import JobError
-from pipeline.jobs.progress import Progress
-from pipeline.jobs.runner import Task, run_tasks
-from pipeline.jobs.source import LogSource
-from pipeline.log_watch import Partition
-from pipeline.offsets import log_bounds
-from pipeline.segment_files import OpenSegment, list_segments
-from pipeline.selection import PartitionDirectory
+from tidelog.log.checkpoints import LEADER_EPOCH_FILE, CheckpointCorruptError
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline import audit_buckets
+from tidelog.pipeline.aborted import aborted_transactions
+from tidelog.pipeline.audit_buckets import Buckets
+from tidelog.pipeline.audit_files import FileFinding, check_small_files, known_ends
+from tidelog.pipeline.audit_producers import ProducerSpan, join
+from tidelog.pipeline.audit_segment import Finding, Gap, SegmentAudit, SegmentPlan, audit_segment
+from tidelog.pipeline.audit_table import Comparison, compare
+from tidelog.pipeline.errors import CorruptBatchError, PipelineError
+from tidelog.pipeline.export_manifest import Manifest, id_text
+from tidelog.pipeline.holes import checkpointed_below
+from tidelog.pipeline.jobs.audit_compare import AuditedTable, compare_plans, open_table
+from tidelog.pipeline.jobs.errors import JobError
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.runner import Task, run_tasks
+from tidelog.pipeline.jobs.source import LogSource
+from tidelog.pipeline.log_watch import Partition
+from tidelog.pipeline.offsets import log_bounds
+from tidelog.pipeline.segment_files import OpenSegment, list_segments
+from tidelog.pipeline.selection import PartitionDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.jobs.iceberg import IcebergTarget
+    from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
 #: A partition is looked at so often when its segments change under the audit.
 ATTEMPTS = 5

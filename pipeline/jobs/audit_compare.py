@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pipeline.audit_table import ComparePlan, IcebergRows
-from pipeline.errors import TopicRecreatedError
-from pipeline.export_manifest import DATA, ExportTable, Manifest, PartitionState, id_text
-from pipeline.jobs.errors import BadRequestError
-from pipeline.jobs.source import LogSource
-from pipeline.log_watch import Partition
-from pipeline.plan import OffsetRange, ReadRequest, plan_range
-from pipeline.selection import PartitionDirectory
+from tidelog.pipeline.audit_table import ComparePlan, IcebergRows
+from tidelog.pipeline.errors import TopicRecreatedError
+from tidelog.pipeline.export_manifest import DATA, ExportTable, Manifest, PartitionState, id_text
+from tidelog.pipeline.jobs.errors import BadRequestError
+from tidelog.pipeline.jobs.source import LogSource
+from tidelog.pipeline.log_watch import Partition
+from tidelog.pipeline.plan import OffsetRange, ReadRequest, plan_range
+from tidelog.pipeline.selection import PartitionDirectory
 
 if TYPE_CHECKING:
-    from pipeline.jobs.iceberg import IcebergTarget
+    from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
 #: Two columns of eight bytes for each offset are held, on both sides.
 RANGE_OFFSETS = 4_000_000
@@ -125,7 +125,7 @@ class _IcebergTable:
 
     @classmethod
     def open(cls, target: IcebergTarget) -> _IcebergTable:
-        from pipeline.jobs.iceberg import look_at
+        from tidelog.pipeline.jobs.iceberg import look_at
 
         found = look_at(target)
         return cls(target.name, found.manifest, IcebergRows(found.metadata, found.snapshot), found.files)

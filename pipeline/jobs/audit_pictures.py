@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.audit_buckets import BUCKET_MS
-from pipeline.audit_reference import IntegerArray
-from pipeline.jobs.audit import AuditResult, PartitionAudit
+from tidelog.pipeline.audit_buckets import BUCKET_MS
+from tidelog.pipeline.audit_reference import IntegerArray
+from tidelog.pipeline.jobs.audit import AuditResult, PartitionAudit
 
 PICTURES = ("timeline.png", "offsets.png")
 FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]

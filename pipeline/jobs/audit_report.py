@@ -20,12 +20,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.audit_reference import CHECKSUM_VERSION
-from pipeline.audit_table import Comparison
-from pipeline.jobs.audit import SUMMED, AuditResult, PartitionAudit
-from pipeline.jobs.audit_pictures import draw
-from pipeline.jobs.errors import BadRequestError
-from pipeline.storage import mounted
+from tidelog.pipeline.audit_reference import CHECKSUM_VERSION
+from tidelog.pipeline.audit_table import Comparison
+from tidelog.pipeline.jobs.audit import SUMMED, AuditResult, PartitionAudit
+from tidelog.pipeline.jobs.audit_pictures import draw
+from tidelog.pipeline.jobs.errors import BadRequestError
+from tidelog.pipeline.storage import mounted
 
 SHOWN_FINDINGS = 20
 SHOWN_BUCKETS = 1008

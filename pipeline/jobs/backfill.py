@@ -1,7 +1,7 @@
 """Backfill: the rows of Parquet files written into a topic, each once.
 
-    a task per file: row groups -> rows -> transactions into the topic (pipeline.jobs.writing); a row's number is its
-    place in the file
+    a task per file: row groups -> rows -> transactions into the topic (tidelog.pipeline.jobs.writing); a row's number
+    is its place in the file
 
 Columns are those of an exported table, ``value`` is required: key and value as bytes or text, ``timestamp`` (without:
 now), ``headers``, ``partition`` (without, or null: by key as Kafka's producer, keyless rows in turn). ``topic``,
@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.jobs.errors import BadRequestError
-from pipeline.jobs.progress import Progress
-from pipeline.jobs.runner import Task, context_of, run_tasks
-from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names
+from tidelog.pipeline.jobs.errors import BadRequestError
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
+from tidelog.pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,8 +1,9 @@
 """Compact: the newest record of each key stays, over the closed segments of many logs of a stopped broker at once.
 
-Each log is one task and one round of the broker's own cleaner (``cleaner.cleaner``), so the segments that come out are
-those the broker would have written; the driver then saves how far each log is clean, in the broker's checkpoint. Killed
-and run again, a log that was done is found clean or is cleaned once more, with the same records left.
+Each log is one task and one round of the broker's own cleaner (``tidelog.cleaner.cleaner``), so the segments that come
+out are those the broker would have written; the driver then saves how far each log is clean, in the broker's
+checkpoint. Killed and run again, a log that was done is found clean or is cleaned once more, with the same records
+left.
 
 Only topics with ``cleanup.policy=compact`` are touched; one that is named and has another policy is refused.
 """
@@ -14,16 +15,16 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cleaner.log_to_clean import first_dirty_offset, look_at
-from log.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint, write_offset_checkpoint
-from log.config import LogConfig
-from log.file_system import OsFileSystem
-from log.topic_partition import TopicPartition
-from pipeline.jobs.errors import BadRequestError
-from pipeline.jobs.progress import Progress
-from pipeline.jobs.runner import Task, run_tasks
-from pipeline.jobs.source import LogSource
-from pipeline.offline_logs import Configuration, LogPlan, OfflineLogs, close_log, open_log
+from tidelog.cleaner.log_to_clean import first_dirty_offset, look_at
+from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint, write_offset_checkpoint
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.jobs.errors import BadRequestError
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.runner import Task, run_tasks
+from tidelog.pipeline.jobs.source import LogSource
+from tidelog.pipeline.offline_logs import Configuration, LogPlan, OfflineLogs, close_log, open_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,8 +127,8 @@ def _known(checkpoints: dict[str, dict[TopicPartition, int]], plan: LogPlan) -> 
 
 def compact_log(work: CompactWork) -> CompactResult:
     """One cleaning round over one log. Raises KafkaStorageError."""
-    from cleaner.cleaner import Cleaner, CleanerOptions
-    from cleaner.engine import load_engine
+    from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
+    from tidelog.cleaner.engine import load_engine
 
     log = open_log(work.log)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from pipeline.jobs.export import ExportResult
+from tidelog.pipeline.jobs.export import ExportResult
 
 
 def report(result: ExportResult, table: str) -> list[str]:

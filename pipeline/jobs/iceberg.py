@@ -1,11 +1,11 @@
 """Export into an Iceberg table through pyiceberg: the driver commits, Spark needs no Iceberg of its own.
 
-The files are those of :mod:`pipeline.jobs.export`, staged and named in the same way, moved to ``<location>/data`` and
-added by one snapshot. Its summary holds the offset vector under ``tidelog.export``; a run goes on from the newest
-snapshot that has one, so that snapshots of others (compaction, deletes) may lie between. The commit asks that the
-table's main branch is still where the run found it, and automatic retries are switched off in the table's properties:
-a retry would add the files behind somebody else's. Files are added and never taken out: small ones are put together
-by the maintenance of the catalog's owner, as for any Iceberg table.
+The files are those of :mod:`tidelog.pipeline.jobs.export`, staged and named in the same way, moved to
+``<location>/data`` and added by one snapshot. Its summary holds the offset vector under ``tidelog.export``; a run goes
+on from the newest snapshot that has one, so that snapshots of others (compaction, deletes) may lie between. The commit
+asks that the table's main branch is still where the run found it, and automatic retries are switched off in the table's
+properties: a retry would add the files behind somebody else's. Files are added and never taken out: small ones are put
+together by the maintenance of the catalog's owner, as for any Iceberg table.
 
 Damaged batches go to a second table, ``<name>_dead_letter``, before the commit; adding a file twice is a no-op there.
 Only tables on a local or mounted file system (``file:``): staging needs names and links.
@@ -23,11 +23,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pipeline.columns import Columns
-from pipeline.export_file import dead_letter_schema, write_file
-from pipeline.export_manifest import DATA, DEAD_LETTER, DIRECTORY, ExportTable, Manifest, StagingRun
-from pipeline.jobs.errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
-from pipeline.jobs.export import (
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.export_file import dead_letter_schema, write_file
+from tidelog.pipeline.export_manifest import DATA, DEAD_LETTER, DIRECTORY, ExportTable, Manifest, StagingRun
+from tidelog.pipeline.jobs.errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
+from tidelog.pipeline.jobs.export import (
     ExportRequest,
     ExportResult,
     Look,
@@ -36,8 +36,8 @@ from pipeline.jobs.export import (
     plan_files,
     plan_partition,
 )
-from pipeline.jobs.progress import Progress
-from pipeline.jobs.runner import Task, run_tasks
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.runner import Task, run_tasks
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -1,7 +1,7 @@
 """Replay: a range of a log's committed records written into a topic again, in order, each once.
 
     a task per source partition: slices -> rows, with a header ``replayed-from`` = ``topic-partition@offset``
-    -> transactions into the topic (pipeline.jobs.writing); a row's number is its offset in the source
+    -> transactions into the topic (tidelog.pipeline.jobs.writing); a row's number is its offset in the source
 
 Keys, values, headers and timestamps are kept. Records go to the partition they come from, or with ``by_key`` to the one
 their key hashes to. Run again under the same name, it goes on behind what is written and writes nothing twice; another
@@ -14,16 +14,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pipeline.columns import Columns
-from pipeline.decode import Isolation, read_slice
-from pipeline.export_manifest import id_text
-from pipeline.jobs.errors import BadRequestError
-from pipeline.jobs.progress import Progress
-from pipeline.jobs.runner import Task, context_of, run_tasks
-from pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names, is_there, partitions_of
-from pipeline.options import SourceOptions, parse_options
-from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
-from pipeline.request import batch_request
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import Isolation, read_slice
+from tidelog.pipeline.export_manifest import id_text
+from tidelog.pipeline.jobs.errors import BadRequestError
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
+from tidelog.pipeline.jobs.writing import (
+    Chunks,
+    Target,
+    TopicWriter,
+    check_broker,
+    check_names,
+    is_there,
+    partitions_of,
+)
+from tidelog.pipeline.options import SourceOptions, parse_options
+from tidelog.pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
+from tidelog.pipeline.request import batch_request
 
 if TYPE_CHECKING:
     import pyarrow as pa

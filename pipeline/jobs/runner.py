@@ -26,10 +26,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.errors import SPARK_INSTALL, BadRequestError, JobError, MissingPackageError, missing
-from pipeline.jobs.progress import Progress
-from protocol.errors import KafkaError
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.jobs.errors import SPARK_INSTALL, BadRequestError, JobError, MissingPackageError, missing
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -1,7 +1,7 @@
 """What replay and backfill share: rows written into a topic in transactions, each with how far the source is read.
 
-    rows -> record batches, staged      (pipeline.sink_rows)
-    one transaction: the batches, and in a group the number of the last row   (pipeline.sink_commit)
+    rows -> record batches, staged      (tidelog.pipeline.sink_rows)
+    one transaction: the batches, and in a group the number of the last row   (tidelog.pipeline.sink_commit)
 
 The transactional id and the group are ``tidelog-spark-<writer>``; a writer reads one stretch of one source in order,
 and numbers its rows. A run that was killed goes on behind the last number that was committed, so a reader of committed
@@ -21,18 +21,18 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from log.records.build import SectionBuilder
-from pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
-from pipeline.jobs.errors import BadRequestError, JobError
-from pipeline.sink_commit import Publication, publish
-from pipeline.sink_options import SinkOptions
-from pipeline.sink_rows import BatchBuilder
-from pipeline.sink_task import PartitionCounts
-from pipeline.staging import StagingFile, TaskIdentity, remove_files
-from protocol.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tidelog.client import ClientError, parse_bootstrap
+from tidelog.log.records.build import SectionBuilder
+from tidelog.pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
+from tidelog.pipeline.jobs.errors import BadRequestError, JobError
+from tidelog.pipeline.sink_commit import Publication, publish
+from tidelog.pipeline.sink_options import SinkOptions
+from tidelog.pipeline.sink_rows import BatchBuilder
+from tidelog.pipeline.sink_task import PartitionCounts
+from tidelog.pipeline.staging import StagingFile, TaskIdentity, remove_files
+from tidelog.protocol.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa

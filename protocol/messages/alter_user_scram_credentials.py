@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, array, binary, int8, int16, int32, string
-from protocol.types import Buffer
+from tidelog.protocol.schema import Message, Struct, array, binary, int8, int16, int32, string
+from tidelog.protocol.types import Buffer
 
 
 class ScramCredentialDeletion(Struct):

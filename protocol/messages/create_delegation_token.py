@@ -5,8 +5,8 @@ v2 flexible; v3 tokens for another owner (KIP-373).
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, array, binary, int16, int32, int64, string
-from protocol.types import Buffer
+from tidelog.protocol.schema import Message, Struct, array, binary, int16, int32, int64, string
+from tidelog.protocol.types import Buffer
 
 
 class CreatableRenewers(Struct):

@@ -6,8 +6,8 @@ A group that does not exist answers as "Dead" without error up to v5, and with G
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, array, binary, boolean, int16, int32, string
-from protocol.types import Buffer
+from tidelog.protocol.schema import Message, Struct, array, binary, boolean, int16, int32, string
+from tidelog.protocol.types import Buffer
 
 
 class DescribeGroupsRequest(Message, api_key=15, versions="0-6", flexible="5+"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, binary, int16, int32, int64
-from protocol.types import Buffer
+from tidelog.protocol.schema import Message, binary, int16, int32, int64
+from tidelog.protocol.types import Buffer
 
 
 class ExpireDelegationTokenRequest(Message, api_key=40, versions="0-2", flexible="2+"):

@@ -13,8 +13,20 @@ A version also says what the client can read: magic 1 from v2, magic 2 from v4, 
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, array, int8, int16, int32, int64, record_batches, string, struct_of, uuid
-from protocol.types import RecordsValue
+from tidelog.protocol.schema import (
+    Message,
+    Struct,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    record_batches,
+    string,
+    struct_of,
+    uuid,
+)
+from tidelog.protocol.types import RecordsValue
 
 
 class ReplicaState(Struct):

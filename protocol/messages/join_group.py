@@ -1,6 +1,6 @@
 """JoinGroup (key 11): enter a classic group; answered when the rebalance has gathered its members.
 
-Metadata of the protocols are opaque here; for consumers see :mod:`protocol.messages.consumer_protocol`.
+Metadata of the protocols are opaque here; for consumers see :mod:`tidelog.protocol.messages.consumer_protocol`.
 
 v1 rebalance timeout (before: the session timeout serves for both); v2 throttle time; v4 a first join without member
 id is sent back with one, MEMBER_ID_REQUIRED (KIP-394); v5 group instance id (KIP-345); v6 flexible; v7 the answer
@@ -9,8 +9,8 @@ names the protocol type, nullable protocol name (KIP-559); v8 reason (KIP-800); 
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, array, binary, boolean, int16, int32, string
-from protocol.types import Buffer
+from tidelog.protocol.schema import Message, Struct, array, binary, boolean, int16, int32, string
+from tidelog.protocol.types import Buffer
 
 
 class JoinGroupRequestProtocol(Struct):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, binary, boolean, int8, int16, int32, uuid
-from protocol.types import Buffer
+from tidelog.protocol.schema import Message, binary, boolean, int8, int16, int32, uuid
+from tidelog.protocol.types import Buffer
 
 
 class PushTelemetryRequest(Message, api_key=72, versions="0", flexible="0+"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, binary, int16, int32, int64
-from protocol.types import Buffer
+from tidelog.protocol.schema import Message, binary, int16, int32, int64
+from tidelog.protocol.types import Buffer
 
 
 class RenewDelegationTokenRequest(Message, api_key=39, versions="0-2", flexible="2+"):

@@ -5,8 +5,8 @@ v1 session lifetime, after which the client must authenticate again (KIP-368); v
 
 from __future__ import annotations
 
-from protocol.schema import Message, binary, int16, int64, string
-from protocol.types import Buffer
+from tidelog.protocol.schema import Message, binary, int16, int64, string
+from tidelog.protocol.types import Buffer
 
 
 class SaslAuthenticateRequest(Message, api_key=36, versions="0-2", flexible="2+"):

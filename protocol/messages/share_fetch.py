@@ -5,7 +5,7 @@ v2 acquire mode (KIP-1206) and renewal of acquisition locks (KIP-1222).
 
 from __future__ import annotations
 
-from protocol.schema import (
+from tidelog.protocol.schema import (
     Message,
     Struct,
     array,
@@ -19,7 +19,7 @@ from protocol.schema import (
     struct_of,
     uuid,
 )
-from protocol.types import RecordsValue
+from tidelog.protocol.types import RecordsValue
 
 
 class AcknowledgementBatch(Struct):

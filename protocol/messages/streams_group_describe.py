@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.schema import (
+from tidelog.protocol.schema import (
     Message,
     Struct,
     array,

@@ -6,7 +6,7 @@ definitions differ here by the suffix ``Response``.
 
 from __future__ import annotations
 
-from protocol.schema import (
+from tidelog.protocol.schema import (
     Message,
     Struct,
     array,

@@ -6,8 +6,8 @@ v1 throttle time; v3 group instance id (KIP-345); v4 flexible; v5 protocol type 
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, array, binary, int16, int32, string
-from protocol.types import Buffer
+from tidelog.protocol.schema import Message, Struct, array, binary, int16, int32, string
+from tidelog.protocol.types import Buffer
 
 
 class SyncGroupRequestAssignment(Struct):

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import tidelog
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.support.broker import free_port
 from tidelog.broker_process import BrokerProcessError, clean_environment
 from tidelog.client import Client
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 TIDELOG = (sys.executable, "-I", "-m", "tidelog.cli")
 TIMEOUT_S = 30
@@ -336,7 +336,7 @@ def test_the_pytest_plugin_gives_a_running_broker(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         textwrap.dedent(
             """
-            from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+            from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
             from tidelog.client import Client
 
             def test_topics_have_the_configured_partitions(tidelog_broker):

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from benchmarks.rivals.process import BrokerProcess
-from protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tests.clients.test_transactions import read_committed
 from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.connect import ConnectWorker
 from tidelog.client import Client
+from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

@@ -25,8 +25,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.record_batch import iter_batches
 from tests.support.apache_kafka import CONSOLE_CONSUMER, run_tool
 from tests.support.kafka_jars import KAFKA_4
 from tests.support.kafka_python import kafka
@@ -35,6 +33,8 @@ from tests.support.toolchains import answer_records, ask, go_program
 from tidelog import Broker, Tidelog
 from tidelog.client import ClientError
 from tidelog.commands.compaction import admin_address
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.record_batch import iter_batches
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 3000

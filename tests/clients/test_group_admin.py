@@ -24,9 +24,9 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.rivals.process import BrokerProcess
-from protocol.errors import GroupIdNotFoundError, NonEmptyGroupError
 from tests.support.admin import Admin
 from tests.support.kafka_python import kafka
+from tidelog.protocol.errors import GroupIdNotFoundError, NonEmptyGroupError
 
 SECONDS = 20.0
 PROTOCOLS = ("classic", "consumer")

@@ -105,8 +105,8 @@ def test_configs_of_groups_and_client_metrics(broker: tidelog.Broker) -> None:
 
 
 def test_log_levels(broker: tidelog.Broker) -> None:
-    configure(broker, "broker-loggers", "1", add="broker.server=DEBUG")
-    assert "broker.server=DEBUG" in configure(broker, "broker-loggers", "1")
+    configure(broker, "broker-loggers", "1", add="tidelog.broker.server=DEBUG")
+    assert "tidelog.broker.server=DEBUG" in configure(broker, "broker-loggers", "1")
 
 
 def test_versions_are_usable(broker: tidelog.Broker) -> None:

@@ -18,7 +18,6 @@ import pytest
 from confluent_kafka import Consumer
 
 from benchmarks.rivals.process import BrokerProcess
-from protocol.record_batch import BatchOptions, Record, build_batch
 from tests.support.admin import Admin
 from tests.support.apache_kafka import PRODUCER_PERFORMANCE
 from tests.support.broker import TidelogProcess
@@ -26,6 +25,7 @@ from tests.support.kafka_jars import broker_classpath
 from tests.support.questions import Broker
 from tests.support.requirements import require_tool
 from tests.support.scripts.streams import EMPTY, beat, join
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

@@ -11,8 +11,8 @@ from benchmarks.native import LoadError, compiled, parse_load_result, run_load
 from benchmarks.rivals.floor import Floor
 from benchmarks.rivals.kafka_jars import MissingToolError
 from benchmarks.rivals.process import free_port
-from protocol.record_batch import iter_batches
 from tests.support.requirements import missing
+from tidelog.protocol.record_batch import iter_batches
 
 
 @pytest.fixture

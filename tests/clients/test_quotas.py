@@ -16,21 +16,21 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.rivals.process import BrokerProcess
-from protocol.errors import ThrottlingQuotaExceededError
-from protocol.messages.alter_client_quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    EntityData,
-    EntryData,
-    OpData,
-)
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tests.clients.test_java_group_tools import run
 from tests.support.admin import Admin
 from tests.support.apache_kafka import PRODUCER_PERFORMANCE, ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.kafka_python import kafka
 from tidelog.client import CLIENT_ID, Client
+from tidelog.protocol.errors import ThrottlingQuotaExceededError
+from tidelog.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    OpData,
+)
+from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
 CONFIG_COMMAND = "kafka.admin.ConfigCommand"
 WINDOWS = {

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from protocol.api_keys import ApiKey
 from tests.support.compared import compared, two_brokers, unexpected
 from tests.support.questions import Broker
 from tests.support.scripts import admin, groups, records, shares, streams, topics, transactions
 from tests.support.scripts.registry import SCRIPTS, Entry
+from tidelog.protocol.api_keys import ApiKey
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

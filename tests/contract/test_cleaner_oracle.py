@@ -17,19 +17,19 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from cleaner.cleaner import Cleaner, CleanerOptions
-from cleaner.engine import Engine, ReferenceEngine, load_engine
-from log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import OsFileSystem
-from log.loader import LoadRequest, load_log
-from log.time import SystemTime
-from log.topic_partition import TopicPartition
-from protocol.record_batch import Record
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.cleaning import records_of, whole
 from tests.support.kafka_jars import broker_classpath
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
+from tidelog.cleaner.engine import Engine, ReferenceEngine, load_engine
+from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.time import SystemTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.record_batch import Record
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 

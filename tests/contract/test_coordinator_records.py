@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordinator import group_records, share_records, streams_records, transaction_records
-from protocol.schema import Message, version_range
 from tests.contract.test_messages import Definition, declared_fields, defined_fields
 from tests.support import kafka_jars
 from tests.support.messages import versions
+from tidelog.broker.coordinator import group_records, share_records, streams_records, transaction_records
+from tidelog.protocol.schema import Message, version_range
 
 SCHEMAS = {
     cls.__name__: cls

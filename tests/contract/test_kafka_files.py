@@ -21,8 +21,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from log.check import check_directory
-from log.checkpoints import (
+from tests.support.admin import Admin
+from tests.support.apache_kafka import ApacheKafka, dump_log_segments, run_tool
+from tests.support.broker import TidelogProcess
+from tests.support.logs import read_bytes
+from tests.support.samples import GROUP, OPEN_TRANSACTION, Picture, Samples, picture, wait_until_cleaned
+from tests.support.zookeeper_kafka import ZooKeeperKafka
+from tidelog.log.check import check_directory
+from tidelog.log.checkpoints import (
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     read_offset_checkpoint,
@@ -30,19 +36,13 @@ from log.checkpoints import (
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import OsFileSystem
-from log.loader import LoadRequest, load_log
-from log.time import SystemTime
-from log.topic_partition import TopicPartition as Place
-from protocol.record_batch import iter_batches
-from tests.support.admin import Admin
-from tests.support.apache_kafka import ApacheKafka, dump_log_segments, run_tool
-from tests.support.broker import TidelogProcess
-from tests.support.logs import read_bytes
-from tests.support.samples import GROUP, OPEN_TRANSACTION, Picture, Samples, picture, wait_until_cleaned
-from tests.support.zookeeper_kafka import ZooKeeperKafka
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.time import SystemTime
+from tidelog.log.topic_partition import TopicPartition as Place
+from tidelog.protocol.record_batch import iter_batches
 
 pytestmark = pytest.mark.java
 FILE_SYSTEM = OsFileSystem()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from log.unified_log import UnifiedLog
-from log.validator import AppendOrigin
-from protocol.record_batch import BatchOptions, Record, build_batch
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4, broker_classpath
 from tests.support.logs import NOW_MS, LogBench, append, batch, marker, producer_batch
 from tests.support.requirements import require_tool
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
 
 pytestmark = pytest.mark.java
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey
-from protocol.schema import MAX_VERSION, Field, Message, Struct, VersionRange, version_range
-from protocol.types import ZERO_UUID
 from tests.support import kafka_jars
 from tests.support.messages import all_messages, versions
+from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey
+from tidelog.protocol.schema import MAX_VERSION, Field, Message, Struct, VersionRange, version_range
+from tidelog.protocol.types import ZERO_UUID
 
 MESSAGES = {cls.__name__: cls for cls in all_messages()}
 JARS = (kafka_jars.KAFKA_4, kafka_jars.KAFKA_3)

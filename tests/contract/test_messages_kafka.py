@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from protocol.api_keys import request_header_version, response_header_version
-from protocol.errors import KafkaError, error_for_code
-from protocol.schema import Message
 from tests.support import kafka_jars
 from tests.support.messages import RandomChoices, all_messages, arbitrary, versions
 from tests.support.requirements import require_tool
+from tidelog.protocol.api_keys import request_header_version, response_header_version
+from tidelog.protocol.errors import KafkaError, error_for_code
+from tidelog.protocol.schema import Message
 
 PROGRAM = Path(__file__).with_name("KafkaProtocol.java")
 SAMPLES = 6  # messages per class and version

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from protocol.compression import CompressionType
-from protocol.message_set import MessageSetOptions, build_message_set
-from protocol.record_batch import BatchOptions, Record, build_batch, iter_batches
 from tests.support.kafka_jars import KAFKA_3, client_classpath
 from tests.support.requirements import require_tool
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch, iter_batches
 
 pytestmark = pytest.mark.java
 

@@ -6,17 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordinator.config import GroupConfig
-from broker.coordinator.group_records import GroupRecordSerde
-from broker.coordinator.group_shard import GroupShard
-from broker.coordinator.replay import Serde, Shard, replay_chunk
-from broker.coordinator.share_group import ShareGroup
-from broker.coordinator.share_records import ShareStateSerde
-from broker.coordinator.share_state import ShareStateShard, StateKey
-from broker.coordinator.timer import CoordinatorTimer
-from broker.metadata import MetadataCache
-from broker.share.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE
-from log.time import ManualTime
 from tests.contract.test_kafka_files import adopt
 from tests.contract.test_share_answers import KAFKAS, STATE_TOPIC
 from tests.support.apache_kafka import ApacheKafka
@@ -25,6 +14,17 @@ from tests.support.compared import OVERRIDES, until_ready
 from tests.support.questions import Broker
 from tests.support.scripts import shares
 from tests.support.scripts.registry import write
+from tidelog.broker.coordinator.config import GroupConfig
+from tidelog.broker.coordinator.group_records import GroupRecordSerde
+from tidelog.broker.coordinator.group_shard import GroupShard
+from tidelog.broker.coordinator.replay import Serde, Shard, replay_chunk
+from tidelog.broker.coordinator.share_group import ShareGroup
+from tidelog.broker.coordinator.share_records import ShareStateSerde
+from tidelog.broker.coordinator.share_state import ShareStateShard, StateKey
+from tidelog.broker.coordinator.timer import CoordinatorTimer
+from tidelog.broker.metadata import MetadataCache
+from tidelog.broker.share.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE
+from tidelog.log.time import ManualTime
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from broker.adoption import carry_out
-from broker.adoption_plan import AdoptionOptions, make_plan
-from broker.kraft_metadata import PartitionRecord, TopicRecord
-from broker.metadata_store import SqliteMetadataStore
-from broker.topic_manager import TOPICS_PREFIX
-from log.check import check_directory
-from log.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, read_offset_checkpoint
-from log.file_system import FileSystem, LogStorageError, OsFileSystem
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from protocol.schema import Message
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tests.support.kafka_directories import KafkaDirectory
 from tests.support.logs import NOW_MS
+from tidelog.broker.adoption import carry_out
+from tidelog.broker.adoption_plan import AdoptionOptions, make_plan
+from tidelog.broker.kraft_metadata import PartitionRecord, TopicRecord
+from tidelog.broker.metadata_store import SqliteMetadataStore
+from tidelog.broker.topic_manager import TOPICS_PREFIX
+from tidelog.log.check import check_directory
+from tidelog.log.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, read_offset_checkpoint
+from tidelog.log.file_system import FileSystem, LogStorageError, OsFileSystem
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.schema import Message
 
 TOPICS = {"orders": bytes(15) + b"\1", "refunds": bytes(15) + b"\2"}
 RECORDS = 30

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
-from cleaner.engine import ReferenceEngine
-from cleaner.log_to_clean import LogToClean
-from log.check import check_directory
-from log.file_system import OsFileSystem
-from log.unified_log import UnifiedLog
-from protocol.errors import KafkaStorageError
-from protocol.record_batch import Record
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, open_log, records_of, whole
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
+from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.log.check import check_directory
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.record_batch import Record
 
 CONFIG = compacted(segment_bytes=400, index_interval_bytes=50)
 CLEANER = Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=4096, io_buffer_bytes=1024))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cleaner.cleaner import Cleaner, CleanerOptions
-from cleaner.engine import ReferenceEngine
-from log.check import check_directory
-from log.file_system import LogStorageError, OsFileSystem
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, open_log, records_of, whole
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
+from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.log.check import check_directory
+from tidelog.log.file_system import LogStorageError, OsFileSystem
 
 SIZE = 4 * 1024 * 1024
 KEYS = 4000

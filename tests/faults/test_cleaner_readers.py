@@ -6,12 +6,12 @@ import os
 import threading
 from pathlib import Path
 
-from cleaner.cleaner import Cleaner, CleanerOptions
-from cleaner.engine import ReferenceEngine
-from log.fetch import FetchIsolation
-from log.unified_log import UnifiedLog
-from protocol.record_batch import Record, iter_batches
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, open_log, whole
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
+from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.record_batch import Record, iter_batches
 
 ROUNDS = 12
 READERS = 3

@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks.hostile_data import PARTITIONS, ROWS, TIMESTAMP_MS, HostileRequest, fetch, old_set, produce
 from benchmarks.procfs import rss_bytes
-from protocol.compression import CompressionType
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.record_batch import BatchOptions, Record, build_batch
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
 from tests.support.bystander import Bystander
 from tests.support.turns import longest_turn_cpu_s
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
 
 #: What 20 ms are on a free processor; here caches are shared with whatever else the machine does.
 LONGEST_TURN_CPU_S = 0.03

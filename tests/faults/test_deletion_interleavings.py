@@ -19,22 +19,22 @@ from typing import Any, cast
 
 import pytest
 
-from broker.indexing import UPKEEP_MS, Indexing
-from broker.metrics import Metrics
-from cleaner.config import CleanerConfig
-from cleaner.log_cleaner import LogCleaner
-from cleaner.log_to_clean import LogToClean
-from log.config import LogConfig
-from log.fetch import FetchIsolation
-from log.file_system import OpenFile, OsFileSystem
-from log.manager import LogManager
-from log.segment import LogSegment
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartitionError
 from tests.support.interleaving import BLOCKED_S, InterleavedFileSystem
 from tests.support.logs import NOW_MS, LogBench, append, batch, producer_batch, read_records, values
+from tidelog.broker.indexing import UPKEEP_MS, Indexing
+from tidelog.broker.metrics import Metrics
+from tidelog.cleaner.config import CleanerConfig
+from tidelog.cleaner.log_cleaner import LogCleaner
+from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.log.config import LogConfig
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.file_system import OpenFile, OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.segment import LogSegment
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartitionError
 
 PARTITION = TopicPartition("t", 0)
 OLD_ID, NEW_ID = bytes(range(16)), bytes(range(1, 17))

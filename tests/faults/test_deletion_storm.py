@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import (
+from tests.support import raw_client
+from tests.support.broker import TidelogProcess
+from tidelog.protocol.errors import (
     InvalidPartitionsError,
     KafkaStorageError,
     OffsetOutOfRangeError,
@@ -26,25 +28,23 @@ from protocol.errors import (
     UnknownServerError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages import create_partitions, create_topics, delete_topics, incremental_alter_configs
-from protocol.messages.delete_records import (
+from tidelog.protocol.messages import create_partitions, create_topics, delete_topics, incremental_alter_configs
+from tidelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.messages.list_offsets import (
+from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.record_batch import Record, build_batch
-from tests.support import raw_client
-from tests.support.broker import TidelogProcess
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.record_batch import Record, build_batch
 
 SECONDS = float(os.environ.get("TIDELOG_STORM_SECONDS", "6"))
 SEED = int(os.environ.get("TIDELOG_STORM_SEED", "1"))

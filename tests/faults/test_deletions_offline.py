@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from log.file_system import OsFileSystem
-from protocol.errors import KafkaStorageError
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.log.file_system import OsFileSystem
+from tidelog.protocol.errors import KafkaStorageError
 
 PARTITIONS = 4
 

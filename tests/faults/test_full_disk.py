@@ -19,8 +19,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from log.reserve import RESERVE_FILE
-from protocol.errors import KafkaStorageError
 from tests.support.broker import TidelogProcess, free_port
 from tests.support.raw_requests import (
     alter_config,
@@ -35,6 +33,8 @@ from tests.support.raw_requests import (
     try_delete_records,
 )
 from tests.support.small_disk import SmallDisk
+from tidelog.log.reserve import RESERVE_FILE
+from tidelog.protocol.errors import KafkaStorageError
 
 DISK_BYTES = 24 << 20
 PATIENCE_S = 60.0

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.classic_group import STABLE
-from broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
-from broker.deferred import Deferred
-from protocol.errors import KafkaError
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.join_group import JoinGroupResponse
-from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.messages.sync_group import SyncGroupResponse
 from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
+from tidelog.broker.coordinator.classic_group import STABLE
+from tidelog.broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
+from tidelog.broker.deferred import Deferred
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest
+from tidelog.protocol.messages.join_group import JoinGroupResponse
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from tidelog.protocol.messages.sync_group import SyncGroupResponse
 
 MEMBERS = 50
 SESSION_MS = 10_000

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from log import index_file
-from log.find.engine import FindEngine
-from log.indexer import LogIndexer
-from log.unified_log import UnifiedLog
-from protocol.record_batch import Record, build_batch
 from tests.support.finding import catch_up, check_answers, indexed_bench, indexer_of
 from tests.support.logs import NOW_MS, append
+from tidelog.log import index_file
+from tidelog.log.find.engine import FindEngine
+from tidelog.log.indexer import LogIndexer
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.record_batch import Record, build_batch
 
 Image = dict[str, bytes]
 """The files of both indices, by their path below the log's directory."""

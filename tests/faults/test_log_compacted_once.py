@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cleaner.cleaner import Cleaner, CleanerOptions
-from cleaner.engine import ReferenceEngine
-from log.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
-from log.config import LogConfig
-from log.file_system import OsFileSystem
-from log.recovery import LogLoadError
 from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log, records_of, whole
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
+from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.recovery import LogLoadError
 
 DELETE = LogConfig({"message.timestamp.type": "CreateTime", "cleanup.policy": "delete", "segment.bytes": "2000"})
 GAP_ENDS_AT = 12

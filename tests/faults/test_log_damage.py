@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from log.check import check_directory
-from log.config import LogConfig
-from log.fetch import FetchIsolation
-from log.file_system import OsFileSystem
-from log.manager import LogManager
-from log.recovery import LogLoadError
-from log.retention_clock import BELIEVED_AFTER_MS
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError
-from protocol.record_batch import RecordBatch
 from tests.support.faulty_file_system import FaultyFileSystem
 from tests.support.logs import NOW_MS, LogBench, append, batch, read_bytes, values
+from tidelog.log.check import check_directory
+from tidelog.log.config import LogConfig
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.recovery import LogLoadError
+from tidelog.log.retention_clock import BELIEVED_AFTER_MS
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError
+from tidelog.protocol.record_batch import RecordBatch
 
 SMALL: dict[str, Any] = {"segment_bytes": 2000, "index_interval_bytes": 200, "file_delete_delay_ms": 0}
 

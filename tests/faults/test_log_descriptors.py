@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from log.config import LogConfig
-from log.file_system import OsFileSystem
-from log.manager import LogManager
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from log.validator import AppendOrigin
-from protocol.errors import KafkaStorageError
 from tests.support.logs import NOW_MS, append, batch, marker, producer_batch, read_records
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.errors import KafkaStorageError
 
 ID = bytes(range(16))
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import KafkaStorageError
-from protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tests.support import raw_client
 from tests.support.failing_disk import BrokerOnFailingDisk, FailingDisk
 from tests.support.raw_requests import create, produce
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 
 def directories(port: int) -> dict[str, tuple[int, set[int]]]:

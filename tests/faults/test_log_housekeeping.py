@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import OffsetOutOfRangeError
 from tests.support.broker import TidelogProcess
 from tests.support.raw_requests import EARLIEST, LATEST, create, delete_records, fetch_error, offset, produce
+from tidelog.protocol.errors import OffsetOutOfRangeError
 
 LIMIT_S = 20.0
 OVERRIDES = {

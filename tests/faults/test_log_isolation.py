@@ -21,15 +21,15 @@ from typing import Any
 
 import pytest
 
-from log.check import check_directory
-from log.fetch import FetchDataInfo, FetchIsolation
-from log.file_system import OsFileSystem
-from log.unified_log import UnifiedLog
-from log.validator import AppendOrigin
-from protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
-from protocol.record_batch import BatchOptions, Record, RecordBatch, build_batch, iter_batches
-from protocol.transferable import TransferableRecords
 from tests.support.logs import NOW_MS, LogBench, append, marker
+from tidelog.log.check import check_directory
+from tidelog.log.fetch import FetchDataInfo, FetchIsolation
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
+from tidelog.protocol.record_batch import BatchOptions, Record, RecordBatch, build_batch, iter_batches
+from tidelog.protocol.transferable import TransferableRecords
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 3000, "index_interval_bytes": 200, "file_delete_delay_ms": 0}
 ABORTING, COMMITTING, PLAIN = 0, 1, 2

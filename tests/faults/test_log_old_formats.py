@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from log.check import check_directory
-from log.config import LogConfig
-from log.file_system import OsFileSystem
-from log.recovery import LogLoadError
-from log.unified_log import UnifiedLog
-from protocol.compression import CompressionType
-from protocol.errors import CorruptMessageError
-from protocol.message_set import MessageSetOptions, build_message_set
-from protocol.record_batch import Record, iter_batches
 from tests.support.logs import NOW_MS, LogBench, append, batch, read_bytes, read_records, values
+from tidelog.log.check import check_directory
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.recovery import LogLoadError
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import Record, iter_batches
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 2500, "index_interval_bytes": 200}
 CODECS = [CompressionType.NONE, CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4]

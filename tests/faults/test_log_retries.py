@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from log.producer_state import BATCHES_TO_RETAIN
-from log.unified_log import UnifiedLog
 from tests.support.logs import LogBench, append, batch, producer_batch
+from tidelog.log.producer_state import BATCHES_TO_RETAIN
+from tidelog.log.unified_log import UnifiedLog
 
 PRODUCERS = (7, 8, 9)
 #: Sequence and number of records of each batch a producer may send again, by producer, with its offset.

@@ -16,13 +16,13 @@ import pytest
 
 from benchmarks.bystander import Bystander, ask, check_records, prepare, resident_bytes
 from benchmarks.hostile_requests import Hostile, hostile_requests
-from broker.handlers.bounds import max_elements
-from broker.handlers.registry import REGISTRY
-from protocol.api_keys import ApiKey
-from protocol.messages.describe_groups import DescribeGroupsRequest
 from tests.support.broker import TidelogProcess
 from tests.support.long_requests import all_cases, build
 from tests.support.turns import longest_turn_cpu_s
+from tidelog.broker.handlers.bounds import max_elements
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest
 
 TURN_LIMIT_S = 0.04
 GROWTH_LIMIT_BYTES = 256 * 1024 * 1024

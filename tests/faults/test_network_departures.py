@@ -18,20 +18,20 @@ from pathlib import Path
 
 import pytest
 
-from protocol.messages.alter_client_quotas import (
+from tests.support import raw_client
+from tests.support.broker import TidelogProcess
+from tests.support.raw_requests import create
+from tidelog.client import Client
+from tidelog.commands.compaction import admin_address
+from tidelog.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     EntityData,
     EntryData,
     OpData,
 )
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from tests.support import raw_client
-from tests.support.broker import TidelogProcess
-from tests.support.raw_requests import create
-from tidelog.client import Client
-from tidelog.commands.compaction import admin_address
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 
 CLIENTS = 3
 NOTICED_S = 60.0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.handlers.registry import REGISTRY
-from protocol.api_keys import FIRST_FLEXIBLE_VERSION
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION
 
 MAX_REQUEST_BYTES = 1_000_000
 FUZZ_CASES = 3_000

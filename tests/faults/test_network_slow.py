@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 DEADLINE_MS = 2_000
 HALF_OPEN = 5_000

@@ -7,9 +7,9 @@ import threading
 import time
 from pathlib import Path
 
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 STOP_LIMIT_S = 10.0
 

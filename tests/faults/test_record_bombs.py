@@ -17,11 +17,11 @@ import lz4.frame
 import pytest
 import zstandard
 
-from log.validator import LogValidator, ValidationParams
-from protocol.compression import XERIAL_HEADER, CompressionType
-from protocol.errors import InvalidRecordError, MessageTooLargeError
-from protocol.message_writer import MessageWriter
-from protocol.record_batch import LOG_OVERHEAD, BatchOptions, Record, build_batch, set_crc
+from tidelog.log.validator import LogValidator, ValidationParams
+from tidelog.protocol.compression import XERIAL_HEADER, CompressionType
+from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
+from tidelog.protocol.message_writer import MessageWriter
+from tidelog.protocol.record_batch import LOG_OVERHEAD, BatchOptions, Record, build_batch, set_crc
 
 ROOT = Path(__file__).resolve().parents[2]
 GIBIBYTE = 1 << 30

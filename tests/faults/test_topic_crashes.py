@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from log.file_system import OsFileSystem
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.log.file_system import OsFileSystem
 
 PARTITIONS = 2
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.dispatch import Dispatcher, Pending
-from broker.errors import CloseConnectionError
-from broker.handlers.registry import REGISTRY
-from protocol.api_keys import FIRST_FLEXIBLE_VERSION
-from protocol.errors import InvalidRequestError
-from protocol.transferable import release_slices
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.dispatch import Dispatcher, Pending
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.transferable import release_slices
 
 CASES = int(os.environ.get("TIDELOG_FUZZ_CASES", "100000"))
 SEED = 20_261_121

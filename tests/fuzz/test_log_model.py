@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from log.check import check_directory
-from log.file_system import OsFileSystem
-from log.segment import CLEANED_SUFFIX, LogSegment
-from log.unified_log import UnifiedLog
-from protocol.errors import KafkaStorageError, OffsetOutOfRangeError, OutOfOrderSequenceNumberError
 from tests.support.faulty_file_system import FaultyFileSystem
 from tests.support.logs import NOW_MS, LogBench, append, batch, producer_batch, read_records, values
+from tidelog.log.check import check_directory
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.segment import CLEANED_SUFFIX, LogSegment
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError, OffsetOutOfRangeError, OutOfOrderSequenceNumberError
 
 SEEDS = int(os.environ.get("TIDELOG_FUZZ_SEEDS", "40"))
 STEPS = 60

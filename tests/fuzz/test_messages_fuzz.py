@@ -12,11 +12,11 @@ import tracemalloc
 
 import pytest
 
-from protocol.errors import InvalidReceiveError, InvalidRequestError
-from protocol.frames import FrameReader
-from protocol.header import decode_request_header
-from protocol.schema import Message
 from tests.support.messages import RandomChoices, all_versions, arbitrary
+from tidelog.protocol.errors import InvalidReceiveError, InvalidRequestError
+from tidelog.protocol.frames import FrameReader
+from tidelog.protocol.header import decode_request_header
+from tidelog.protocol.schema import Message
 
 ROUNDS = 12  # inputs for each message and version, and seed
 VERSIONS = all_versions()

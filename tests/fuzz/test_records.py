@@ -8,11 +8,12 @@ from time import thread_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log.records.down_convert import down_convert
-from log.validator import AppendOrigin, LogValidator, ValidationParams
-from log.work_budget import TooMuchForTurnError, WorkBudget
-from protocol.compression import CompressionType
-from protocol.errors import (
+from tests.support.records import NOW_MS, record_lists
+from tidelog.log.records.down_convert import down_convert
+from tidelog.log.validator import AppendOrigin, LogValidator, ValidationParams
+from tidelog.log.work_budget import TooMuchForTurnError, WorkBudget
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     InvalidTimestampError,
@@ -20,9 +21,8 @@ from protocol.errors import (
     UnsupportedCompressionTypeError,
     UnsupportedForMessageFormatError,
 )
-from protocol.message_set import ByteBufferMessageSet, LegacyRecordBatch, MessageSetOptions, build_message_set
-from protocol.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
-from tests.support.records import NOW_MS, record_lists
+from tidelog.protocol.message_set import ByteBufferMessageSet, LegacyRecordBatch, MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
 
 READING = (CorruptMessageError, InvalidRecordError, UnsupportedCompressionTypeError, MessageTooLargeError)
 VALIDATING = (*READING, InvalidTimestampError, UnsupportedForMessageFormatError)

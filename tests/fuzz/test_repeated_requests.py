@@ -19,21 +19,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.client_quotas import ClientQuotas, QuotaChange
-from broker.dispatch import Dispatcher, Pending
-from broker.errors import CloseConnectionError
-from broker.quotas import load_quotas
-from broker.repeated_fetch import RepeatedFetch
-from broker.repeated_produce import RepeatedProduce
-from log.validator import AppendOrigin
-from protocol.api_keys import ApiKey, request_header_version
-from protocol.errors import KafkaError, KafkaStorageError
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.record_batch import BatchOptions, EndTransactionMarker, Record, build_batch, end_transaction_marker
-from protocol.transferable import TransferableRecords
-from protocol.types import random_uuid
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
+from tidelog.broker.client_quotas import ClientQuotas, QuotaChange
+from tidelog.broker.dispatch import Dispatcher, Pending
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.quotas import load_quotas
+from tidelog.broker.repeated_fetch import RepeatedFetch
+from tidelog.broker.repeated_produce import RepeatedProduce
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.api_keys import ApiKey, request_header_version
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tidelog.protocol.record_batch import (
+    BatchOptions,
+    EndTransactionMarker,
+    Record,
+    build_batch,
+    end_transaction_marker,
+)
+from tidelog.protocol.transferable import TransferableRecords
+from tidelog.protocol.types import random_uuid
 
 NEVER_PATTERNS = 1 << 60
 KEYED = bytes(build_batch([Record(0, TIMESTAMP_MS, b"key", b"value", [])]))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rivals import spark as rival
-from pipeline.export_manifest import ExportTable
 from tests.support.kafka_jars import or_skip
 from tests.support.pipelines import DataDirectory, fill
+from tidelog.pipeline.export_manifest import ExportTable
 
 pytestmark = pytest.mark.java
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -30,7 +30,7 @@ def test_executors_elsewhere_and_one_that_dies(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), arguments],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
         timeout=200,

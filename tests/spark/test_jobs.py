@@ -17,21 +17,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.jobs.audit import AuditRequest, audit
-from pipeline.jobs.backfill import BackfillRequest, backfill
-from pipeline.jobs.compact import CompactRequest, compact
-from pipeline.jobs.errors import BadRequestError, JobError
-from pipeline.jobs.export import ExportRequest, ExportResult, export
-from pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
-from pipeline.jobs.index import IndexRequest, index
-from pipeline.jobs.progress import Progress
-from pipeline.jobs.replay import ReplayRequest, replay, replay_source
-from pipeline.jobs.source import LogSource, choose
-from pipeline.jobs.writing import Target
-from pipeline.offline_logs import Configuration
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
 from tests.support.pipelines import DataDirectory, fill
+from tidelog.pipeline.jobs.audit import AuditRequest, audit
+from tidelog.pipeline.jobs.backfill import BackfillRequest, backfill
+from tidelog.pipeline.jobs.compact import CompactRequest, compact
+from tidelog.pipeline.jobs.errors import BadRequestError, JobError
+from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
+from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
+from tidelog.pipeline.jobs.index import IndexRequest, index
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.replay import ReplayRequest, replay, replay_source
+from tidelog.pipeline.jobs.source import LogSource, choose
+from tidelog.pipeline.jobs.writing import Target
+from tidelog.pipeline.offline_logs import Configuration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,7 +135,7 @@ def test_an_export_killed_between_stage_and_commit_is_run_again(
     script = f"""
 import time
 from pathlib import Path
-from pipeline.export_manifest import ExportTable
+from tidelog.pipeline.export_manifest import ExportTable
 from tidelog.cli import main
 def stopped(*arguments):
     Path({str(tmp_path / "staged")!r}).touch()
@@ -253,9 +253,9 @@ def test_a_backfill_that_was_stopped_goes_on_where_it_was(
     pq.write_table(pa.table({"value": [f"row {n}" for n in range(1000)]}), path, row_group_size=64)
     to = produced(tidelog_broker, 0)
     request = BackfillRequest((str(path),), Target(tidelog_broker.bootstrap, to), "stopped")
-    monkeypatch.setattr("pipeline.jobs.writing.CHUNK_ROWS", 150)
+    monkeypatch.setattr("tidelog.pipeline.jobs.writing.CHUNK_ROWS", 150)
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.jobs.writing.remove_files", _StopAfter(3))
+        patch.setattr("tidelog.pipeline.jobs.writing.remove_files", _StopAfter(3))
         with pytest.raises(JobError, match="stopped here"):
             backfill(None, request)
     (result,) = backfill(None, request)

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.columns import Columns
-from pipeline.decode import ReadOptions, read_slice
-from pipeline.errors import DataLossError, PipelineError, RemoteError, SelectionError
-from pipeline.jobs.audit import AuditRequest, audit
-from pipeline.jobs.export import ExportRequest, export
-from pipeline.jobs.source import LogSource
-from pipeline.options import parse_options
-from pipeline.plan import SegmentSlice, plan
-from pipeline.reader import TidelogReader
-from pipeline.segment_files import ReadCount, list_segments
-from protocol.record_batch import Record
 from tests.support.object_store import BUCKET, ObjectStore, object_store
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import ReadOptions, read_slice
+from tidelog.pipeline.errors import DataLossError, PipelineError, RemoteError, SelectionError
+from tidelog.pipeline.jobs.audit import AuditRequest, audit
+from tidelog.pipeline.jobs.export import ExportRequest, export
+from tidelog.pipeline.jobs.source import LogSource
+from tidelog.pipeline.options import parse_options
+from tidelog.pipeline.plan import SegmentSlice, plan
+from tidelog.pipeline.reader import TidelogReader
+from tidelog.pipeline.segment_files import ReadCount, list_segments
+from tidelog.protocol.record_batch import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -262,9 +262,9 @@ class TestMistakes:
             rows(elsewhere)
 
     def test_jobs_that_write_beside_the_log(self, copy: str, tmp_path: Path) -> None:
-        from pipeline.jobs.compact import CompactRequest, compact
-        from pipeline.jobs.index import IndexRequest, index
-        from pipeline.offline_logs import Configuration
+        from tidelog.pipeline.jobs.compact import CompactRequest, compact
+        from tidelog.pipeline.jobs.index import IndexRequest, index
+        from tidelog.pipeline.offline_logs import Configuration
 
         source, nothing = LogSource((copy,)), Configuration({}, {})
         for work in (

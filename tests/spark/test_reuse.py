@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from pipeline.jobs.compact import CompactRequest, compact
-from pipeline.jobs.source import choose
-from pipeline.offline_logs import Configuration
-from pipeline.segment_files import list_segments
-from protocol.message_set import MessageSetOptions, build_message_set
-from protocol.record_batch import Record, iter_batches
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill
+from tidelog.pipeline.jobs.compact import CompactRequest, compact
+from tidelog.pipeline.jobs.source import choose
+from tidelog.pipeline.offline_logs import Configuration
+from tidelog.pipeline.segment_files import list_segments
+from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import Record, iter_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

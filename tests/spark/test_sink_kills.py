@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocol.api_keys import ApiKey
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
 from tests.support.kafka_python import kafka
 from tests.support.spark_copy import CopyPlan, start_copy
 from tests.support.spark_topics import events, producer, write
 from tests.support.tripwire import Tripwire
+from tidelog.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def driver(arguments: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
             stderr=output,
             start_new_session=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         )
     with process:
         try:

@@ -12,19 +12,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.cluster import TRANSACTION, Cluster, ask
-from pipeline.sink_commit import Publication, PublishError, publish
-from pipeline.sink_options import SinkOptions
-from pipeline.sink_produce import MAX_IN_FLIGHT
-from pipeline.sink_rows import sink_columns
-from pipeline.sink_task import UnknownTopicError, stage_rows
-from pipeline.staging import BatchAddress, StagedFile, StagingError, TaskIdentity
-from protocol.errors import ConcurrentTransactionsError
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.kafka_python import kafka
+from tidelog.pipeline.cluster import TRANSACTION, Cluster, ask
+from tidelog.pipeline.sink_commit import Publication, PublishError, publish
+from tidelog.pipeline.sink_options import SinkOptions
+from tidelog.pipeline.sink_produce import MAX_IN_FLIGHT
+from tidelog.pipeline.sink_rows import sink_columns
+from tidelog.pipeline.sink_task import UnknownTopicError, stage_rows
+from tidelog.pipeline.staging import BatchAddress, StagedFile, StagingError, TaskIdentity
+from tidelog.protocol.errors import ConcurrentTransactionsError
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 PARTITIONS = 2
 ARRIVAL_S = 60.0

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from log.checkpoints import write_partition_metadata
-from log.file_system import OsFileSystem
-from pipeline.segment_files import list_segments
-from protocol.record_batch import Record
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill, write
 from tests.support.spark_topics import producer
+from tidelog.log.checkpoints import write_partition_metadata
+from tidelog.log.file_system import OsFileSystem
+from tidelog.pipeline.segment_files import list_segments
+from tidelog.protocol.record_batch import Record
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -6,13 +6,13 @@ import struct
 import threading
 import time
 
-from protocol.messages.list_offsets import (
+from tests.support import raw_client
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tests.support import raw_client
 
 EVERY_S = 0.01
 _LIST_OFFSETS, _LATEST = 2, -1

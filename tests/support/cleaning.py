@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cleaner.log_to_clean import LogToClean
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import FileSystem, OsFileSystem
-from log.loader import LoadRequest, load_log
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from log.validator import AppendOrigin
-from protocol.record_batch import (
+from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import FileSystem, OsFileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,

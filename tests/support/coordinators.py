@@ -6,27 +6,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from broker.broker import RequestContext
-from broker.coordinator.config import GroupConfig, TransactionConfig
-from broker.coordinator.group_coordinator import GroupCoordinator
-from broker.coordinator.group_records import GroupRecordSerde
-from broker.coordinator.group_shard import GroupShard
-from broker.coordinator.result import CoordinatorRecord
-from broker.coordinator.runtime import CoordinatorRuntime
-from broker.coordinator.timer import CoordinatorTimer
-from broker.coordinator.transaction_coordinator import TransactionCoordinator
-from broker.coordinator.transaction_records import TransactionRecordSerde
-from broker.coordinator.transaction_shard import ProducerIdAndEpoch, TransactionShard
-from broker.coordinator.transaction_state import PartitionKey, Transaction
-from broker.deferred import Deferred
-from broker.metadata import MetadataCache, TopicImage
-from log.time import ManualTime
-from protocol.errors import KafkaError
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from protocol.record_batch import RecordBatch, assign_offset_and_epoch, iter_batches
+from tidelog.broker.broker import RequestContext
+from tidelog.broker.coordinator.config import GroupConfig, TransactionConfig
+from tidelog.broker.coordinator.group_coordinator import GroupCoordinator
+from tidelog.broker.coordinator.group_records import GroupRecordSerde
+from tidelog.broker.coordinator.group_shard import GroupShard
+from tidelog.broker.coordinator.result import CoordinatorRecord
+from tidelog.broker.coordinator.runtime import CoordinatorRuntime
+from tidelog.broker.coordinator.timer import CoordinatorTimer
+from tidelog.broker.coordinator.transaction_coordinator import TransactionCoordinator
+from tidelog.broker.coordinator.transaction_records import TransactionRecordSerde
+from tidelog.broker.coordinator.transaction_shard import ProducerIdAndEpoch, TransactionShard
+from tidelog.broker.coordinator.transaction_state import PartitionKey, Transaction
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.metadata import MetadataCache, TopicImage
+from tidelog.log.time import ManualTime
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.end_txn import EndTxnRequest
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from tidelog.protocol.record_batch import RecordBatch, assign_offset_and_epoch, iter_batches
 
 T = TypeVar("T")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from log.find.engine import FindEngine
-from log.find.lookup import Query, find_newest
-from log.indexer import LogIndexer
-from log.unified_log import UnifiedLog
-from protocol.record_batch import BatchOptions, Record, build_batch
 from tests.support.logs import NOW_MS, LogBench
+from tidelog.log.find.engine import FindEngine
+from tidelog.log.find.lookup import Query, find_newest
+from tidelog.log.indexer import LogIndexer
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
 
 CONFIG = {
     "index.keys": True,
@@ -37,7 +37,7 @@ QUERIES = (
 def indexed_bench(root: str, **config: object) -> LogBench:
     """A log with small index files."""
     bench = LogBench(root)
-    from log.config import LogConfig
+    from tidelog.log.config import LogConfig
 
     bench.config = LogConfig({**CONFIG, **config})
     return bench

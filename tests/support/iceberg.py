@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.jobs import iceberg as iceberg_job
-from pipeline.jobs.iceberg import IcebergTarget
+from tidelog.pipeline.jobs import iceberg as iceberg_job
+from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

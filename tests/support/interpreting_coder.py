@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from protocol.schema import Field, Message, Struct
-from protocol.transferable import TransferableRecords
+from tidelog.protocol.schema import Field, Message, Struct
+from tidelog.protocol.transferable import TransferableRecords
 
 _FORMATS = {
     "int8": ">b",

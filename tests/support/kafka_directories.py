@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from broker.kraft_metadata import METADATA_DIRECTORY
-from log.checkpoints import (
+from tests.support.logs import NOW_MS, append, producer_batch
+from tidelog.broker.kraft_metadata import METADATA_DIRECTORY
+from tidelog.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     META_PROPERTIES_FILE,
     MetaProperties,
@@ -14,16 +15,15 @@ from log.checkpoints import (
     write_meta_properties,
     write_partition_metadata,
 )
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import OsFileSystem
-from log.loader import LoadRequest, load_log
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from protocol.record_batch import Record, build_batch
-from protocol.schema import Message
-from protocol.types import unsigned_varint
-from tests.support.logs import NOW_MS, append, producer_batch
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.schema import Message
+from tidelog.protocol.types import unsigned_varint
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 FILE_SYSTEM = OsFileSystem()

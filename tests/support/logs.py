@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.fetch import FetchIsolation
-from log.file_system import FileSystem, OsFileSystem
-from log.loader import LoadRequest, load_log
-from log.time import ManualTime, Time
-from log.topic_partition import TopicPartition
-from log.unified_log import LogAppendInfo, UnifiedLog
-from log.validator import AppendOrigin
-from protocol.record_batch import (
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.file_system import FileSystem, OsFileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.time import ManualTime, Time
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
-from broker.handlers.registry import REGISTRY
-from protocol.api_keys import ApiKey, request_header_version
-from protocol.schema import Field, Message, Struct
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.protocol.api_keys import ApiKey, request_header_version
+from tidelog.protocol.schema import Field, Message, Struct
 
 WIDE_TOPIC = "wide"
 TOPIC_ID = b"\x07" * 16

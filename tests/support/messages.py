@@ -8,14 +8,14 @@ import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import protocol.messages
-from protocol.schema import Field, Message, Struct, VersionRange
+from tidelog.protocol import messages as package
+from tidelog.protocol.schema import Field, Message, Struct, VersionRange
 
 
 def all_messages() -> list[type[Message]]:
-    """Every message class in ``protocol.messages``, in order of module and declaration."""
+    """Every message class in ``tidelog.protocol.messages``, in order of module and declaration."""
     found: list[type[Message]] = []
-    for module_info in pkgutil.iter_modules(protocol.messages.__path__, "protocol.messages."):
+    for module_info in pkgutil.iter_modules(package.__path__, "tidelog.protocol.messages."):
         module = importlib.import_module(module_info.name)
         classes = [value for value in vars(module).values() if isinstance(value, type)]
         found += [cls for cls in classes if issubclass(cls, Message) and cls.__module__ == module.__name__]

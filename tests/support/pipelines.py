@@ -7,17 +7,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from log.checkpoints import CLEANER_OFFSET_FILE, MetaProperties, write_meta_properties, write_offset_checkpoint
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import OsFileSystem
-from log.loader import LoadRequest, load_log
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from log.validator import AppendOrigin
-from pipeline.jobs.source import LogSource
-from protocol.record_batch import BatchOptions, EndTransactionMarker, Record, build_batch, end_transaction_marker
+from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, MetaProperties, write_meta_properties, write_offset_checkpoint
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.log.validator import AppendOrigin
+from tidelog.pipeline.jobs.source import LogSource
+from tidelog.protocol.record_batch import (
+    BatchOptions,
+    EndTransactionMarker,
+    Record,
+    build_batch,
+    end_transaction_marker,
+)
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from protocol.record_batch import iter_batches
-from protocol.schema import Struct
-from protocol.types import ZERO_UUID
 from tidelog.client import Client, ClientError
+from tidelog.protocol.record_batch import iter_batches
+from tidelog.protocol.schema import Struct
+from tidelog.protocol.types import ZERO_UUID
 
 _CHOSEN = {
     "member_id": "member",
@@ -58,7 +58,7 @@ class Broker:
 
     def ask_quietly(self, api: str, version: int, /, **fields: Any) -> Any:
         """Ask without noting the answer: what only prepares."""
-        module = importlib.import_module(f"protocol.messages.{api}")
+        module = importlib.import_module(f"tidelog.protocol.messages.{api}")
         name = "".join(word.capitalize() for word in api.split("_"))
         request = build(getattr(module, f"{name}Request"), fields, version)
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.record_batch import Record, build_batch
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.record_batch import Record, build_batch
 
 TIMEOUT_S = 20.0
 

@@ -17,11 +17,11 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
-from log.file_system import OsFileSystem
-from log.topic_partition import TopicPartition as Place
 from tests.support.admin import Admin
 from tests.support.real_text import real_lines
+from tidelog.log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.topic_partition import TopicPartition as Place
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 OLD_CODECS = CODECS[:4]

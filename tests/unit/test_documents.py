@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.handlers.registry import REGISTRY
-from protocol.api_keys import ApiKey
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.protocol.api_keys import ApiKey
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

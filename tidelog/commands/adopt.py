@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.adoption_plan import AdoptionOptions, AdoptionPlan
+    from tidelog.broker.adoption_plan import AdoptionOptions, AdoptionPlan
 
 HELP = "take over the topics, offsets and transactions of a stopped Apache Kafka"
 
@@ -42,12 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from broker.adoption import carry_out
-    from broker.adoption_plan import AdoptionError, make_plan
-    from broker.metadata_store import MetadataStoreError
-    from log.file_system import OsFileSystem
-    from log.time import SystemTime
-    from protocol.errors import KafkaStorageError
+    from tidelog.broker.adoption import carry_out
+    from tidelog.broker.adoption_plan import AdoptionError, make_plan
+    from tidelog.broker.metadata_store import MetadataStoreError
+    from tidelog.log.file_system import OsFileSystem
+    from tidelog.log.time import SystemTime
+    from tidelog.protocol.errors import KafkaStorageError
 
     os.umask(0o077)  # as a broker makes its directories (log.dirs.mode)
     file_system, time = OsFileSystem(), SystemTime()
@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def options_of(arguments: argparse.Namespace) -> AdoptionOptions:
     """The command line as options. Raises OSError when the file of configs cannot be read."""
-    from broker.adoption_plan import AdoptionOptions
-    from broker.topic_descriptions import parse_topic_configs
+    from tidelog.broker.adoption_plan import AdoptionOptions
+    from tidelog.broker.topic_descriptions import parse_topic_configs
 
     configs = None
     if arguments.topic_configs is not None:

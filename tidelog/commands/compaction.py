@@ -11,13 +11,13 @@ import sys
 import time
 from typing import Any
 
-from protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from protocol.messages.describe_configs import (
+from tidelog.client import DEFAULT_BOOTSTRAP, Client, ClientError, parse_bootstrap
+from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tidelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from tidelog.client import DEFAULT_BOOTSTRAP, Client, ClientError, parse_bootstrap
 
 HELP = "show what the cleaner does, or clean a topic now"
 BROKER_RESOURCE = 4

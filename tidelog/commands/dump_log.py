@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from log.batch_scan import BatchHeader
-    from log.file_system import OpenFile
+    from tidelog.log.batch_scan import BatchHeader
+    from tidelog.log.file_system import OpenFile
 
 HELP = "print segment files: .log, .index, .timeindex, .txnindex and .snapshot"
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from protocol.errors import KafkaError
+    from tidelog.protocol.errors import KafkaError
 
     complaints = 0
     try:
@@ -63,13 +63,13 @@ def _dump(path: str, arguments: argparse.Namespace) -> int:
 
 
 def _open(path: str) -> OpenFile:
-    from log.file_system import OsFileSystem
+    from tidelog.log.file_system import OsFileSystem
 
     return OsFileSystem().open_file(path, writable=False)
 
 
 def _dump_log(path: str, base_offset: int, arguments: argparse.Namespace) -> int:
-    from log.batch_scan import crc_matches, iter_batches
+    from tidelog.log.batch_scan import crc_matches, iter_batches
 
     print(f"Log starting offset: {base_offset}")
     file = _open(path)
@@ -88,7 +88,7 @@ def _dump_log(path: str, base_offset: int, arguments: argparse.Namespace) -> int
 
 
 def _print_batch(header: BatchHeader, batch: memoryview, *, is_valid: bool) -> None:
-    from protocol.record_batch import RecordBatch
+    from tidelog.protocol.record_batch import RecordBatch
 
     codec = _CODECS[header.attributes & 7] if header.attributes & 7 < len(_CODECS) else "unknown"
     if header.magic == 2:
@@ -122,7 +122,7 @@ def _text(value: bool) -> str:
 
 
 def _print_records(batch: memoryview, *, with_data: bool) -> None:
-    from protocol.record_batch import iter_batches
+    from tidelog.protocol.record_batch import iter_batches
 
     for entry in iter_batches(batch):
         time_name = "LogAppendTime" if entry.timestamp_type else "CreateTime"
@@ -144,8 +144,8 @@ def _shown(data: bytes | None) -> str:
 
 
 def _dump_snapshot(path: str) -> int:
-    from log.file_system import OsFileSystem
-    from log.producer_snapshot import decode_snapshot
+    from tidelog.log.file_system import OsFileSystem
+    from tidelog.log.producer_snapshot import decode_snapshot
 
     for entry in decode_snapshot(OsFileSystem().read_file(path), path):
         line = (
@@ -167,8 +167,8 @@ def _optional(value: int) -> str:
 
 
 def _dump_transactions(path: str, base_offset: int) -> int:
-    from log.file_system import OsFileSystem
-    from log.transaction_index import TransactionIndex
+    from tidelog.log.file_system import OsFileSystem
+    from tidelog.log.transaction_index import TransactionIndex
 
     index = TransactionIndex(OsFileSystem(), path, base_offset)
     for entry in index:
@@ -181,8 +181,8 @@ def _dump_transactions(path: str, base_offset: int) -> int:
 
 
 def _dump_index(path: str, base_offset: int, arguments: argparse.Namespace) -> int:
-    from log.check import check_directory
-    from log.file_system import OsFileSystem
+    from tidelog.log.check import check_directory
+    from tidelog.log.file_system import OsFileSystem
 
     findings = [f for f in check_directory(OsFileSystem(), os.path.dirname(os.path.abspath(path)))
                 if os.path.basename(f.path) == os.path.basename(path)]  # fmt: skip
@@ -197,8 +197,8 @@ def _dump_index(path: str, base_offset: int, arguments: argparse.Namespace) -> i
 
 
 def _print_index(path: str, base_offset: int) -> None:
-    from log.offset_index import OffsetIndex
-    from log.time_index import TimeIndex
+    from tidelog.log.offset_index import OffsetIndex
+    from tidelog.log.time_index import TimeIndex
 
     file = _open(path)
     data = file.read_at(0, file.size())

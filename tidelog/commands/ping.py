@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
-from protocol.config_def import ConfigError
 from tidelog.client import DEFAULT_BOOTSTRAP, Client, ClientError
+from tidelog.protocol.config_def import ConfigError
 
 HELP = "ask a broker for its API versions; exit code 0 when it answers"
 DEFAULT_TIMEOUT_S = 3.0
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def local_bootstrap() -> str:
     """Where the first listener of the environment's configuration is reached from this machine."""
-    from broker.config import BrokerConfig
+    from tidelog.broker.config import BrokerConfig
 
     endpoint = BrokerConfig.load(None, os.environ).listeners[0]
     host = LOOPBACK.get(endpoint.host, endpoint.host)

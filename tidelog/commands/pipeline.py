@@ -1,6 +1,7 @@
 """``tidelog pipeline JOB``: export, audit, index, compact, replay and backfill over logs, on Spark or in this process.
 
-The jobs themselves are functions of ``pipeline.jobs``; here are their options, their progress and what they print.
+The jobs themselves are functions of ``tidelog.pipeline.jobs``; here are their options, their progress and what they
+print.
 
 Exit codes: 0 done; 1 the job failed, an audit found something, or a table is not complete; 2 the command line is wrong.
 """
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from pipeline.jobs.iceberg import IcebergTarget
-    from pipeline.jobs.progress import Progress
-    from pipeline.jobs.source import LogSource
-    from pipeline.jobs.writing import Target
-    from pipeline.offline_logs import Configuration
+    from tidelog.pipeline.jobs.iceberg import IcebergTarget
+    from tidelog.pipeline.jobs.progress import Progress
+    from tidelog.pipeline.jobs.source import LogSource
+    from tidelog.pipeline.jobs.writing import Target
+    from tidelog.pipeline.offline_logs import Configuration
 
 HELP = "jobs over logs on Spark: export, audit, index, compact, replay, backfill"
 EXIT_FAILED = 1
@@ -198,10 +199,10 @@ def _add_backfill(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pipeline.errors import OffsetRangeError, OptionError, PipelineError, SelectionError
-    from pipeline.jobs.errors import BadRequestError, MissingPackageError
-    from protocol.config_def import ConfigError
-    from protocol.errors import KafkaError
+    from tidelog.pipeline.errors import OffsetRangeError, OptionError, PipelineError, SelectionError
+    from tidelog.pipeline.jobs.errors import BadRequestError, MissingPackageError
+    from tidelog.protocol.config_def import ConfigError
+    from tidelog.protocol.errors import KafkaError
 
     bad_input = (OptionError, SelectionError, OffsetRangeError, BadRequestError, MissingPackageError, ConfigError)
     try:
@@ -220,7 +221,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _missing_package(error: ModuleNotFoundError) -> Exception:
     """The error that says which extra brings the package. Raises ``error`` itself when none does."""
-    from pipeline.jobs.errors import PACKAGES, missing
+    from tidelog.pipeline.jobs.errors import PACKAGES, missing
 
     package = (error.name or "").partition(".")[0]
     if package not in PACKAGES:
@@ -246,8 +247,8 @@ def in_flags(message: str) -> str:
 
 def _source(arguments: argparse.Namespace) -> LogSource:
     """Raises OptionError, BadRequestError."""
-    from pipeline.jobs.source import LogSource, choose
-    from pipeline.jobs.writing import check_addresses
+    from tidelog.pipeline.jobs.source import LogSource, choose
+    from tidelog.pipeline.jobs.writing import check_addresses
 
     if getattr(arguments, "bootstrap", None) is not None:
         check_addresses(arguments.bootstrap)
@@ -260,24 +261,24 @@ def _source(arguments: argparse.Namespace) -> LogSource:
 
 
 def _spark(arguments: argparse.Namespace) -> SparkSession | None:
-    from pipeline.jobs.runner import require_arrow, start_spark
+    from tidelog.pipeline.jobs.runner import require_arrow, start_spark
 
     require_arrow()
     return None if arguments.master == IN_PROCESS else start_spark(arguments.job, arguments.master)
 
 
 def _progress(arguments: argparse.Namespace) -> Progress:
-    from pipeline.jobs.progress import Progress
+    from tidelog.pipeline.jobs.progress import Progress
 
     return Progress(arguments.job, quiet=arguments.quiet)
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from pipeline.jobs.errors import BadRequestError
-    from pipeline.jobs.export import ExportRequest, export
-    from pipeline.jobs.export_report import completeness, report
-    from pipeline.jobs.replay import moment
-    from pipeline.options import size_in_bytes
+    from tidelog.pipeline.jobs.errors import BadRequestError
+    from tidelog.pipeline.jobs.export import ExportRequest, export
+    from tidelog.pipeline.jobs.export_report import completeness, report
+    from tidelog.pipeline.jobs.replay import moment
+    from tidelog.pipeline.options import size_in_bytes
 
     before = arguments.complete_before
     before_ms = None if before is None else moment(before, "--complete-before")
@@ -294,7 +295,7 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.warehouse is not None and arguments.catalog is None:
         raise BadRequestError(f"--warehouse {arguments.warehouse}: expected --catalog URI with it")
     if arguments.catalog is not None:
-        from pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
+        from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
 
         target = IcebergTarget(arguments.catalog, arguments.table, arguments.warehouse)
         result = export_to_iceberg(_spark(arguments), request, target, _progress(arguments))
@@ -308,8 +309,8 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
-    from pipeline.jobs.audit import AuditRequest, audit
-    from pipeline.jobs.audit_report import make_report_directory, summary, write_report
+    from tidelog.pipeline.jobs.audit import AuditRequest, audit
+    from tidelog.pipeline.jobs.audit_report import make_report_directory, summary, write_report
 
     request = AuditRequest(_source(arguments), arguments.table, not arguments.quick, _audited_iceberg(arguments))
     if arguments.report is not None:
@@ -323,8 +324,8 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 def _audited_iceberg(arguments: argparse.Namespace) -> IcebergTarget | None:
     """Raises BadRequestError."""
-    from pipeline.jobs.errors import BadRequestError
-    from pipeline.jobs.iceberg import IcebergTarget
+    from tidelog.pipeline.jobs.errors import BadRequestError
+    from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
     if arguments.catalog is None:
         return None
@@ -335,8 +336,8 @@ def _audited_iceberg(arguments: argparse.Namespace) -> IcebergTarget | None:
 
 def _configuration(arguments: argparse.Namespace) -> Configuration:
     """Topic configurations: what the broker's metadata holds, and over it --config. Raises BadRequestError."""
-    from pipeline.jobs.errors import BadRequestError
-    from pipeline.offline_logs import Configuration
+    from tidelog.pipeline.jobs.errors import BadRequestError
+    from tidelog.pipeline.offline_logs import Configuration
 
     overrides = {}
     for text in arguments.config:
@@ -353,8 +354,8 @@ def _configuration(arguments: argparse.Namespace) -> Configuration:
 
 def check_topic_configs(texts: Mapping[str, str]) -> None:
     """Raises BadRequestError at a key that no topic has."""
-    from log.config import TOPIC_CONFIG_DEF
-    from pipeline.jobs.errors import BadRequestError
+    from tidelog.log.config import TOPIC_CONFIG_DEF
+    from tidelog.pipeline.jobs.errors import BadRequestError
 
     known = set(TOPIC_CONFIG_DEF.keys)
     for key in texts:
@@ -366,11 +367,11 @@ def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
     """Topic -> its own configuration, from the metadata store of a data directory that has one. Raises JobError."""
     import os
 
-    from broker.metadata_store import MetadataStoreError, SqliteMetadataStore
-    from broker.startup import STORE_FILE
-    from broker.topic_manager import TOPICS_PREFIX, decode_topic
-    from log.time import SystemTime
-    from pipeline.jobs.errors import JobError
+    from tidelog.broker.metadata_store import MetadataStoreError, SqliteMetadataStore
+    from tidelog.broker.startup import STORE_FILE
+    from tidelog.broker.topic_manager import TOPICS_PREFIX, decode_topic
+    from tidelog.log.time import SystemTime
+    from tidelog.pipeline.jobs.errors import JobError
 
     store_path = os.path.join(path, STORE_FILE)
     if not os.path.exists(store_path):
@@ -387,7 +388,7 @@ def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
 
 
 def _index(arguments: argparse.Namespace) -> int:
-    from pipeline.jobs.index import IndexRequest, index, report
+    from tidelog.pipeline.jobs.index import IndexRequest, index, report
 
     request = IndexRequest(_source(arguments), _configuration(arguments), rebuild=arguments.rebuild)
     print("\n".join(report(index(_spark(arguments), request, _progress(arguments)))))
@@ -395,7 +396,7 @@ def _index(arguments: argparse.Namespace) -> int:
 
 
 def _compact(arguments: argparse.Namespace) -> int:
-    from pipeline.jobs.compact import CompactRequest, compact, report
+    from tidelog.pipeline.jobs.compact import CompactRequest, compact, report
 
     request = CompactRequest(_source(arguments), _configuration(arguments), dry_run=arguments.dry_run)
     results = compact(_spark(arguments), request, _progress(arguments))
@@ -405,8 +406,8 @@ def _compact(arguments: argparse.Namespace) -> int:
 
 def _target(arguments: argparse.Namespace) -> Target:
     """Raises BadRequestError."""
-    from pipeline.jobs.errors import BadRequestError
-    from pipeline.jobs.writing import Target
+    from tidelog.pipeline.jobs.errors import BadRequestError
+    from tidelog.pipeline.jobs.writing import Target
 
     if arguments.rate is not None and not arguments.rate > 0:
         raise BadRequestError(f"--rate {arguments.rate}: expected more than 0 records per second")
@@ -414,8 +415,8 @@ def _target(arguments: argparse.Namespace) -> Target:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from pipeline.jobs.replay import ReplayRequest, replay, replay_source, report
-    from pipeline.jobs.source import ALL_PATTERN
+    from tidelog.pipeline.jobs.replay import ReplayRequest, replay, replay_source, report
+    from tidelog.pipeline.jobs.source import ALL_PATTERN
 
     names = {"subscribe": arguments.topic, "subscribePattern": arguments.pattern, "assign": arguments.assign}
     choice = {name: text for name, text in names.items() if text is not None}
@@ -426,7 +427,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 def _backfill(arguments: argparse.Namespace) -> int:
-    from pipeline.jobs.backfill import BackfillRequest, backfill, report
+    from tidelog.pipeline.jobs.backfill import BackfillRequest, backfill, report
 
     request = BackfillRequest(tuple(arguments.files), _target(arguments), arguments.name or arguments.to)
     print("\n".join(report(backfill(_spark(arguments), request, _progress(arguments)), request)))

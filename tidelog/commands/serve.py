@@ -21,8 +21,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig, Endpoint
-    from broker.server import Server
+    from tidelog.broker.config import BrokerConfig, Endpoint
+    from tidelog.broker.server import Server
 
 HELP = "run a broker"
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -66,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(number, stop_before_start)
     fill_standard_descriptors()
     configure_logging(arguments.log_level)
-    from broker.config import BrokerConfig, ServeOptions
-    from protocol.config_def import ConfigError
+    from tidelog.broker.config import BrokerConfig, ServeOptions
+    from tidelog.protocol.config_def import ConfigError
 
     options = ServeOptions(arguments.data_dir, arguments.host, arguments.port)
     try:
@@ -117,7 +117,7 @@ def serve(config: BrokerConfig, *, until_stdin_closes: bool = False) -> int:
 
     import uvloop
 
-    from broker.errors import StartError
+    from tidelog.broker.errors import StartError
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -132,7 +132,7 @@ async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bo
     """Start, say so, wait for a signal (or the end of standard input), stop."""
     import asyncio
 
-    from broker.server import Server
+    from tidelog.broker.server import Server
 
     loop = asyncio.get_running_loop()
     stop_asked = asyncio.Event()
@@ -153,7 +153,7 @@ def announce(server: Server) -> None:
     """Print the ready line; a reader that has gone is no reason to stop."""
     import gc
 
-    from broker.garbage import AUTOMATIC_THRESHOLD
+    from tidelog.broker.garbage import AUTOMATIC_THRESHOLD
 
     endpoint: Endpoint = server.endpoints[0]
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "0.0.0.0"

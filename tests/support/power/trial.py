@@ -16,11 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
-from broker import server
-from broker.config import BrokerConfig
-from broker.finding import FindRequest, plan
-from log.find.lookup import Query
-from protocol.errors import KafkaError
 from tests.support.broker import BrokerError, TidelogProcess
 from tests.support.power.crash import Crash, draw, smaller
 from tests.support.power.disk import Disk
@@ -29,7 +24,12 @@ from tests.support.power.story import Story
 from tests.support.power.trace import Step, read_trace
 from tests.support.power.verdict import Find, examine
 from tests.support.power.workloads import DURABLE, SMALL, Workload
+from tidelog.broker import server
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.finding import FindRequest, plan
 from tidelog.client import ClientError
+from tidelog.log.find.lookup import Query
+from tidelog.protocol.errors import KafkaError
 
 AT_REST = {"log.retention.check.interval.ms": "3600000"}
 """Nothing is to be deleted between two questions of an examination."""

@@ -12,37 +12,37 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.errors import CorruptMessageError
-from protocol.messages.describe_client_quotas import (
+from tests.support.power.recording import NOW_MS, RETRIABLE, TOPIC_RESOURCE
+from tests.support.power.story import Batch, Pair, Story, TopicStory
+from tests.support.power.waiting import wait_until
+from tidelog.client import Client
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-from protocol.messages.describe_configs import (
+from tidelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from protocol.messages.describe_user_scram_credentials import (
+from tidelog.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.list_offsets import (
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.record_batch import BatchOptions, Record, build_batch, iter_batches
-from tests.support.power.recording import NOW_MS, RETRIABLE, TOPIC_RESOURCE
-from tests.support.power.story import Batch, Pair, Story, TopicStory
-from tests.support.power.waiting import wait_until
-from tidelog.client import Client
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch, iter_batches
 
 Find = Callable[[str, bytes | None, bytes | None], list[int]]
 """Topic, key, tag -> offsets, by the broker's indices once they have caught up."""

@@ -10,15 +10,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from protocol.messages.list_offsets import (
+from tests.support.power.recording import Asker, RecordedBroker
+from tests.support.power.waiting import wait_until
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.record_batch import BatchOptions
-from tests.support.power.recording import Asker, RecordedBroker
-from tests.support.power.waiting import wait_until
+from tidelog.protocol.record_batch import BatchOptions
 
 SMALL = {
     "num.partitions": "1",

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.api_keys import ApiKey
-from protocol.record_batch import BatchOptions, Record, build_batch
 from tests.support.questions import Broker
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
 
 Script = Callable[[Broker, int], None]
 WAIT_S = 30.0

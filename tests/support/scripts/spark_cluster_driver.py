@@ -12,14 +12,14 @@ import signal
 import sys
 from pathlib import Path
 
-import pipeline.jobs.export as export_job
+import tidelog.pipeline.jobs.export as export_job
 from benchmarks.rivals.spark import SessionPlan, start_session
-from pipeline.export_file import FilePlan, FileResult, write_file
-from pipeline.jobs.export import ExportRequest, export
-from pipeline.jobs.progress import Progress
-from pipeline.jobs.runner import Task, run_tasks
-from pipeline.jobs.source import LogSource
 from tests.support.spark import QUICK_TO_COMPILE
+from tidelog.pipeline.export_file import FilePlan, FileResult, write_file
+from tidelog.pipeline.jobs.export import ExportRequest, export
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.runner import Task, run_tasks
+from tidelog.pipeline.jobs.source import LogSource
 
 EXECUTORS = 2
 MARKER = "KILLED_MARKER"

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 
 from benchmarks.rivals.spark import SessionPlan, start_session
-from pipeline.sink import TidelogStreamWriter
 from pyspark_tidelog import DefaultSource
 from tests.support.spark import QUICK_TO_COMPILE
 from tests.support.spark_copy import CopyPlan, start_copy
+from tidelog.pipeline.sink import TidelogStreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from broker.broker import Broker, RequestContext
-from broker.config import BrokerConfig
-from broker.config_manager import ConfigManager
-from broker.metadata import MetadataCache, TopicImage
-from broker.metadata_store import SqliteMetadataStore
-from broker.timers import TimerQueue
-from broker.topic_manager import TopicManager
-from log.config import LogConfig
-from log.file_system import OsFileSystem
-from log.manager import LogManager
-from log.time import ManualTime
-from protocol.types import random_uuid
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.config_manager import ConfigManager
+from tidelog.broker.metadata import MetadataCache, TopicImage
+from tidelog.broker.metadata_store import SqliteMetadataStore
+from tidelog.broker.timers import TimerQueue
+from tidelog.broker.topic_manager import TopicManager
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.time import ManualTime
+from tidelog.protocol.types import random_uuid
 
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
 

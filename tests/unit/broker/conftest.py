@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.metadata_store import SqliteMetadataStore
-from log.time import Time
+from tidelog.broker.metadata_store import SqliteMetadataStore
+from tidelog.log.time import Time
 
 
 @pytest.fixture(autouse=True)

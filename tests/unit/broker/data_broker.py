@@ -9,25 +9,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from broker.broker import Broker, RequestContext
-from broker.config import BrokerConfig
-from broker.config_manager import ConfigManager, current_config
-from broker.fetch_session import FetchSessionCache
-from broker.metadata import MetadataCache
-from broker.metadata_store import SqliteMetadataStore
-from broker.metrics import Metrics
-from broker.producer_ids import ProducerIdManager
-from broker.purgatory import Purgatory
-from broker.replica_manager import ReplicaManager
-from broker.startup import sweep_strays
-from broker.threads import in_thread
-from broker.topic_manager import TopicManager
-from log.config import LogConfig
-from log.file_system import FileSystem, OsFileSystem
-from log.manager import LogManager
-from protocol.record_batch import BatchOptions, Record, build_batch
-from protocol.types import random_uuid
 from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.config_manager import ConfigManager, current_config
+from tidelog.broker.fetch_session import FetchSessionCache
+from tidelog.broker.metadata import MetadataCache
+from tidelog.broker.metadata_store import SqliteMetadataStore
+from tidelog.broker.metrics import Metrics
+from tidelog.broker.producer_ids import ProducerIdManager
+from tidelog.broker.purgatory import Purgatory
+from tidelog.broker.replica_manager import ReplicaManager
+from tidelog.broker.startup import sweep_strays
+from tidelog.broker.threads import in_thread
+from tidelog.broker.topic_manager import TopicManager
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import FileSystem, OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.types import random_uuid
 
 TIMESTAMP_MS = 1_700_000_000_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from broker.timers import TimerQueue
-from log.time import ManualTime
+from tidelog.broker.timers import TimerQueue
+from tidelog.log.time import ManualTime
 
 
 class _Handle:

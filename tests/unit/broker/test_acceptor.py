@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.acceptor import (
+from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.broker.acceptor import (
     ACCEPT_PER_TURN,
     RETRY_MS,
     Acceptor,
@@ -15,8 +16,7 @@ from broker.acceptor import (
     DescriptorReserve,
     highest_client_descriptor,
 )
-from log.time import ManualTime
-from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.log.time import ManualTime
 
 
 class FakeSocket:

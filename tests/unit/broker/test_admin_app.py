@@ -15,16 +15,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from broker.admin_app import serve
-from broker.admin_metrics import request_samples
-from broker.compaction import cleaner_of
-from log.file_system import LogStorageError, OsFileSystem
-from log.topic_partition import TopicPartition
-from protocol.api_keys import ApiKey
-from protocol.errors import KafkaStorageError
-from protocol.record_batch import Record, build_batch
 from tests.support.prometheus import Page, parse
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.admin_app import serve
+from tidelog.broker.admin_metrics import request_samples
+from tidelog.broker.compaction import cleaner_of
+from tidelog.log.file_system import LogStorageError, OsFileSystem
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.record_batch import Record, build_batch
 
 TOPIC = "compacted"
 

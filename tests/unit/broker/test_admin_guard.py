@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
-from broker import admin_guard
-from broker.admin_app import serve
-from broker.admin_guard import MAX_BODY_BYTES, Hosts
-from broker.admin_http import ADMIN_LISTENER
-from broker.config import BrokerConfig
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker import admin_guard
+from tidelog.broker.admin_app import serve
+from tidelog.broker.admin_guard import MAX_BODY_BYTES, Hosts
+from tidelog.broker.admin_http import ADMIN_LISTENER
+from tidelog.broker.config import BrokerConfig
 
 TOPIC = "compacted"
 READS = ("/healthz", "/readyz", "/metrics", "/compaction", "/topics/none/records?key=a", "/nothing")

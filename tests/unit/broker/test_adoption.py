@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.adoption import carry_out, valid_broker_configs
-from broker.adoption_plan import AdoptionError, AdoptionOptions, AdoptionPlan, make_plan
-from broker.kraft_metadata import (
+from tests.support.kafka_directories import CLUSTER_ID, KafkaDirectory
+from tests.support.logs import NOW_MS, values
+from tidelog.broker.adoption import carry_out, valid_broker_configs
+from tidelog.broker.adoption_plan import AdoptionError, AdoptionOptions, AdoptionPlan, make_plan
+from tidelog.broker.kraft_metadata import (
     ClientQuotaRecord,
     ConfigRecord,
     PartitionRecord,
@@ -19,12 +21,12 @@ from broker.kraft_metadata import (
     TopicRecord,
     UserScramCredentialRecord,
 )
-from broker.metadata import TopicImage
-from broker.metadata_store import SqliteMetadataStore
-from broker.producer_ids import NEXT_BLOCK_KEY
-from broker.topic_manager import TOPICS_PREFIX, decode_topic
-from log.check import check_directory
-from log.checkpoints import (
+from tidelog.broker.metadata import TopicImage
+from tidelog.broker.metadata_store import SqliteMetadataStore
+from tidelog.broker.producer_ids import NEXT_BLOCK_KEY
+from tidelog.broker.topic_manager import TOPICS_PREFIX, decode_topic
+from tidelog.log.check import check_directory
+from tidelog.log.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     LOG_START_OFFSET_FILE,
@@ -33,14 +35,12 @@ from log.checkpoints import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from log.config import LogConfig
-from log.file_system import OsFileSystem
-from log.manager import LogManager
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from protocol.schema import Message
-from tests.support.kafka_directories import CLUSTER_ID, KafkaDirectory
-from tests.support.logs import NOW_MS, values
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.schema import Message
 
 FILE_SYSTEM = OsFileSystem()
 TIME = ManualTime(NOW_MS)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.appended_response import FIRST_VERSION, encode_appended
-from log.unified_log import LogAppendInfo
-from protocol.messages.produce import (
+from tidelog.broker.appended_response import FIRST_VERSION, encode_appended
+from tidelog.log.unified_log import LogAppendInfo
+from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceResponse,

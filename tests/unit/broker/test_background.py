@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from broker.background import BackgroundJobs, Job
-from protocol.errors import KafkaStorageError
 from tests.unit.broker.data_broker import InlineLoop
+from tidelog.broker.background import BackgroundJobs, Job
+from tidelog.protocol.errors import KafkaStorageError
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker.cluster_membership import check_is_alone
-from broker.config import BrokerConfig
-from broker.errors import StartError
-from broker.kraft_metadata import PartitionRecord, RegisterBrokerRecord, TopicRecord, UnregisterBrokerRecord
-from broker.startup import claim_directories
-from log.file_system import OsFileSystem
-from protocol.schema import Message
 from tests.support.kafka_directories import KafkaDirectory
+from tidelog.broker.cluster_membership import check_is_alone
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.errors import StartError
+from tidelog.broker.kraft_metadata import PartitionRecord, RegisterBrokerRecord, TopicRecord, UnregisterBrokerRecord
+from tidelog.broker.startup import claim_directories
+from tidelog.log.file_system import OsFileSystem
+from tidelog.protocol.schema import Message
 
 FILE_SYSTEM = OsFileSystem()
 NODE = 3

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BROKER_CONFIG_DEF, BrokerConfig, Endpoint, ServeOptions, has_no_effect, is_known
-from broker.config_keys import NO_EFFECT
-from log.config import SYNONYMS, LogConfig
-from protocol.config_def import ConfigError
+from tidelog.broker.config import BROKER_CONFIG_DEF, BrokerConfig, Endpoint, ServeOptions, has_no_effect, is_known
+from tidelog.broker.config_keys import NO_EFFECT
+from tidelog.log.config import SYNONYMS, LogConfig
+from tidelog.protocol.config_def import ConfigError
 
 
 def test_defaults_work_with_one_node() -> None:

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.config_description import (
+from tests.unit.broker.admin_broker import AdminBroker
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.config_description import (
     ConfigEntry,
     ConfigSource,
     ConfigSynonym,
     ResourceType,
     unit_synonyms,
 )
-from broker.config_manager import Change, Operation, operation_of
-from log.config import TOPIC_CONFIG_DEF
-from protocol.errors import (
+from tidelog.broker.config_manager import Change, Operation, operation_of
+from tidelog.log.config import TOPIC_CONFIG_DEF
+from tidelog.protocol.errors import (
     InvalidConfigError,
     InvalidRequestError,
     KafkaError,
     UnknownTopicOrPartitionError,
 )
-from tests.unit.broker.admin_broker import AdminBroker
 
 TOPIC, BROKER, LOGGER = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER
 GROUP, CLIENT_METRICS = ResourceType.GROUP, ResourceType.CLIENT_METRICS

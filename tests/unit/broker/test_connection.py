@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from broker.broker import RequestContext
-from broker.connection import (
+from tests.unit.broker.data_broker import InlineLoop
+from tidelog.broker.broker import RequestContext
+from tidelog.broker.connection import (
     FRAMES_PER_LOOK,
     FRAMES_PER_TURN,
     QUEUE_BYTES,
@@ -22,15 +23,14 @@ from broker.connection import (
     TURN_MS,
     Connection,
 )
-from broker.dispatch import Parts, Pending
-from broker.errors import CloseConnectionError
-from broker.metrics import Metrics
-from broker.shell import SWEEP_MS, SWEEP_PER_TURN, Limits, Shell
-from broker.wakefulness import QUICK_REQUESTS, SAMPLE
-from log.time import ManualTime
-from protocol.errors import InvalidRequestError
-from protocol.transferable import TransferableRecords
-from tests.unit.broker.data_broker import InlineLoop
+from tidelog.broker.dispatch import Parts, Pending
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.metrics import Metrics
+from tidelog.broker.shell import SWEEP_MS, SWEEP_PER_TURN, Limits, Shell
+from tidelog.broker.wakefulness import QUICK_REQUESTS, SAMPLE
+from tidelog.log.time import ManualTime
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.transferable import TransferableRecords
 
 MAX_FRAME_BYTES = 2_000_000
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.deferred import Deferred, when_all_done
+from tidelog.broker.deferred import Deferred, when_all_done
 
 
 def test_complete_calls_back_in_order() -> None:

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from broker import steps
-from broker.dispatch import ONE_TURN_BYTES, Parts, Pending
-from protocol.errors import InvalidRequestError
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.list_offsets import (
+from tests.unit.broker.data_broker import DataBroker
+from tests.unit.broker.handlers.test_data_path import R, Wire
+from tidelog.broker import steps
+from tidelog.broker.dispatch import ONE_TURN_BYTES, Parts, Pending
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.schema import Message
-from protocol.transferable import TransferableRecords
-from tests.unit.broker.data_broker import DataBroker
-from tests.unit.broker.handlers.test_data_path import R, Wire
+from tidelog.protocol.schema import Message
+from tidelog.protocol.transferable import TransferableRecords
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.dispatch import Pending
-from broker.down_conversion import INLINE_RECORDS
-from log.records import down_convert
-from protocol.compression import CompressionType
-from protocol.message_set import ByteBufferMessageSet
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.record_batch import BatchOptions
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.test_dispatch import LongWire
+from tidelog.broker.dispatch import Pending
+from tidelog.broker.down_conversion import INLINE_RECORDS
+from tidelog.log.records import down_convert
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.message_set import ByteBufferMessageSet
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.record_batch import BatchOptions
 
 GZIP = CompressionType.GZIP
 

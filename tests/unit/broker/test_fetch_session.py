@@ -4,14 +4,14 @@ from random import Random
 
 import pytest
 
-from broker.fetch_session import EVICTION_MS, FetchContext, FetchSessionCache, next_epoch
-from log.time import ManualTime
-from protocol.errors import (
+from tidelog.broker.fetch_session import EVICTION_MS, FetchContext, FetchSessionCache, next_epoch
+from tidelog.log.time import ManualTime
+from tidelog.protocol.errors import (
     FetchSessionIdNotFoundError,
     FetchSessionTopicIdError,
     InvalidFetchSessionEpochError,
 )
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 
 NAMES, IDS = 12, 13
 TOPIC_ID = bytes(range(16))

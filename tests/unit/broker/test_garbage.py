@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from broker.garbage import INTERVAL_MS, MOST_DELAYS, WORTH_COLLECTING, GarbageCollector
+from tidelog.broker.garbage import INTERVAL_MS, MOST_DELAYS, WORTH_COLLECTING, GarbageCollector
 
 
 class World:

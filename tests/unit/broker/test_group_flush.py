@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from broker.deferred import Deferred
-from broker.group_flush import GroupFlush
-from protocol.errors import KafkaStorageError
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.group_flush import GroupFlush
+from tidelog.protocol.errors import KafkaStorageError
 
 
 @dataclass

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.indexing import RETRY_MS, SUPERVISE_S, UPKEEP_MS, Indexing, indexing_of
-from log.find.lookup import Query, find_newest
-from log.indexer import LogIndexer
-from log.topic_partition import TopicPartition
-from protocol.record_batch import Record, build_batch
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker
+from tidelog.broker.indexing import RETRY_MS, SUPERVISE_S, UPKEEP_MS, Indexing, indexing_of
+from tidelog.log.find.lookup import Query, find_newest
+from tidelog.log.indexer import LogIndexer
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.record_batch import Record, build_batch
 
 PARTITION = TopicPartition("t", 0)
 WAIT_S = 20.0

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.kraft_metadata import (
+from tests.support.kafka_directories import KafkaDirectory
+from tidelog.broker.kraft_metadata import (
     METADATA_DIRECTORY,
     ClientQuotaRecord,
     ClusterMetadata,
@@ -22,10 +23,9 @@ from broker.kraft_metadata import (
     UserScramCredentialRecord,
     read_cluster_metadata,
 )
-from log.file_system import OsFileSystem
-from protocol.errors import KafkaStorageError
-from protocol.schema import Message, string
-from tests.support.kafka_directories import KafkaDirectory
+from tidelog.log.file_system import OsFileSystem
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.schema import Message, string
 
 ID = bytes(range(16))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.log_metrics import register_log_metrics
-from broker.metrics import Metrics
-from log.config import LogConfig
-from log.file_system import OsFileSystem
-from log.manager import LogManager
-from log.time import ManualTime
-from protocol.errors import KafkaStorageError
+from tidelog.broker.log_metrics import register_log_metrics
+from tidelog.broker.metrics import Metrics
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.time import ManualTime
+from tidelog.protocol.errors import KafkaStorageError
 
 
 def test_damage_and_offline_directories_are_counted(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import broker.metadata_store as module
-from broker.metadata_store import (
+import tidelog.broker.metadata_store as module
+from tidelog.broker.metadata_store import (
     CHECKPOINT_BYTES,
     CompactedRevisionError,
     Compare,
@@ -20,8 +20,8 @@ from broker.metadata_store import (
     WatchEvent,
     prefix_end,
 )
-from log.time import ManualTime
-from protocol.errors import KafkaStorageError, code_for_exception
+from tidelog.log.time import ManualTime
+from tidelog.protocol.errors import KafkaStorageError, code_for_exception
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from broker.metrics import Histogram, Metrics, Sample
+from tidelog.broker.metrics import Histogram, Metrics, Sample
 
 
 def test_counters_of_one_name_are_one_object() -> None:

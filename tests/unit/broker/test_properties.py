@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.properties import (
+from tidelog.broker.properties import (
     PropertiesError,
     parse_properties,
     properties_from_environment,

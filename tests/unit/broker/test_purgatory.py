@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.purgatory import Purgatory
 from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.broker.purgatory import Purgatory
 
 
 class Operation:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker import quotas as module
-from broker.client_quotas import ClientQuotas, Entity, QuotaChange, entity_of
-from broker.quotas import (
+from tests.unit.broker.admin_broker import AdminBroker, context_of
+from tidelog.broker import quotas as module
+from tidelog.broker.client_quotas import ClientQuotas, Entity, QuotaChange, entity_of
+from tidelog.broker.quotas import (
     FETCH,
     MUTATION,
     PRODUCE,
@@ -19,9 +20,8 @@ from broker.quotas import (
     load_quotas,
     mutation_quota,
 )
-from log.time import ManualTime
-from protocol.errors import ThrottlingQuotaExceededError
-from tests.unit.broker.admin_broker import AdminBroker, context_of
+from tidelog.log.time import ManualTime
+from tidelog.protocol.errors import ThrottlingQuotaExceededError
 
 WINDOW = Window(samples=11, sample_ms=1000)
 ANN: Entity = (("user", "ann"),)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from broker.repeated_fetch import LOOKS_SKIPPED, RepeatedFetch
-from log.file_records import SharedFile
-from protocol.errors import KafkaStorageError
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from protocol.transferable import TransferableRecords
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import Wire, values
+from tidelog.broker.repeated_fetch import LOOKS_SKIPPED, RepeatedFetch
+from tidelog.log.file_records import SharedFile
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tidelog.protocol.transferable import TransferableRecords
 
 LARGE = 700
 MAX_BYTES = 1000

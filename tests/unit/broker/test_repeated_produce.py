@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.dispatch import MOST_PATIENCE, Pending
-from broker.repeated_produce import RepeatedProduce
-from log.unified_log import UnifiedLog
-from protocol.errors import (
+from tests.unit.broker.data_broker import DataBroker, batch
+from tests.unit.broker.handlers.test_data_path import Wire, produce_request
+from tidelog.broker.dispatch import MOST_PATIENCE, Pending
+from tidelog.broker.repeated_produce import RepeatedProduce
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     MessageTooLargeError,
@@ -20,10 +22,8 @@ from protocol.errors import (
     UnknownServerError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
-from protocol.record_batch import BatchOptions
-from tests.unit.broker.data_broker import DataBroker, batch
-from tests.unit.broker.handlers.test_data_path import Wire, produce_request
+from tidelog.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
+from tidelog.protocol.record_batch import BatchOptions
 
 VERSIONS = range(9, 14)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replica_assignment import check_replicas, check_topic_assignment
-from protocol.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from tidelog.broker.replica_assignment import check_replicas, check_topic_assignment
+from tidelog.protocol.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 
 
 def test_good_assignments_pass() -> None:

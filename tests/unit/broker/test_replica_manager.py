@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.replica_manager import EAGER_LOGS, EAGER_WINDOW_MS
-from protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.replica_manager import EAGER_LOGS, EAGER_WINDOW_MS
+from tidelog.protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_what_recovery_left_is_committed(data: DataBroker) -> None:
 
 
 def test_a_stale_producer_id_block_is_never_given_twice(data: DataBroker, tmp_path: Path) -> None:
-    from broker.producer_ids import BLOCK_SIZE, ProducerIdManager
+    from tidelog.broker.producer_ids import BLOCK_SIZE, ProducerIdManager
 
     first = data.broker.producer_ids.next_id()
     restarted = ProducerIdManager(data.broker.store)

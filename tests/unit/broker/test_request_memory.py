@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from broker.request_memory import SMALL_BYTES, RequestMemory
+from tidelog.broker.request_memory import SMALL_BYTES, RequestMemory
 
 LIMIT = 10 * SMALL_BYTES
 LARGE = 4 * SMALL_BYTES

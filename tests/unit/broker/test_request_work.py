@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.coordinators import coordinators_of
-from broker.dispatch import Dispatcher, Pending
-from broker.errors import CloseConnectionError
-from broker.handlers.bounds import max_elements
-from broker.handlers.registry import REGISTRY
-from protocol.api_keys import ApiKey
-from protocol.errors import InvalidRequestError
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.schema import Message
-from protocol.transferable import release_slices
 from tests.support.long_requests import Case, all_cases, frame, frame_of
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.dispatch import Dispatcher, Pending
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.handlers.bounds import max_elements
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tidelog.protocol.schema import Message
+from tidelog.protocol.transferable import release_slices
 
 ELEMENTS = int(os.environ.get("TIDELOG_LONG_REQUEST_ELEMENTS", "200"))
 CALLS_PER_MS = 3_000

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.sender import SMALL_SLICE_BYTES, TURN_BYTES, SendQueue, SendStatus, SliceCutShortError
-from protocol.transferable import TransferableRecords
+from tidelog.broker.sender import SMALL_SLICE_BYTES, TURN_BYTES, SendQueue, SendStatus, SliceCutShortError
+from tidelog.protocol.transferable import TransferableRecords
 
 
 class CountedFile:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.errors import StartError
-from broker.startup import ClaimedDirectories, claim_directories, claim_directory
-from log.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.errors import StartError
+from tidelog.broker.startup import ClaimedDirectories, claim_directories, claim_directory
+from tidelog.log.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
 
 CLUSTER = "5L6g3nShT-eMCtK--X86sw"
 OTHER = "MkU3OEVBNTcwNTJENDM2Qg"

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.deferred import Deferred
-from broker.errors import CloseConnectionError
-from broker.steps import SLICE_MS, Job, StepRunner, Steps
-from protocol.errors import InvalidTopicError
 from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.steps import SLICE_MS, Job, StepRunner, Steps
+from tidelog.protocol.errors import InvalidTopicError
 
 
 class World:

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from broker.deferred import Deferred
-from broker.threads import in_thread
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.threads import in_thread
 
 
 async def settled(deferred: Deferred[int]) -> int:

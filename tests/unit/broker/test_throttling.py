@@ -9,39 +9,39 @@ from typing import Any
 
 import pytest
 
-from broker.dispatch import Parts, Pending
-from broker.quotas import throttled_samples
-from broker.throttling import Throttled
-from protocol.errors import (
+from tests.unit.broker.data_broker import DataBroker, batch
+from tests.unit.broker.handlers.test_data_path import R, Wire
+from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, runs
+from tidelog.broker.dispatch import Parts, Pending
+from tidelog.broker.quotas import throttled_samples
+from tidelog.broker.throttling import Throttled
+from tidelog.protocol.errors import (
     NONE,
     FetchSessionIdNotFoundError,
     InvalidShareSessionEpochError,
     ThrottlingQuotaExceededError,
 )
-from protocol.messages.alter_client_quotas import (
+from tidelog.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     EntityData,
     EntryData,
     OpData,
 )
-from protocol.messages.create_partitions import (
+from tidelog.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
-from protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from protocol.transferable import TransferableRecords
-from tests.unit.broker.data_broker import DataBroker, batch
-from tests.unit.broker.handlers.test_data_path import R, Wire
-from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, runs
+from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
+from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tidelog.protocol.transferable import TransferableRecords
 
 
 @pytest.fixture

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from broker.deferred import Deferred
-from broker.metadata import TopicImage
-from broker.metadata_store import MetadataStoreError
-from broker.topic_changes import NewTopic, at_once
-from protocol.errors import (
+from tests.unit.broker.admin_broker import AdminBroker, NotingListener
+from tests.unit.broker.test_topic_manager import FullDisk
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.metadata import TopicImage
+from tidelog.broker.metadata_store import MetadataStoreError
+from tidelog.broker.topic_changes import NewTopic, at_once
+from tidelog.protocol.errors import (
     InvalidPartitionsError,
     InvalidTopicError,
     KafkaStorageError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from tests.unit.broker.admin_broker import AdminBroker, NotingListener
-from tests.unit.broker.test_topic_manager import FullDisk
 
 
 class Steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.topic_descriptions import parse_topic_configs
+from tidelog.broker.topic_descriptions import parse_topic_configs
 
 NEW = """\
 Dynamic configs for topic orders are:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.metadata import TopicImage
-from broker.metadata_store import Put
-from broker.topic_manager import (
+from tests.unit.broker.admin_broker import AdminBroker, NotingListener
+from tidelog.broker.metadata import TopicImage
+from tidelog.broker.metadata_store import Put
+from tidelog.broker.topic_manager import (
     MAX_PARTITIONS_PER_REQUEST,
     collision_key,
     decode_topic,
@@ -15,7 +16,7 @@ from broker.topic_manager import (
     internal_topic_settings,
     validate_topic_name,
 )
-from protocol.errors import (
+from tidelog.protocol.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
@@ -28,7 +29,6 @@ from protocol.errors import (
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
 )
-from tests.unit.broker.admin_broker import AdminBroker, NotingListener
 
 
 @pytest.fixture

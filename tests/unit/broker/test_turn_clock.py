@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.turn_clock import LOG_EVERY_MS, LONG_MS, NOTABLE_MS, READ_EVERY_MS, TurnClock
-from log.time import ManualTime
+from tidelog.broker.turn_clock import LOG_EVERY_MS, LONG_MS, NOTABLE_MS, READ_EVERY_MS, TurnClock
+from tidelog.log.time import ManualTime
 
 
 class Fixture:

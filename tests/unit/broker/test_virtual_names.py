@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.metadata import MAX_VIRTUAL_TOPICS, MetadataCache, TopicImage
-from broker.virtual_names import parse_query, split_name
-from log.find.times import parse_time
-from protocol.errors import InvalidTopicError
+from tidelog.broker.metadata import MAX_VIRTUAL_TOPICS, MetadataCache, TopicImage
+from tidelog.broker.virtual_names import parse_query, split_name
+from tidelog.log.find.times import parse_time
+from tidelog.protocol.errors import InvalidTopicError
 
 BASE = TopicImage("orders", b"i" * 16, 3, {}, False)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wakefulness import DECISION_MS, PREEMPTED_MS, RETRY_MS, SAMPLE, Wakefulness
 from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.broker.wakefulness import DECISION_MS, PREEMPTED_MS, RETRY_MS, SAMPLE, Wakefulness
 
 WINDOW_MS = 0.15
 ASLEEP_MS, AWAKE_MS = 0.09, 0.045

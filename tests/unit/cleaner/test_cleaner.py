@@ -14,16 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cleaner.cleaner import Cleaner, CleanerOptions, CleanerStats, RoundHooks
-from cleaner.engine import Engine, ReferenceEngine, load_engine
-from cleaner.errors import CleaningAbortedError
-from cleaner.log_to_clean import LogToClean
-from cleaner.segment_writer import group_segments
-from log.check import check_directory
-from log.unified_log import UnifiedLog
-from protocol.message_set import MessageSetOptions, build_message_set
-from protocol.record_batch import Record, RecordBatch, build_batch, iter_batches, set_crc
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, log_bytes, open_log, records_of, whole
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, CleanerStats, RoundHooks
+from tidelog.cleaner.engine import Engine, ReferenceEngine, load_engine
+from tidelog.cleaner.errors import CleaningAbortedError
+from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.cleaner.segment_writer import group_segments
+from tidelog.log.check import check_directory
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import Record, RecordBatch, build_batch, iter_batches, set_crc
 
 REFERENCE = ReferenceEngine()
 KERNELS = load_engine()

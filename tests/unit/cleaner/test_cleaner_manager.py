@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from cleaner.cleaner_manager import (
+from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log
+from tidelog.cleaner.cleaner_manager import (
     FIRST_RETRY_MS,
     CleaningState,
     InvalidCleaningStateError,
     LogCleanerManager,
     RoundReport,
 )
-from cleaner.errors import CleaningAbortedError
-from log.file_system import OsFileSystem
-from log.time import ManualTime
-from log.unified_log import UnifiedLog
-from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log
+from tidelog.cleaner.errors import CleaningAbortedError
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.time import ManualTime
+from tidelog.log.unified_log import UnifiedLog
 
 REPORT = RoundReport(0, 0, False, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, (), 0, 0, "reference")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleaner import layout as at
-from cleaner.engine import (
+from tidelog.cleaner import layout as at
+from tidelog.cleaner.engine import (
     ByteArray,
     IntegerArray,
     KernelEngine,
@@ -20,10 +20,16 @@ from cleaner.engine import (
     WordArray,
     load_engine,
 )
-from cleaner.layout import BatchState
-from cleaner.offset_map import MD5_ALGORITHM, PROCESS_SECRET, SIPHASH_ALGORITHM, siphash128
-from protocol.crc import crc32c
-from protocol.record_batch import BatchOptions, EndTransactionMarker, Record, build_batch, end_transaction_marker
+from tidelog.cleaner.layout import BatchState
+from tidelog.cleaner.offset_map import MD5_ALGORITHM, PROCESS_SECRET, SIPHASH_ALGORITHM, siphash128
+from tidelog.protocol.crc import crc32c
+from tidelog.protocol.record_batch import (
+    BatchOptions,
+    EndTransactionMarker,
+    Record,
+    build_batch,
+    end_transaction_marker,
+)
 
 REFERENCE = ReferenceEngine()
 KERNELS = load_engine()
@@ -163,7 +169,7 @@ def test_engines_agree_on_broken_batches(parts: list[bytearray], cut: int, seed:
 @settings(max_examples=200, deadline=None)
 @given(keys=st.lists(st.binary(max_size=200), max_size=10), seed=st.integers(0, 7))
 def test_compiled_digests_are_those_of_the_libraries(keys: list[bytes], seed: int) -> None:
-    from cleaner import map_kernels
+    from tidelog.cleaner import map_kernels
 
     buffer = np.frombuffer(bytes(seed) + b"".join(keys) + bytes(at.PADDING), np.uint8).copy()
     ends = np.cumsum([len(key) for key in keys], dtype=np.int64)
@@ -184,7 +190,7 @@ def test_compiled_digests_are_those_of_the_libraries(keys: list[bytes], seed: in
 @settings(deadline=None)
 @given(data=st.binary(max_size=900) | st.binary(min_size=3000, max_size=7000), start=st.integers(0, 9))
 def test_both_checksum_kernels_are_crc32c(data: bytes, start: int) -> None:
-    from log.records import intrinsics
+    from tidelog.log.records import intrinsics
 
     buffer = np.frombuffer(bytes(start) + data + bytes(at.PADDING), np.uint8).copy()
 

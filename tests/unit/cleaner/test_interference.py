@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
-from cleaner.engine import ReferenceEngine
-from cleaner.errors import CleaningAbortedError
-from log.unified_log import UnifiedLog
-from protocol.errors import KafkaStorageError
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, open_log, records_of, whole
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
+from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.cleaner.errors import CleaningAbortedError
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
 
 CONFIG = {"segment_bytes": 500}
 CLEANER = Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024))

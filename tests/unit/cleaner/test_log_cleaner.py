@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from cleaner.cleaner_manager import CleaningState
-from cleaner.config import CLEANER_CONFIG_DEF, CleanerConfig
-from cleaner.engine import Engine, ReferenceEngine
-from cleaner.log_cleaner import CleaningUnavailableError, LogCleaner
-from cleaner.throttle import Throttle
-from log.background import NICENESS
-from log.file_system import OsFileSystem
-from log.time import ManualTime, SystemTime
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from protocol.config_def import ConfigError
 from tests.support.cleaning import PARTITION, LogWriter, open_log, records_of
+from tidelog.cleaner.cleaner_manager import CleaningState
+from tidelog.cleaner.config import CLEANER_CONFIG_DEF, CleanerConfig
+from tidelog.cleaner.engine import Engine, ReferenceEngine
+from tidelog.cleaner.log_cleaner import CleaningUnavailableError, LogCleaner
+from tidelog.cleaner.throttle import Throttle
+from tidelog.log.background import NICENESS
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.time import ManualTime, SystemTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.config_def import ConfigError
 
 CONFIG = replace(CleanerConfig.parse(), backoff_ms=1_000_000)
 WAIT_S = 30.0
@@ -224,10 +224,10 @@ def test_a_second_thread_waits_for_the_modules_of_a_round() -> None:
     """Both cleaner threads begin their first round at once: neither may see a module that is half imported."""
     script = """
 import sys, threading
-from cleaner.round_runner import _import_cleaner
+from tidelog.cleaner.round_runner import _import_cleaner
 first = threading.Thread(target=_import_cleaner)
 first.start()
-while "cleaner.cleaner" not in sys.modules:
+while "tidelog.cleaner.cleaner" not in sys.modules:
     pass
 _import_cleaner().CleanerOptions
 first.join()

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleaner import layout as at
-from cleaner.engine import ByteArray, IntegerArray, KernelEngine, load_engine
-from cleaner.layout import BatchState
-from protocol.compression import CompressionType, compress
+from tidelog.cleaner import layout as at
+from tidelog.cleaner.engine import ByteArray, IntegerArray, KernelEngine, load_engine
+from tidelog.cleaner.layout import BatchState
+from tidelog.protocol.compression import CompressionType, compress
 
 ENGINE = load_engine()
 GUARD = b"\xa5" * 64

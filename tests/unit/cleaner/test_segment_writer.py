@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cleaner.segment_writer import COPY_STEP_BYTES, copy_range
-from log.file_records import FileRecords
-from log.file_system import LogStorageError, OsFileSystem
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
+from tidelog.cleaner.segment_writer import COPY_STEP_BYTES, copy_range
+from tidelog.log.file_records import FileRecords
+from tidelog.log.file_system import LogStorageError, OsFileSystem
 
 
 def records(path: Path, data: bytes = b"", file_system: FaultyFileSystem | None = None) -> FileRecords:

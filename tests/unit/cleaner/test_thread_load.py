@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cleaner.thread_load import BUSY_SHARE, LOOK_MS, ThreadLoad, load_of_main_thread
+from tidelog.cleaner.thread_load import BUSY_SHARE, LOOK_MS, ThreadLoad, load_of_main_thread
 
 
 class Clocks:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from log.checkpoints import (
+from tidelog.log.checkpoints import (
     CheckpointCorruptError,
     MetaProperties,
     read_leader_epochs,
@@ -19,8 +19,8 @@ from log.checkpoints import (
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from log.file_system import OsFileSystem
-from log.topic_partition import TopicPartition
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.topic_partition import TopicPartition
 
 FILES = OsFileSystem()
 TOPIC_ID = bytes(range(16))

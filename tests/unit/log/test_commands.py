@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from log.validator import AppendOrigin
 from tests.support.logs import LogBench, append, batch, marker, producer_batch
 from tidelog.commands import check, dump_log
+from tidelog.log.validator import AppendOrigin
 
 
 def run(command: ModuleType, *arguments: str) -> int:

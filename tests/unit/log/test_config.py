@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from log.config import SYNONYMS, TOPIC_CONFIG_DEF, LogConfig, message_format_magic, topic_defaults
-from protocol.config_def import ConfigError
+from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF, LogConfig, message_format_magic, topic_defaults
+from tidelog.protocol.config_def import ConfigError
 
 
 def test_defaults_are_kafkas() -> None:

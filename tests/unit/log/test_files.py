@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from log.file_records import FileRecords
-from log.file_system import LogStorageError, OsFileSystem
-from log.retention_clock import BELIEVED_AFTER_MS, RetentionClock
-from log.time import ManualTime
-from protocol.errors import KafkaStorageError
 from tests.support.faulty_file_system import FaultyFileSystem
+from tidelog.log.file_records import FileRecords
+from tidelog.log.file_system import LogStorageError, OsFileSystem
+from tidelog.log.retention_clock import BELIEVED_AFTER_MS, RetentionClock
+from tidelog.log.time import ManualTime
+from tidelog.protocol.errors import KafkaStorageError
 
 FILES = OsFileSystem()
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from cleaner.cleaner import Cleaner, CleanerOptions
-from cleaner.engine import ReferenceEngine
-from log.config import LogConfig
-from log.consume_queue import ConsumeQueueFile
-from log.find.engine import FindEngine
-from log.find.lookup import NotIndexedError, Query, find_newest
-from log.index_file import IndexFile
-from log.indexer import LogIndexer
-from log.validator import AppendOrigin
-from protocol.record_batch import Record, build_batch
 from tests.support.cleaning import whole
 from tests.support.finding import CONFIG, catch_up, check_answers, fill, indexed_bench, indexer_of
 from tests.support.logs import NOW_MS, append, marker, producer_batch
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
+from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.log.config import LogConfig
+from tidelog.log.consume_queue import ConsumeQueueFile
+from tidelog.log.find.engine import FindEngine
+from tidelog.log.find.lookup import NotIndexedError, Query, find_newest
+from tidelog.log.index_file import IndexFile
+from tidelog.log.indexer import LogIndexer
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.record_batch import Record, build_batch
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -34,7 +34,7 @@ def test_answers_are_those_of_a_full_scan(tmp_path: Path, seed: int) -> None:
 
 
 def test_answers_with_kernels(tmp_path: Path) -> None:
-    kernels = pytest.importorskip("log.find.kernel_calls", reason="no numba: pip install 'tidelog[kernels]'")
+    kernels = pytest.importorskip("tidelog.log.find.kernel_calls", reason="no numba: pip install 'tidelog[kernels]'")
     log = indexed_bench(str(tmp_path)).open()
     records = fill(log, random.Random(9), 200)
     engine = FindEngine()

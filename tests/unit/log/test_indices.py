@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.abstract_index import WARM_SECTION_BYTES, IndexCorruptError, floor_slot
-from log.file_system import OsFileSystem
-from log.offset_index import OffsetIndex
-from log.time_index import TimeIndex, TimestampOffset
-from log.transaction_index import AbortedTxn, TransactionIndex
-from protocol.errors import KafkaStorageError
+from tidelog.log.abstract_index import WARM_SECTION_BYTES, IndexCorruptError, floor_slot
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.offset_index import OffsetIndex
+from tidelog.log.time_index import TimeIndex, TimestampOffset
+from tidelog.log.transaction_index import AbortedTxn, TransactionIndex
+from tidelog.protocol.errors import KafkaStorageError
 
 FILES = OsFileSystem()
 KEY = struct.Struct(">i")

@@ -13,27 +13,27 @@ from typing import Any
 
 import pytest
 
-from log import recovery
-from log.config import LogConfig
-from log.file_system import OsFileSystem
-from log.kernel_scan import KernelScan
-from log.manager import LogManager
-from log.records.kernel_loader import load_array_kernels
-from log.records.scan_engine import SCAN, ScanEngine
-from log.records.scan_group import RECOVERY
-from log.recovery_progress import RecoveryProgress
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from log.validator import AppendOrigin
-from protocol.errors import KafkaError
-from protocol.message_set import MessageSetOptions, build_message_set
-from protocol.record_batch import Record
 from tests.support.logs import NOW_MS, PARTITION, LogBench, append, batch, marker, producer_batch
 from tests.support.requirements import missing
+from tidelog.log import recovery
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.kernel_scan import KernelScan
+from tidelog.log.manager import LogManager
+from tidelog.log.records.kernel_loader import load_array_kernels
+from tidelog.log.records.scan_engine import SCAN, ScanEngine
+from tidelog.log.records.scan_group import RECOVERY
+from tidelog.log.recovery_progress import RecoveryProgress
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import Record
 
 try:
-    from log.records import scan_calls
+    from tidelog.log.records import scan_calls
 except ImportError:
     missing("numba", "pip install 'tidelog[kernels]'")
 
@@ -137,7 +137,7 @@ def recover(source: LogBench, target: Path, kernels: Any, recovery_point: int = 
 def test_both_walks_leave_equal_files_and_state(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, kernels: Any
 ) -> None:
-    monkeypatch.setattr("log.kernel_scan.CHUNK_BYTES", random.Random(seed).choice([100, 700, 5000, 1 << 20]))
+    monkeypatch.setattr("tidelog.log.kernel_scan.CHUNK_BYTES", random.Random(seed).choice([100, 700, 5000, 1 << 20]))
     bench = written(tmp_path / "source", seed, 250)
     plain = recover(bench, tmp_path / "plain", None)
     assert recover(bench, tmp_path / "kernels", kernels) == plain
@@ -214,7 +214,7 @@ def test_kernels_take_over_in_the_middle(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_batch_larger_than_the_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Any) -> None:
-    monkeypatch.setattr("log.kernel_scan.CHUNK_BYTES", 100)
+    monkeypatch.setattr("tidelog.log.kernel_scan.CHUNK_BYTES", 100)
     bench = LogBench(str(tmp_path / "source"), segment_bytes=1 << 20)
     log = bench.open()
     for size in (10, 3000, 10, 70_000, 10):
@@ -222,13 +222,15 @@ def test_a_batch_larger_than_the_buffer(tmp_path: Path, monkeypatch: pytest.Monk
     log.close()
     plain = recover(bench, tmp_path / "plain", None)
     assert recover(bench, tmp_path / "kernels", kernels) == plain
-    monkeypatch.setattr("log.kernel_scan.MAX_CHUNK_BYTES", 1000)
+    monkeypatch.setattr("tidelog.log.kernel_scan.MAX_CHUNK_BYTES", 1000)
     assert recover(bench, tmp_path / "kernels", kernels) == plain
 
 
 def test_kernels_are_asked_for_only_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("log.records.kernel_loader.load_array_kernels", lambda group, *_: asked.append(group.name))
+    monkeypatch.setattr(
+        "tidelog.log.records.kernel_loader.load_array_kernels", lambda group, *_: asked.append(group.name)
+    )
     engine = ScanEngine(load_after_bytes=1000)
     engine.expect_bytes(999)
     assert asked == []
@@ -243,7 +245,7 @@ SCRIPT = """
 import sys
 import threading
 from pathlib import Path
-from log.records.scan_engine import SCAN
+from tidelog.log.records.scan_engine import SCAN
 from tests.support.logs import LogBench
 
 SCAN.load_after_bytes = 0
@@ -289,7 +291,7 @@ def test_the_log_line_counts_every_byte_over_directories_and_threads(
         for _ in range(50):
             append(log, batch(1))
         size += log.size_bytes
-    caplog.set_level("INFO", logger="log.manager")
+    caplog.set_level("INFO", logger="tidelog.log.manager")
     again = LogManager(directories, OsFileSystem(), ManualTime(NOW_MS), config, recovery_threads=2)
     again.startup()
     done = [record.getMessage() for record in caplog.records if "recovered 100 %" in record.getMessage()]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from log.checkpoints import CheckpointCorruptError, EpochEntry
-from log.file_system import OsFileSystem
-from log.leader_epochs import LeaderEpochCache
+from tidelog.log.checkpoints import CheckpointCorruptError, EpochEntry
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.leader_epochs import LeaderEpochCache
 
 
 @pytest.fixture

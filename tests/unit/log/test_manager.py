@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from log.config import LogConfig
-from log.file_system import LogStorageError, OpenFile, OsFileSystem
-from log.manager import LogManager
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from protocol.errors import InconsistentTopicIdError, KafkaStorageError
 from tests.support.logs import NOW_MS, append, batch, values
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.protocol.errors import InconsistentTopicIdError, KafkaStorageError
 
 CONFIG = LogConfig({"segment.bytes": 2000, "file.delete.delay.ms": 60_000})
 T0, T1 = TopicPartition("topic-with-dashes", 0), TopicPartition("topic-with-dashes", 1)

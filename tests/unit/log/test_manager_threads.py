@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from log.config import LogConfig
-from log.file_system import FileEntry, OsFileSystem
-from log.manager import LogManager
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from protocol.errors import KafkaStorageError
 from tests.support.logs import NOW_MS, append, batch
+from tidelog.log.config import LogConfig
+from tidelog.log.file_system import FileEntry, OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
 
 CONFIG = LogConfig({"segment.bytes": 2000, "file.delete.delay.ms": 60_000})
 T0, T1 = TopicPartition("topic", 0), TopicPartition("topic", 1)

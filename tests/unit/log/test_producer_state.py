@@ -7,10 +7,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.file_system import OsFileSystem
-from log.producer_state import MAX_SEQUENCE, Marker, ProducerBatch, ProducerStateManager
-from log.time import ManualTime
-from protocol.errors import KafkaError
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.producer_state import MAX_SEQUENCE, Marker, ProducerBatch, ProducerStateManager
+from tidelog.log.time import ManualTime
+from tidelog.protocol.errors import KafkaError
 
 COUNTS = (1, 2, 5)
 NEXT = 0

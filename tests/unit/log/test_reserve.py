@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from log.environment import DirectoryState
-from log.fetch import FetchIsolation
-from log.file_system import LogStorageError, OsFileSystem
-from log.reserve import RESERVE_FILE, Reserve
-from protocol.errors import KafkaStorageError
 from tests.support.logs import LogBench, append, batch
+from tidelog.log.environment import DirectoryState
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.file_system import LogStorageError, OsFileSystem
+from tidelog.log.reserve import RESERVE_FILE, Reserve
+from tidelog.protocol.errors import KafkaStorageError
 
 SIZE = 64 * 1024
 

@@ -7,22 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from log.check import check_directory
-from log.fetch import FetchIsolation
-from log.segment import CLEANED_SUFFIX, LogSegment
-from log.time import ManualTime
-from log.timestamps import EARLIEST_TIMESTAMP, LATEST_TIERED_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
-from log.unified_log import UnifiedLog
-from log.validator import AppendOrigin
-from protocol.errors import (
-    InvalidProducerEpochError,
-    InvalidTxnStateError,
-    KafkaStorageError,
-    OffsetOutOfRangeError,
-    OutOfOrderSequenceNumberError,
-    RecordListTooLargeError,
-    TransactionCoordinatorFencedError,
-)
 from tests.support.logs import (
     NOW_MS,
     LogBench,
@@ -33,6 +17,22 @@ from tests.support.logs import (
     read_bytes,
     read_records,
     values,
+)
+from tidelog.log.check import check_directory
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.segment import CLEANED_SUFFIX, LogSegment
+from tidelog.log.time import ManualTime
+from tidelog.log.timestamps import EARLIEST_TIMESTAMP, LATEST_TIERED_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.log.validator import AppendOrigin
+from tidelog.protocol.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceNumberError,
+    RecordListTooLargeError,
+    TransactionCoordinatorFencedError,
 )
 
 COMMITTED = FetchIsolation.TXN_COMMITTED

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.validator import (
+from tests.support.records import NOW_MS, batch_of, record_lists
+from tidelog.log.validator import (
     MAX_RECORD_ERRORS,
     UNBOUNDED_MS,
     AppendContext,
@@ -21,8 +22,8 @@ from log.validator import (
     validate_and_assign_offsets,
     validate_generally,
 )
-from protocol.compression import CompressionType, compress
-from protocol.errors import (
+from tidelog.protocol.compression import CompressionType, compress
+from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     InvalidTimestampError,
@@ -31,9 +32,9 @@ from protocol.errors import (
     UnsupportedCompressionTypeError,
     UnsupportedForMessageFormatError,
 )
-from protocol.message_set import ByteBufferMessageSet, LegacyRecordBatch, MessageSetOptions, build_message_set
-from protocol.message_writer import MessageWriter
-from protocol.record_batch import (
+from tidelog.protocol.message_set import ByteBufferMessageSet, LegacyRecordBatch, MessageSetOptions, build_message_set
+from tidelog.protocol.message_writer import MessageWriter
+from tidelog.protocol.record_batch import (
     LOG_APPEND_TIME,
     BatchOptions,
     EndTransactionMarker,
@@ -44,7 +45,6 @@ from protocol.record_batch import (
     iter_batches,
     set_crc,
 )
-from tests.support.records import NOW_MS, batch_of, record_lists
 
 CODECS = list(CompressionType)
 OLD_CODECS = CODECS[:-1]

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from log import validator, work_budget
-from log.records import engine
-from log.records.engine import RecordEngine
-from log.validator import LogValidator, ValidationParams, ValidationResult
-from log.work_budget import (
+from tests.support.records import NOW_MS, batch_of
+from tidelog.log import validator, work_budget
+from tidelog.log.records import engine
+from tidelog.log.records.engine import RecordEngine
+from tidelog.log.validator import LogValidator, ValidationParams, ValidationResult
+from tidelog.log.work_budget import (
     TURN,
     TURN_HEADER_BYTES,
     TURN_OLD_BYTES,
@@ -22,11 +23,10 @@ from log.work_budget import (
     TooMuchForTurnError,
     WorkBudget,
 )
-from protocol.compression import CompressionType
-from protocol.errors import InvalidRecordError, MessageTooLargeError
-from protocol.message_set import MessageSetOptions, build_message_set
-from protocol.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
-from tests.support.records import NOW_MS, batch_of
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
+from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
 
 GZIP, ZSTD = CompressionType.GZIP, CompressionType.ZSTD
 

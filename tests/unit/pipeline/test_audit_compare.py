@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import TopicRecreatedError
-from pipeline.jobs import audit_compare
-from pipeline.jobs import iceberg as iceberg_job
-from pipeline.jobs.audit import AuditRequest, AuditResult, audit
-from pipeline.jobs.audit_report import findings
-from pipeline.jobs.errors import BadRequestError
-from pipeline.jobs.export import ExportRequest
-from pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
 from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
 from tests.support.pipelines import DataDirectory, fill
+from tidelog.pipeline.errors import TopicRecreatedError
+from tidelog.pipeline.jobs import audit_compare
+from tidelog.pipeline.jobs import iceberg as iceberg_job
+from tidelog.pipeline.jobs.audit import AuditRequest, AuditResult, audit
+from tidelog.pipeline.jobs.audit_report import findings
+from tidelog.pipeline.jobs.errors import BadRequestError
+from tidelog.pipeline.jobs.export import ExportRequest
+from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
 
 
 @pytest.fixture

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from log.checkpoints import (
+from tests.support.pipelines import TOPIC_ID, DataDirectory, end_transaction, fill
+from tidelog.log.checkpoints import (
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from log.file_system import OsFileSystem
-from log.topic_partition import TopicPartition
-from pipeline.columns import Columns
-from pipeline.decode import Isolation, ReadOptions, read_slice
-from pipeline.jobs.audit import AuditRequest, AuditResult, audit
-from pipeline.jobs.audit_report import findings
-from pipeline.offsets import log_bounds
-from pipeline.plan import OffsetRange, ReadRequest, plan
-from pipeline.selection import PartitionDirectory
-from tests.support.pipelines import TOPIC_ID, DataDirectory, end_transaction, fill
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import Isolation, ReadOptions, read_slice
+from tidelog.pipeline.jobs.audit import AuditRequest, AuditResult, audit
+from tidelog.pipeline.jobs.audit_report import findings
+from tidelog.pipeline.offsets import log_bounds
+from tidelog.pipeline.plan import OffsetRange, ReadRequest, plan
+from tidelog.pipeline.selection import PartitionDirectory
 
 pytest.importorskip("pyarrow")
 

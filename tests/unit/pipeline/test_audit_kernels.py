@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import audit_kernels as kernels
-from pipeline import audit_reference as reference
-from protocol.record_batch import BatchOptions, Record, build_batch
 from tests.support.records import batch_of, nullable_bytes, record_lists
+from tidelog.pipeline import audit_kernels as kernels
+from tidelog.pipeline import audit_reference as reference
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
 
 ROOM = 64
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import audit_buckets
-from pipeline import audit_reference as at
-from pipeline.audit_buckets import BUCKET_MS, Buckets
-from pipeline.audit_indices import IndexCheck
-from pipeline.audit_producers import ProducerSpan, follow, join
-from pipeline.segment_files import SegmentFile
+from tidelog.pipeline import audit_buckets
+from tidelog.pipeline import audit_reference as at
+from tidelog.pipeline.audit_buckets import BUCKET_MS, Buckets
+from tidelog.pipeline.audit_indices import IndexCheck
+from tidelog.pipeline.audit_producers import ProducerSpan, follow, join
+from tidelog.pipeline.segment_files import SegmentFile
 
 LAST_SEQUENCE = 2**31 - 1
 

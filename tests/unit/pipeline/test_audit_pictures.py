@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.audit_buckets import BUCKET_MS
-from pipeline.audit_segment import Gap, SegmentAudit
-from pipeline.jobs.audit import AuditResult, PartitionAudit
-from pipeline.jobs.audit_pictures import MOST_PARTITIONS, TIME_STEPS, draw, shares, timeline
 from tests.support.requirements import missing
+from tidelog.pipeline.audit_buckets import BUCKET_MS
+from tidelog.pipeline.audit_segment import Gap, SegmentAudit
+from tidelog.pipeline.jobs.audit import AuditResult, PartitionAudit
+from tidelog.pipeline.jobs.audit_pictures import MOST_PARTITIONS, TIME_STEPS, draw, shares, timeline
 
 
 def segment(base: int, following: int, *gaps: Gap, compacted: int = 0, lost: int = 0) -> SegmentAudit:

@@ -17,19 +17,19 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from cleaner.checkpoint import CleanerCheckpoint
-from cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
-from cleaner.engine import ReferenceEngine
-from cleaner.log_to_clean import LogToClean
-from log.file_system import OsFileSystem
-from log.unified_log import UnifiedLog
-from pipeline.columns import Columns
-from pipeline.decode import Isolation, ReadOptions, read_slice
-from pipeline.errors import PipelineError
-from pipeline.options import parse_options
-from pipeline.plan import plan
-from pipeline.request import batch_request
 from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log, whole
+from tidelog.cleaner.checkpoint import CleanerCheckpoint
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
+from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import Isolation, ReadOptions, read_slice
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.options import parse_options
+from tidelog.pipeline.plan import plan
+from tidelog.pipeline.request import batch_request
 
 ROUNDS = 12
 RECORDS = 60

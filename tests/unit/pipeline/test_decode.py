@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from log.checkpoints import write_partition_metadata
-from log.file_system import OsFileSystem
-from log.records import columns as chooser
-from log.records.columns import load_kernels
-from pipeline import column_reader
-from pipeline.batch_walk import headers
-from pipeline.column_reader import ColumnReader
-from pipeline.columns import Columns
-from pipeline.decode import Isolation, ReadOptions, read_blocks, read_slice
-from pipeline.errors import CorruptBatchError, DataLossError, MalformedTimestampError, TopicRecreatedError
-from pipeline.offsets import log_bounds
-from pipeline.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan
-from pipeline.segment_files import OpenSegment
-from pipeline.selection import PartitionDirectory
-from protocol.message_set import MessageSetOptions, build_message_set
-from protocol.record_batch import BatchOptions, Record, build_batch
 from tests.support.pipelines import TOPIC_ID, DataDirectory, end_transaction, fill, say_cleaned, write
 from tests.support.requirements import missing
+from tidelog.log.checkpoints import write_partition_metadata
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.records import columns as chooser
+from tidelog.log.records.columns import load_kernels
+from tidelog.pipeline import column_reader
+from tidelog.pipeline.batch_walk import headers
+from tidelog.pipeline.column_reader import ColumnReader
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import Isolation, ReadOptions, read_blocks, read_slice
+from tidelog.pipeline.errors import CorruptBatchError, DataLossError, MalformedTimestampError, TopicRecreatedError
+from tidelog.pipeline.offsets import log_bounds
+from tidelog.pipeline.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan
+from tidelog.pipeline.segment_files import OpenSegment
+from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
 
 pytest.importorskip("pyarrow")
 if load_kernels() is None:
@@ -110,7 +110,7 @@ def test_a_header_name_that_is_no_text_gets_replacement_characters(data: DataDir
     section = bytearray(good)
     at = section.index(b"xy")
     section[at : at + 2] = b"\xff\xfe"
-    from protocol.record_batch import set_crc
+    from tidelog.protocol.record_batch import set_crc
 
     set_crc(section, 0, len(section))
     (data.path / "t-0" / f"{0:020d}.log").write_bytes(section)
@@ -389,7 +389,7 @@ class TestDamage:
         data.log("t")
         batch = bytearray(build_batch([Record(n, 1, b"k", b"v" * 50) for n in range(4)], BatchOptions(compression=4)))
         batch[61:65] = b"none"
-        from protocol.record_batch import set_crc
+        from tidelog.protocol.record_batch import set_crc
 
         set_crc(batch, 0, len(batch))
         (data.path / "t-0" / f"{0:020d}.log").write_bytes(batch)
@@ -406,7 +406,7 @@ class TestDamage:
 
 
 def test_many_rows_come_in_several_batches(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline import arrow_rows
+    from tidelog.pipeline import arrow_rows
 
     monkeypatch.setattr(arrow_rows, "BATCH_ROWS", 8)
     monkeypatch.setattr(column_reader, "TABLE_ROWS", 7)

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import export_parquet
-from pipeline.jobs.export import ExportRequest, export
 from tests.support.pipelines import DataDirectory, end_transaction, fill
+from tidelog.pipeline import export_parquet
+from tidelog.pipeline.jobs.export import ExportRequest, export
 
 STEPS = ("replace", "rename", "link", "unlink", "mkdir", "rmdir")
 """What changes a directory."""

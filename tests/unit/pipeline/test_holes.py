@@ -15,26 +15,26 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 
-from log.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
-from log.file_system import OsFileSystem
-from log.topic_partition import TopicPartition
-from pipeline import holes
-from pipeline.batch_walk import headers
-from pipeline.columns import Columns
-from pipeline.decode import ReadOptions, read_slice
-from pipeline.errors import DataLossError
-from pipeline.holes import Hole, checkpointed_below, marked_below
-from pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
-from pipeline.jobs.export import ExportRequest, export
-from pipeline.offsets import log_bounds
-from pipeline.options import parse_options
-from pipeline.plan import OffsetRange, ReadRequest, plan
-from pipeline.plan_rows import LostRange, SegmentSlice
-from pipeline.segment_files import OpenSegment, SegmentFile, list_segments
-from pipeline.selection import PartitionDirectory
-from pipeline.stream_reader import TidelogStreamReader
-from protocol.record_batch import BatchOptions, Record, build_batch
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill, say_cleaned, write
+from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline import holes
+from tidelog.pipeline.batch_walk import headers
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import ReadOptions, read_slice
+from tidelog.pipeline.errors import DataLossError
+from tidelog.pipeline.holes import Hole, checkpointed_below, marked_below
+from tidelog.pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
+from tidelog.pipeline.jobs.export import ExportRequest, export
+from tidelog.pipeline.offsets import log_bounds
+from tidelog.pipeline.options import parse_options
+from tidelog.pipeline.plan import OffsetRange, ReadRequest, plan
+from tidelog.pipeline.plan_rows import LostRange, SegmentSlice
+from tidelog.pipeline.segment_files import OpenSegment, SegmentFile, list_segments
+from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.pipeline.stream_reader import TidelogStreamReader
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
 
 OFFSETS = Columns(("offset",))
 
@@ -212,7 +212,7 @@ class TestBatchesAreGone:
             read(planned(data))
 
     def test_in_the_old_formats(self, tmp_path: Path) -> None:
-        from protocol.message_set import MessageSetOptions, build_message_set
+        from tidelog.protocol.message_set import MessageSetOptions, build_message_set
 
         directory = tmp_path / "data" / "t-0"
         directory.mkdir(parents=True)

@@ -14,26 +14,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from pipeline import audit_segment
-from pipeline.audit_buckets import BUCKET_MS
-from pipeline.audit_engine import AuditEngine
-from pipeline.audit_reference import record_hash
-from pipeline.audit_segment import SegmentPlan
-from pipeline.errors import TopicRecreatedError
-from pipeline.jobs import audit as audit_job
-from pipeline.jobs.audit import AuditRequest, AuditResult, PartitionAudit, audit
-from pipeline.jobs.audit_report import as_json, findings, make_report_directory, summary, write_report
-from pipeline.jobs.compact import CompactRequest, compact
-from pipeline.jobs.errors import BadRequestError, JobError
-from pipeline.jobs.export import ExportRequest, export
-from pipeline.log_watch import Partition
-from pipeline.offline_logs import Configuration
-from protocol.message_set import MessageSetOptions, build_message_set
-from protocol.record_batch import Record
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
 from tests.support.requirements import missing
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.pipeline import audit_segment
+from tidelog.pipeline.audit_buckets import BUCKET_MS
+from tidelog.pipeline.audit_engine import AuditEngine
+from tidelog.pipeline.audit_reference import record_hash
+from tidelog.pipeline.audit_segment import SegmentPlan
+from tidelog.pipeline.errors import TopicRecreatedError
+from tidelog.pipeline.jobs import audit as audit_job
+from tidelog.pipeline.jobs.audit import AuditRequest, AuditResult, PartitionAudit, audit
+from tidelog.pipeline.jobs.audit_report import as_json, findings, make_report_directory, summary, write_report
+from tidelog.pipeline.jobs.compact import CompactRequest, compact
+from tidelog.pipeline.jobs.errors import BadRequestError, JobError
+from tidelog.pipeline.jobs.export import ExportRequest, export
+from tidelog.pipeline.log_watch import Partition
+from tidelog.pipeline.offline_logs import Configuration
+from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import Record
 
 COMPACTED = Configuration(overrides={"cleanup.policy": "compact"})
 
@@ -95,7 +95,7 @@ def test_plain_python_and_kernels_find_the_same(data: DataDirectory) -> None:
     fill(data.log("orders"), 1, producer_id=3, producer_epoch=0, base_sequence=0)
     change(segment_paths(data)[0], 100, b"\x01\x02")
     partition = data.source().partitions()[0]
-    from pipeline.jobs.audit import segment_plans
+    from tidelog.pipeline.jobs.audit import segment_plans
 
     for plan in segment_plans(partition, records=True):
         assert audit_segment.audit_segment(plan) == audit_segment.audit_segment(plan, AuditEngine(None))

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import CorruptBatchError, DataLossError, SelectionError, TopicRecreatedError
-from pipeline.export_manifest import ExportTable
-from pipeline.jobs import export as export_job
-from pipeline.jobs.errors import BadRequestError, ConflictError, JobError
-from pipeline.jobs.export import ExportRequest, ExportResult, export
-from pipeline.jobs.export_report import report
-from protocol.record_batch import Record, build_batch
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
+from tidelog.pipeline.errors import CorruptBatchError, DataLossError, SelectionError, TopicRecreatedError
+from tidelog.pipeline.export_manifest import ExportTable
+from tidelog.pipeline.jobs import export as export_job
+from tidelog.pipeline.jobs.errors import BadRequestError, ConflictError, JobError
+from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
+from tidelog.pipeline.jobs.export_report import report
+from tidelog.protocol.record_batch import Record, build_batch
 
 OTHER_ID = bytes(range(1, 17))
 
@@ -196,7 +196,7 @@ def test_records_that_retention_took_first_are_told(data: DataDirectory) -> None
 
 
 def export_reason() -> Any:
-    from log.unified_log import StartOffsetReason
+    from tidelog.log.unified_log import StartOffsetReason
 
     return StartOffsetReason.DELETE_RECORDS
 

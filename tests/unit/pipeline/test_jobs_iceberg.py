@@ -12,13 +12,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, ServerError
 from sqlalchemy.exc import OperationalError
 
-from pipeline.errors import TopicRecreatedError
-from pipeline.jobs import iceberg as iceberg_job
-from pipeline.jobs.errors import BadRequestError, ConflictError, JobError, MissingPackageError
-from pipeline.jobs.export import ExportRequest, ExportResult
-from pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg, state_of
 from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
 from tests.support.pipelines import DataDirectory, end_transaction, fill
+from tidelog.pipeline.errors import TopicRecreatedError
+from tidelog.pipeline.jobs import iceberg as iceberg_job
+from tidelog.pipeline.jobs.errors import BadRequestError, ConflictError, JobError, MissingPackageError
+from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
+from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg, state_of
 
 
 @pytest.fixture

@@ -8,24 +8,29 @@ from typing import Any
 
 import pytest
 
-from cleaner.cleaner import Cleaner
-from cleaner.engine import load_engine
-from cleaner.log_to_clean import look_at
-from log.check import check_directory
-from log.checkpoints import CLEAN_SHUTDOWN_FILE, CLEANER_OFFSET_FILE, read_offset_checkpoint, write_clean_shutdown
-from log.file_system import OsFileSystem
-from log.find.lookup import Query, find_newest
-from log.indexer import LogIndexer
-from log.topic_partition import TopicPartition
-from pipeline.jobs import compact as compact_job
-from pipeline.jobs import index as index_job
-from pipeline.jobs.compact import CompactRequest, CompactResult, compact
-from pipeline.jobs.errors import BadRequestError, JobError
-from pipeline.jobs.index import IndexRequest, IndexResult, index
-from pipeline.jobs.source import LogSource, choose
-from pipeline.offline_logs import LOCK_FILE, Configuration, OfflineLogs
-from protocol.config_def import ConfigError
 from tests.support.pipelines import NOW_MS, DataDirectory, fill
+from tidelog.cleaner.cleaner import Cleaner
+from tidelog.cleaner.engine import load_engine
+from tidelog.cleaner.log_to_clean import look_at
+from tidelog.log.check import check_directory
+from tidelog.log.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
+    read_offset_checkpoint,
+    write_clean_shutdown,
+)
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.find.lookup import Query, find_newest
+from tidelog.log.indexer import LogIndexer
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.jobs import compact as compact_job
+from tidelog.pipeline.jobs import index as index_job
+from tidelog.pipeline.jobs.compact import CompactRequest, CompactResult, compact
+from tidelog.pipeline.jobs.errors import BadRequestError, JobError
+from tidelog.pipeline.jobs.index import IndexRequest, IndexResult, index
+from tidelog.pipeline.jobs.source import LogSource, choose
+from tidelog.pipeline.offline_logs import LOCK_FILE, Configuration, OfflineLogs
+from tidelog.protocol.config_def import ConfigError
 
 SMALL = {"segment.bytes": "4096", "index.interval.bytes": "200"}
 INDEXED = {

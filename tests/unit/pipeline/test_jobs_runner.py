@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.errors import BadRequestError, JobError, MissingPackageError
-from pipeline.jobs.progress import Progress
-from pipeline.jobs.runner import Task, require_arrow, run_tasks, start_spark, unfit_java
-from pipeline.jobs.writing import Chunks, Pace, Target
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.jobs.errors import BadRequestError, JobError, MissingPackageError
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.runner import Task, require_arrow, run_tasks, start_spark, unfit_java
+from tidelog.pipeline.jobs.writing import Chunks, Pace, Target
 
 MEGABYTE = 1_000_000
 

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import OptionError
-from pipeline.jobs import backfill, replay
-from pipeline.jobs.backfill import BackfillRequest, BackfillResult, find_files, sink_schema
-from pipeline.jobs.errors import BadRequestError
-from pipeline.jobs.export import ExportRequest, export
-from pipeline.jobs.replay import ReplayRequest, ReplayResult, mark, moment, replay_source
-from pipeline.jobs.writing import Target
 from tests.support.pipelines import DataDirectory, fill
+from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.jobs import backfill, replay
+from tidelog.pipeline.jobs.backfill import BackfillRequest, BackfillResult, find_files, sink_schema
+from tidelog.pipeline.jobs.errors import BadRequestError
+from tidelog.pipeline.jobs.export import ExportRequest, export
+from tidelog.pipeline.jobs.replay import ReplayRequest, ReplayResult, mark, moment, replay_source
+from tidelog.pipeline.jobs.writing import Target
 
 TARGET = Target("localhost:1", "to")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))

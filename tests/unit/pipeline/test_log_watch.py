@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from log.checkpoints import LOG_START_OFFSET_FILE, write_offset_checkpoint, write_partition_metadata
-from log.file_system import OsFileSystem
-from log.topic_partition import TopicPartition
-from pipeline.errors import SelectionError
-from pipeline.file_stamps import SETTLED_S
-from pipeline.log_watch import LogWatch
-from pipeline.options import parse_options
-from protocol.record_batch import Record
 from tests.support.pipelines import NOW_MS, DataDirectory, write
+from tidelog.log.checkpoints import LOG_START_OFFSET_FILE, write_offset_checkpoint, write_partition_metadata
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline.errors import SelectionError
+from tidelog.pipeline.file_stamps import SETTLED_S
+from tidelog.pipeline.log_watch import LogWatch
+from tidelog.pipeline.options import parse_options
+from tidelog.protocol.record_batch import Record
 
 OTHERS = 200
 _counting: list[tuple[str, Counter[str]]] = []

@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from log.batch_scan import iter_batches
-from log.check import check_directory
-from log.file_system import OsFileSystem
-from log.transaction_index import ENTRY
-from pipeline import audit_transactions
-from pipeline.aborted import aborted_transactions
-from pipeline.columns import Columns
-from pipeline.decode import Isolation, read_slice
-from pipeline.errors import PipelineError
-from pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
-from pipeline.jobs.audit_report import findings
-from pipeline.jobs.compact import CompactRequest, compact
-from pipeline.offline_logs import Configuration
-from pipeline.offsets import log_bounds
-from pipeline.plan import OffsetRange, ReadRequest, plan
-from pipeline.segment_files import OpenSegment, list_segments
-from pipeline.selection import PartitionDirectory
-from protocol.record_batch import Record, RecordBatch, parse_end_transaction_marker
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, write
+from tidelog.log.batch_scan import iter_batches
+from tidelog.log.check import check_directory
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.transaction_index import ENTRY
+from tidelog.pipeline import audit_transactions
+from tidelog.pipeline.aborted import aborted_transactions
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import Isolation, read_slice
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
+from tidelog.pipeline.jobs.audit_report import findings
+from tidelog.pipeline.jobs.compact import CompactRequest, compact
+from tidelog.pipeline.offline_logs import Configuration
+from tidelog.pipeline.offsets import log_bounds
+from tidelog.pipeline.plan import OffsetRange, ReadRequest, plan
+from tidelog.pipeline.segment_files import OpenSegment, list_segments
+from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.protocol.record_batch import Record, RecordBatch, parse_end_transaction_marker
 
 pytest.importorskip("pyarrow")
 

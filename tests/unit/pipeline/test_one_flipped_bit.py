@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from log.batch_scan import BatchHeader, iter_headers
-from log.check import check_directory
-from log.file_system import OsFileSystem
-from pipeline.jobs.audit import AuditRequest, audit
-from pipeline.jobs.audit_report import findings
-from pipeline.jobs.export import ExportRequest, export
-from pipeline.segment_files import OpenSegment, list_segments
-from protocol.record_batch import Record
 from tests.support.pipelines import NOW_MS, DataDirectory, write
+from tidelog.log.batch_scan import BatchHeader, iter_headers
+from tidelog.log.check import check_directory
+from tidelog.log.file_system import OsFileSystem
+from tidelog.pipeline.jobs.audit import AuditRequest, audit
+from tidelog.pipeline.jobs.audit_report import findings
+from tidelog.pipeline.jobs.export import ExportRequest, export
+from tidelog.pipeline.segment_files import OpenSegment, list_segments
+from tidelog.protocol.record_batch import Record
 
 pq = pytest.importorskip("pyarrow.parquet")
 

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from pipeline.columns import Columns
-from pipeline.errors import CorruptBatchError, DataLossError, OptionError
-from pipeline.offset_json import EARLIEST, LATEST, from_json, to_json
-from pipeline.options import DEFAULT_BYTES_PER_TASK, SourceOptions, parse_options
-from pipeline.row_filter import RowFilter
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.errors import CorruptBatchError, DataLossError, OptionError
+from tidelog.pipeline.offset_json import EARLIEST, LATEST, from_json, to_json
+from tidelog.pipeline.options import DEFAULT_BYTES_PER_TASK, SourceOptions, parse_options
+from tidelog.pipeline.row_filter import RowFilter
 
 PLACE = {"path": "/data", "subscribe": "orders"}
 

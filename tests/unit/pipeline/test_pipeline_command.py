@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.metadata import TopicImage
-from broker.metadata_store import Put, SqliteMetadataStore
-from broker.startup import STORE_FILE
-from broker.topic_manager import TOPICS_PREFIX, encode_topic
-from log.time import SystemTime
-from pipeline.offline_logs import LOCK_FILE
 from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
+from tidelog.broker.metadata import TopicImage
+from tidelog.broker.metadata_store import Put, SqliteMetadataStore
+from tidelog.broker.startup import STORE_FILE
+from tidelog.broker.topic_manager import TOPICS_PREFIX, encode_topic
 from tidelog.cli import main
 from tidelog.commands import pipeline as pipeline_command
+from tidelog.log.time import SystemTime
+from tidelog.pipeline.offline_logs import LOCK_FILE
 
 SMALL = ["--config", "segment.bytes=4096", "--config", "index.interval.bytes=200"]
 JOBS = ("export", "audit", "index", "compact", "replay", "backfill")
@@ -243,7 +243,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, capsys: pytest
 
 
 def test_a_broker_that_runs_is_named(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    from log.file_system import OsFileSystem
+    from tidelog.log.file_system import OsFileSystem
 
     lock = OsFileSystem().lock_file(str(data.path / LOCK_FILE))
     assert lock is not None

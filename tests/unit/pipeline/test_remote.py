@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from log.checkpoints import read_offset_checkpoint
-from pipeline import remote
-from pipeline.errors import OptionError, RemoteError
-from pipeline.file_stamps import settled_stamp_of, stamp_of
-from pipeline.remote import info_of, is_remote, listing, located, reason, remote_path
-from pipeline.storage import files_at, for_each, is_directory, mounted, names_in, place_of
+from tidelog.log.checkpoints import read_offset_checkpoint
+from tidelog.pipeline import remote
+from tidelog.pipeline.errors import OptionError, RemoteError
+from tidelog.pipeline.file_stamps import settled_stamp_of, stamp_of
+from tidelog.pipeline.remote import info_of, is_remote, listing, located, reason, remote_path
+from tidelog.pipeline.storage import files_at, for_each, is_directory, mounted, names_in, place_of
 
 
 @pytest.fixture

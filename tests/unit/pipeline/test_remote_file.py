@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import remote, remote_file
-from pipeline.errors import ObjectGoneError, RemoteError
-from pipeline.remote_file import LOOKUP_BYTES, PIECE_BYTES, RemoteFile
-from pipeline.segment_files import OpenSegment, ReadCount
+from tidelog.pipeline import remote, remote_file
+from tidelog.pipeline.errors import ObjectGoneError, RemoteError
+from tidelog.pipeline.remote_file import LOOKUP_BYTES, PIECE_BYTES, RemoteFile
+from tidelog.pipeline.segment_files import OpenSegment, ReadCount
 
 SIZE = 3 * PIECE_BYTES + 12_345
 CONTENT = os.urandom(SIZE)

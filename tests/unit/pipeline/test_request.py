@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from log.checkpoints import write_offset_checkpoint, write_partition_metadata
-from log.file_system import OsFileSystem
-from log.indexer import LogIndexer
-from log.topic_partition import TopicPartition
-from pipeline import last_stable
-from pipeline.columns import Columns
-from pipeline.decode import ReadOptions, read_slice
-from pipeline.errors import (
+from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, fill, write
+from tidelog.log.checkpoints import write_offset_checkpoint, write_partition_metadata
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.indexer import LogIndexer
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.pipeline import last_stable
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import ReadOptions, read_slice
+from tidelog.pipeline.errors import (
     DataLossError,
     OffsetRangeError,
     OptionError,
@@ -27,15 +28,14 @@ from pipeline.errors import (
     SelectionError,
     TopicRecreatedError,
 )
-from pipeline.offsets import broker_bounds, log_bounds
-from pipeline.options import parse_options
-from pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, group, plan
-from pipeline.request import batch_request
-from pipeline.segment_files import ReadCount, list_segments
-from pipeline.selection import ensure_same_topics, find_partitions
-from pipeline.timestamps import first_offset_at_or_after
-from protocol.record_batch import BatchOptions, Record, build_batch
-from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, fill, write
+from tidelog.pipeline.offsets import broker_bounds, log_bounds
+from tidelog.pipeline.options import parse_options
+from tidelog.pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, group, plan
+from tidelog.pipeline.request import batch_request
+from tidelog.pipeline.segment_files import ReadCount, list_segments
+from tidelog.pipeline.selection import ensure_same_topics, find_partitions
+from tidelog.pipeline.timestamps import first_offset_at_or_after
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
 
 pytest.importorskip("pyarrow")
 
@@ -348,7 +348,7 @@ class TestPruning:
 
 
 def test_many_places_of_a_key_are_read_together(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline import plan as planning
+    from tidelog.pipeline import plan as planning
 
     monkeypatch.setattr(planning, "MAX_KEY_SPANS", 3)
     assert planning._spans([1, 2, 3, 10, 20, 40]) == [(1, 11), (20, 21), (40, 41)]
@@ -359,7 +359,7 @@ class TestListing:
     def test_a_swap_whose_broker_died_is_read_as_its_next_start_would(
         self, data: DataDirectory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from pipeline import segment_files
+        from tidelog.pipeline import segment_files
 
         monkeypatch.setattr(segment_files, "SWAP_PATIENCE_S", 0.0)
         fill(data.log("t"), 60)

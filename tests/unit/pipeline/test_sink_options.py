@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import OptionError
-from pipeline.sink_options import DEFAULT_BATCH_BYTES, SinkOptions, parse_sink_options
+from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.sink_options import DEFAULT_BATCH_BYTES, SinkOptions, parse_sink_options
 
 LEAST = {"kafka.bootstrap.servers": "h:1", "stagingPath": "/shared"}
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log.records.build import SectionBuilder
-from log.records.build_reference import murmur2
-from pipeline.errors import OptionError
-from pipeline.sink_options import SinkOptions
-from pipeline.sink_rows import BatchBuilder, RowError, sink_columns
-from protocol.record_batch import Record, RecordBatch
+from tidelog.log.records.build import SectionBuilder
+from tidelog.log.records.build_reference import murmur2
+from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.sink_options import SinkOptions
+from tidelog.pipeline.sink_rows import BatchBuilder, RowError, sink_columns
+from tidelog.protocol.record_batch import Record, RecordBatch
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 TYPES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.staging import (
+from tidelog.pipeline.staging import (
     BatchAddress,
     StagedFile,
     StagingError,

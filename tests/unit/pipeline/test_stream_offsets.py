@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import PipelineError
-from pipeline.selection import PartitionDirectory
-from pipeline.stream_offsets import StreamOffset, shares
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.pipeline.stream_offsets import StreamOffset, shares
 
 ID = bytes(range(16))
 

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows, ReadMinRows
 
-from log.checkpoints import write_partition_metadata
-from log.config import LogConfig
-from log.environment import DirectoryState, LogEnvironment
-from log.file_system import OsFileSystem
-from log.loader import LoadRequest, load_log
-from log.time import ManualTime
-from log.topic_partition import TopicPartition
-from log.unified_log import UnifiedLog
-from pipeline.columns import Columns
-from pipeline.errors import DataLossError, OffsetRangeError, OptionError, PipelineError, TopicRecreatedError
-from pipeline.options import parse_options
-from pipeline.stream_reader import TidelogStreamReader
-from protocol.record_batch import Record, build_batch
 from tests.support.logs import NOW_MS, append
+from tidelog.log.checkpoints import write_partition_metadata
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.time import ManualTime
+from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.errors import DataLossError, OffsetRangeError, OptionError, PipelineError, TopicRecreatedError
+from tidelog.pipeline.options import parse_options
+from tidelog.pipeline.stream_reader import TidelogStreamReader
+from tidelog.protocol.record_batch import Record, build_batch
 
 FIRST_ID, SECOND_ID = bytes(range(16)), bytes(range(16, 32))
 PER_BATCH, VALUE = 10, b"v" * 90

@@ -14,15 +14,15 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from pipeline.columns import SPARK_TYPES, Columns
-from pipeline.errors import OptionError, PipelineError, SelectionError
-from pipeline.table_options import (
+from pyspark_tidelog import DefaultSource
+from tidelog.pipeline.columns import SPARK_TYPES, Columns
+from tidelog.pipeline.errors import OptionError, PipelineError, SelectionError
+from tidelog.pipeline.table_options import (
     options_of_statement,
     options_of_table,
     refuse_options_beside_table,
     schema_with_options,
 )
-from pyspark_tidelog import DefaultSource
 
 
 def test_a_statements_options_are_told_from_a_readers() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey, request_header_version, response_header_version
-from protocol.errors import InvalidRequestError
+from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey, request_header_version, response_header_version
+from tidelog.protocol.errors import InvalidRequestError
 
 
 def test_every_key_has_a_first_flexible_version() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol.config_def import (
+from tidelog.protocol.config_def import (
     NO_DEFAULT,
     ConfigDef,
     ConfigError,
@@ -19,7 +19,7 @@ from protocol.config_def import (
     non_empty,
     one_of,
 )
-from protocol.errors import code_for_exception
+from tidelog.protocol.errors import code_for_exception
 
 BYTES = ConfigKey("segment.bytes", ConfigType.INT, 1024, between(14, 4096), Importance.HIGH, "Size of a segment.")
 

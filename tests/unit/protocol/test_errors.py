@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol import errors
+from tidelog.protocol import errors
 
 
 class _FullDiskError(errors.KafkaStorageError):

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import frames
-from protocol.errors import InvalidReceiveError
-from protocol.frames import FrameReader, encode_response
-from protocol.transferable import TransferableRecords
+from tidelog.protocol import frames
+from tidelog.protocol.errors import InvalidReceiveError
+from tidelog.protocol.frames import FrameReader, encode_response
+from tidelog.protocol.transferable import TransferableRecords
 
 LIMIT = 1 << 24
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.api_keys import FIRST_FLEXIBLE_VERSION
-from protocol.errors import InvalidRequestError
-from protocol.header import (
+from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.header import (
     RequestHeader,
     decode_request_header,
     decode_response_header,

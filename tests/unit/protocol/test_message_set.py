@@ -11,23 +11,23 @@ from aiokafka.record import legacy_records as aiokafka_records
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.compression import CompressionType, compress
-from protocol.errors import (
+from tests.support.records import NOW_MS, kafka_python, record_lists
+from tidelog.protocol.compression import CompressionType, compress
+from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     MessageTooLargeError,
     UnsupportedCompressionTypeError,
 )
-from protocol.message_set import (
+from tidelog.protocol.message_set import (
     ByteBufferMessageSet,
     LegacyRecordBatch,
     MessageSetOptions,
     build_message_set,
     estimated_size,
 )
-from protocol.message_writer import MessageWriter
-from protocol.record_batch import Record, iter_batches
-from tests.support.records import NOW_MS, kafka_python, record_lists
+from tidelog.protocol.message_writer import MessageWriter
+from tidelog.protocol.record_batch import Record, iter_batches
 
 kafka_python_records = kafka_python("record.legacy_records")
 

@@ -9,9 +9,10 @@ from aiokafka.record import default_records as aiokafka_records
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.compression import CompressionType
-from protocol.errors import CorruptMessageError, InvalidRecordError
-from protocol.record_batch import (
+from tests.support.records import NOW_MS, batch_of, headers, kafka_python, nullable_bytes, record_lists
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.errors import CorruptMessageError, InvalidRecordError
+from tidelog.protocol.record_batch import (
     CRC_OFFSET,
     DELETE_HORIZON_MASK,
     LOG_OVERHEAD,
@@ -33,7 +34,6 @@ from protocol.record_batch import (
     read_varlong,
     set_crc,
 )
-from tests.support.records import NOW_MS, batch_of, headers, kafka_python, nullable_bytes, record_lists
 
 kafka_python_records = kafka_python("record.default_records")
 

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 import pytest
 
-from protocol import types
-from protocol.errors import InvalidRequestError, UnsupportedVersionError
-from protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from protocol.schema import (
+from tests.support.messages import RandomChoices, all_versions, arbitrary
+from tidelog.protocol import types
+from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
+from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from tidelog.protocol.schema import (
     EncodeError,
     Message,
     Struct,
@@ -35,10 +36,9 @@ from protocol.schema import (
     uuid,
     version_range,
 )
-from protocol.schema_encoder import COPY_BELOW_BYTES
-from protocol.transferable import TransferableRecords
-from protocol.types import ZERO_UUID, Buffer, RecordsValue, unsigned_varint
-from tests.support.messages import RandomChoices, all_versions, arbitrary
+from tidelog.protocol.schema_encoder import COPY_BELOW_BYTES
+from tidelog.protocol.transferable import TransferableRecords
+from tidelog.protocol.types import ZERO_UUID, Buffer, RecordsValue, unsigned_varint
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[3]
@@ -350,8 +350,8 @@ def test_source_is_straight_line_python() -> None:
 def test_importing_messages_compiles_nothing() -> None:
     """What start-up pays for a message module is its declarations: no compiler, no coder, no constructor."""
     program = (
-        "import sys, protocol.messages.fetch as fetch\n"
-        "assert not {'protocol.schema_source', 'protocol.schema_decoder', 'numpy'} & set(sys.modules)\n"
+        "import sys, tidelog.protocol.messages.fetch as fetch\n"
+        "assert not {'tidelog.protocol.schema_source', 'tidelog.protocol.schema_decoder', 'numpy'} & set(sys.modules)\n"
         "assert not fetch.FetchRequest._decoders and '__init__' not in vars(fetch.FetchRequest)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import InvalidRequestError
-from protocol.schema import Message
 from tests.support import interpreting_coder as oracle
 from tests.support.messages import DrawnChoices, RandomChoices, all_messages, all_versions, arbitrary, versions
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.schema import Message
 
 MESSAGES = all_messages()
 

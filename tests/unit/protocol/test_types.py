@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import types
-from protocol.transferable import TransferableRecords
-from protocol.types import MalformedError
+from tidelog.protocol import types
+from tidelog.protocol.transferable import TransferableRecords
+from tidelog.protocol.types import MalformedError
 
 
 class _NoFile:

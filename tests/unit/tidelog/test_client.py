@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from protocol.errors import UnsupportedVersionError
-from protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog import cli
 from tidelog.client import Client, ClientError, parse_bootstrap
 from tidelog.commands.ping import local_bootstrap
+from tidelog.protocol.errors import UnsupportedVersionError
+from tidelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 Answer = Callable[[int, int, int], bytes]
 

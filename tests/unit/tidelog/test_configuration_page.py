@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.config import BROKER_CONFIG_DEF
-from log.config import TOPIC_CONFIG_DEF
-from protocol.config_def import ConfigKey, ConfigType
+from tidelog.broker.config import BROKER_CONFIG_DEF
 from tidelog.configuration_page import default_of, page
+from tidelog.log.config import TOPIC_CONFIG_DEF
+from tidelog.protocol.config_def import ConfigKey, ConfigType
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 

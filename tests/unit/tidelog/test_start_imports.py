@@ -9,14 +9,16 @@ FORBIDDEN = {"numpy", "numba", "llvmlite", "lz4", "zstandard", "cramjam", "http"
 
 
 def test_nothing_heavy_is_imported_before_the_listener_opens() -> None:
-    program = "import sys, uvloop, tidelog.commands.serve, broker.server, broker.startup; print(*sys.modules)"
+    program = (
+        "import sys, uvloop, tidelog.commands.serve, tidelog.broker.server, tidelog.broker.startup; print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & FORBIDDEN
 
 
 def test_no_message_is_declared_before_its_api_is_used() -> None:
-    program = "import sys, broker.server, broker.startup; print(*sys.modules)"
+    program = "import sys, tidelog.broker.server, tidelog.broker.startup; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
-    messages = {name for name in done.stdout.split() if name.startswith("protocol.messages.")}
-    assert messages <= {"protocol.messages.fetch"}, "the session cache alone is made of message structures"
+    messages = {name for name in done.stdout.split() if name.startswith("tidelog.protocol.messages.")}
+    assert messages <= {"tidelog.protocol.messages.fetch"}, "the session cache alone is made of message structures"

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker.coordinator.coordinators import coordinators_of
-from broker.coordinator.streams_group import StreamsGroup
-from protocol.errors import KafkaError
-from protocol.messages.streams_group_heartbeat import (
+from tests.unit.broker.data_broker import DataBroker
+from tests.unit.broker.handlers.drive import handler_of
+from tests.unit.broker.stepping import response_of
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.streams_group import StreamsGroup
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.streams_group_heartbeat import (
     CopartitionGroup,
     Endpoint,
     KeyValue,
@@ -21,10 +24,7 @@ from protocol.messages.streams_group_heartbeat import (
     TopicInfo,
     Topology,
 )
-from protocol.schema import Message
-from tests.unit.broker.data_broker import DataBroker
-from tests.unit.broker.handlers.drive import handler_of
-from tests.unit.broker.stepping import response_of
+from tidelog.protocol.schema import Message
 
 
 def word_count(epoch: int = 0) -> Topology:

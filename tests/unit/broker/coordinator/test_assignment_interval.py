@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.coordinator.assignment_interval import assignment_interval_ms, at_once, may_assign
-from broker.coordinator.streams_topology import StatusCode
 from tests.support.coordinators import GroupWorld
 from tests.unit.broker.coordinator.streams_world import Member, StreamsWorld
 from tests.unit.broker.coordinator.test_consumer_heartbeat import T, beat, join, partitions
 from tests.unit.broker.share.share_world import ShareWorld
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.coordinator.assignment_interval import assignment_interval_ms, at_once, may_assign
+from tidelog.broker.coordinator.streams_topology import StatusCode
 
 ALL = {f"{part}_{index}" for part in (0, 1) for index in range(2)}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordinator.assignors import ASSIGNORS, Assignment, MemberSpec, assign_range, assign_uniform
+from tidelog.broker.coordinator.assignors import ASSIGNORS, Assignment, MemberSpec, assign_range, assign_uniform
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.classic_group import PREPARING_REBALANCE, STABLE
-from protocol.errors import (
+from tests.support.coordinators import GroupWorld
+from tidelog.broker.coordinator.classic_group import PREPARING_REBALANCE, STABLE
+from tidelog.protocol.errors import (
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
@@ -19,7 +20,6 @@ from protocol.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from tests.support.coordinators import GroupWorld
 
 
 def test_member_id_begins_with_the_client_id() -> None:

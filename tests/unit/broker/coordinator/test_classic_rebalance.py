@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.classic_group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE
-from broker.coordinator.classic_rebalance import append_error_for_client
-from broker.coordinator.group_records import GroupMetadataKey
-from protocol.errors import (
+from tests.support.coordinators import GroupWorld
+from tidelog.broker.coordinator.classic_group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE
+from tidelog.broker.coordinator.classic_rebalance import append_error_for_client
+from tidelog.broker.coordinator.group_records import GroupMetadataKey
+from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
     InvalidRequestError,
     KafkaError,
@@ -21,9 +22,8 @@ from protocol.errors import (
     UnknownServerError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from tests.support.coordinators import GroupWorld
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
 
 def heartbeat(world: GroupWorld, member_id: str, generation_id: int) -> int:

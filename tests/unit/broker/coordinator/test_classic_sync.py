@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.classic_group import DEAD, EMPTY, PREPARING_REBALANCE, STABLE
-from protocol.errors import (
+from tests.support.coordinators import GroupWorld
+from tidelog.broker.coordinator.classic_group import DEAD, EMPTY, PREPARING_REBALANCE, STABLE
+from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
     IllegalGenerationError,
@@ -16,9 +17,8 @@ from protocol.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from tests.support.coordinators import GroupWorld
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
 
 def leave(world: GroupWorld, *members: MemberIdentity, version: int = 5) -> LeaveGroupResponse:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.coordinator.config import GroupConfig, group_config
-from protocol.errors import InvalidConfigError
+from tidelog.broker.config import BrokerConfig
+from tidelog.broker.coordinator.config import GroupConfig, group_config
+from tidelog.protocol.errors import InvalidConfigError
 
 PACKAGE = "org.apache.kafka.coordinator.group.assignor"
 

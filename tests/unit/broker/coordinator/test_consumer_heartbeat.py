@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
-from broker.coordinator.consumer_records import current_of
-from broker.coordinator.group_records import ConsumerGroupCurrentMemberAssignmentValue
-from broker.coordinator.group_records import TopicPartitions as StoredPartitions
-from broker.metadata import TopicImage
-from protocol.errors import (
+from tests.support.coordinators import GroupWorld
+from tests.unit.broker.stepping import response_of
+from tidelog.broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
+from tidelog.broker.coordinator.consumer_records import current_of
+from tidelog.broker.coordinator.group_records import ConsumerGroupCurrentMemberAssignmentValue
+from tidelog.broker.coordinator.group_records import TopicPartitions as StoredPartitions
+from tidelog.broker.metadata import TopicImage
+from tidelog.protocol.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
     GroupIdNotFoundError,
@@ -30,24 +32,22 @@ from protocol.errors import (
     UnsupportedAssignorError,
     UnsupportedVersionError,
 )
-from protocol.messages.consumer_group_heartbeat import (
+from tidelog.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from protocol.messages.offset_commit import (
+from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequestGroup
-from protocol.messages.txn_offset_commit import (
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from tidelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.support.coordinators import GroupWorld
-from tests.unit.broker.stepping import response_of
 
 T, U = bytes([1] * 16), bytes([2] * 16)
 

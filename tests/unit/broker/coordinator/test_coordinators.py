@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordinator.coordinators import coordinators_of
-from broker.metadata_store import MetadataStoreError
-from protocol.errors import NONE, KafkaStorageError
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from protocol.messages.offset_commit import (
+from tests.unit.broker.coordinator.test_durability import Client
+from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.metadata_store import MetadataStoreError
+from tidelog.protocol.errors import NONE, KafkaStorageError
+from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
-from tests.unit.broker.coordinator.test_durability import Client
-from tests.unit.broker.data_broker import DataBroker
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 
 TEXTS = {"offsets.topic.num.partitions": "1"}
 

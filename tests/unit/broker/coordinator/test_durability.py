@@ -8,35 +8,35 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.durability import SyncGate
-from broker.deferred import Deferred
-from broker.dispatch import Pending
-from protocol.errors import (
+from tests.unit.broker.data_broker import DataBroker, batch
+from tests.unit.broker.handlers.test_data_path import Wire
+from tests.unit.broker.share.share_world import ShareMember, ShareWorld, runs
+from tidelog.broker.coordinator.durability import SyncGate
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.dispatch import Pending
+from tidelog.protocol.errors import (
     NONE,
     KafkaStorageError,
     NotCoordinatorError,
     NotEnoughReplicasError,
     RebalanceInProgressError,
 )
-from protocol.messages import alter_share_group_offsets as alter
-from protocol.messages import delete_share_group_offsets as delete
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from protocol.messages.offset_commit import (
+from tidelog.protocol.messages import alter_share_group_offsets as alter
+from tidelog.protocol.messages import delete_share_group_offsets as delete
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.messages.share_acknowledge import ShareAcknowledgeRequest
-from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from protocol.record_batch import BatchOptions
-from protocol.transferable import TransferableRecords
-from tests.unit.broker.data_broker import DataBroker, batch
-from tests.unit.broker.handlers.test_data_path import Wire
-from tests.unit.broker.share.share_world import ShareMember, ShareWorld, runs
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
+from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from tidelog.protocol.record_batch import BatchOptions
+from tidelog.protocol.transferable import TransferableRecords
 
 TEXTS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
 

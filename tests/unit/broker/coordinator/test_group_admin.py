@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError
 from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
+from tidelog.protocol.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError
 
 
 def test_a_stable_group_shows_everything() -> None:
@@ -70,9 +70,9 @@ def test_listed_groups_have_their_type() -> None:
 
 
 def test_heartbeats_of_a_loading_group_pass() -> None:
-    from broker.coordinator.coordinators import Coordinators
-    from broker.handlers import heartbeat
-    from protocol.messages.heartbeat import HeartbeatRequest
+    from tidelog.broker.coordinator.coordinators import Coordinators
+    from tidelog.broker.handlers import heartbeat
+    from tidelog.protocol.messages.heartbeat import HeartbeatRequest
 
     class Loading:
         def heartbeat(self, request: HeartbeatRequest) -> None:

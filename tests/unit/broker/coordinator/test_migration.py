@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.classic_group import ClassicGroup, ClassicGroupState
-from broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
-from protocol.errors import (
+from tests.support.coordinators import GroupWorld
+from tests.unit.broker.coordinator.test_consumer_heartbeat import T, beat, group_of, join, partitions
+from tests.unit.broker.stepping import response_of
+from tidelog.broker.coordinator.classic_group import ClassicGroup, ClassicGroupState
+from tidelog.broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
+from tidelog.protocol.errors import (
     NONE,
     FencedInstanceIdError,
     GroupIdNotFoundError,
@@ -25,19 +28,16 @@ from protocol.errors import (
     UnknownMemberIdError,
     UnreleasedInstanceIdError,
 )
-from protocol.messages.consumer_protocol import (
+from tidelog.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
 )
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.join_group import JoinGroupResponse
-from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity, MemberResponse
-from protocol.messages.offset_commit import OffsetCommitRequest
-from protocol.messages.offset_fetch import OffsetFetchRequestGroup
-from tests.support.coordinators import GroupWorld
-from tests.unit.broker.coordinator.test_consumer_heartbeat import T, beat, group_of, join, partitions
-from tests.unit.broker.stepping import response_of
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest
+from tidelog.protocol.messages.join_group import JoinGroupResponse
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity, MemberResponse
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequest
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 
 ALL = [0, 1, 2, 3]
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.group_records import OffsetCommitKey
-from protocol.errors import (
+from tests.support.coordinators import GroupWorld
+from tests.unit.broker.stepping import response_of
+from tidelog.broker.coordinator.group_records import OffsetCommitKey
+from tidelog.protocol.errors import (
     NONE,
     FencedInstanceIdError,
     GroupIdNotFoundError,
@@ -24,25 +26,23 @@ from protocol.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from protocol.messages.offset_commit import (
+from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from protocol.messages.offset_delete import (
+from tidelog.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from protocol.messages.txn_offset_commit import (
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from tidelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.support.coordinators import GroupWorld
-from tests.unit.broker.stepping import response_of
 
 DAY_MS = 24 * 3600 * 1000
 SUBSCRIBED_TO_T = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.runtime import FIRST_TURN_CHUNKS, LOAD_CHUNK_BYTES, RETRY_MS, java_string_hash
-from log.time import ManualTime
-from protocol.errors import CoordinatorLoadInProgressError, KafkaStorageError, NotCoordinatorError
-from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from protocol.record_batch import EndTransactionMarker, Record, build_batch, end_transaction_marker
 from tests.support.coordinators import GroupWorld, MemoryTopicLog
 from tests.unit.broker.stepping import response_of
+from tidelog.broker.coordinator.runtime import FIRST_TURN_CHUNKS, LOAD_CHUNK_BYTES, RETRY_MS, java_string_hash
+from tidelog.log.time import ManualTime
+from tidelog.protocol.errors import CoordinatorLoadInProgressError, KafkaStorageError, NotCoordinatorError
+from tidelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.record_batch import EndTransactionMarker, Record, build_batch, end_transaction_marker
 
 COMMITS_IN_A_LARGE_LOG = FIRST_TURN_CHUNKS * LOAD_CHUNK_BYTES // 32_000 * 2
 

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordinator.assignors import Assignment, MemberSpec
-from broker.coordinator.share_assignor import assign_simple
+from tidelog.broker.coordinator.assignors import Assignment, MemberSpec
+from tidelog.broker.coordinator.share_assignor import assign_simple
 
 T, U = b"t" * 16, b"u" * 16
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinator.replay import ReplayContext
-from broker.coordinator.result import CoordinatorRecord, CoordinatorResult
-from broker.coordinator.runtime import CoordinatorRuntime
-from broker.coordinator.share_coordinator import ShareCoordinator, coordinator_key
-from broker.coordinator.share_records import ShareSnapshotKey, ShareStateSerde, ShareUpdateKey
-from broker.coordinator.share_state import (
+from tests.support.coordinators import ManualLoop, MemoryTopicLog
+from tidelog.broker.coordinator.replay import ReplayContext
+from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult
+from tidelog.broker.coordinator.runtime import CoordinatorRuntime
+from tidelog.broker.coordinator.share_coordinator import ShareCoordinator, coordinator_key
+from tidelog.broker.coordinator.share_records import ShareSnapshotKey, ShareStateSerde, ShareUpdateKey
+from tidelog.broker.coordinator.share_state import (
     COLD_AFTER_MS,
     PRUNE_INTERVAL_MS,
     ShareState,
@@ -19,12 +20,11 @@ from broker.coordinator.share_state import (
     together,
     updated,
 )
-from broker.coordinator.timer import CoordinatorTimer
-from broker.share.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Span
-from log.time import ManualTime
-from protocol.errors import InvalidRequestError
-from protocol.record_batch import iter_batches
-from tests.support.coordinators import ManualLoop, MemoryTopicLog
+from tidelog.broker.coordinator.timer import CoordinatorTimer
+from tidelog.broker.share.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Span
+from tidelog.log.time import ManualTime
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.record_batch import iter_batches
 
 KEY = StateKey("g", b"t" * 16, 0)
 OTHER = StateKey("g", b"t" * 16, 1)

@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordinator.streams_assignor import TaskMember, assign_sticky
-from broker.coordinator.streams_group import NO_TASKS, TaskSet, each_task
-from broker.coordinator.streams_topology import ConfiguredSubtopology, InternalTopic
+from tidelog.broker.coordinator.streams_assignor import TaskMember, assign_sticky
+from tidelog.broker.coordinator.streams_group import NO_TASKS, TaskSet, each_task
+from tidelog.broker.coordinator.streams_topology import ConfiguredSubtopology, InternalTopic
 
 STATE = (InternalTopic("state", 1),)
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.streams_topology import StatusCode
-from protocol.errors import (
+from tests.unit.broker.coordinator.streams_world import Member, StreamsWorld, word_count
+from tidelog.broker.coordinator.streams_topology import StatusCode
+from tidelog.protocol.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
@@ -25,17 +26,17 @@ from protocol.errors import (
     UnknownMemberIdError,
     UnsupportedVersionError,
 )
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.offset_commit import (
+from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tidelog.protocol.messages.list_groups import ListGroupsRequest
+from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
-from protocol.messages.streams_group_heartbeat import (
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tidelog.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from tidelog.protocol.messages.streams_group_heartbeat import (
     KeyValue,
     StreamsGroupHeartbeatRequest,
     Subtopology,
@@ -44,7 +45,6 @@ from protocol.messages.streams_group_heartbeat import (
     TopicInfo,
     Topology,
 )
-from tests.unit.broker.coordinator.streams_world import Member, StreamsWorld, word_count
 
 ALL = {f"{part}_{index}" for part in (0, 1) for index in range(2)}
 COPIES = {"1_0", "1_1"}

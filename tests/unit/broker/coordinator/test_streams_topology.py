@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinator.streams_topology import (
+from tidelog.broker.coordinator.streams_topology import (
     Configured,
     CopartitionGroup,
     InternalTopic,
@@ -13,7 +13,7 @@ from broker.coordinator.streams_topology import (
     Topology,
     configure,
 )
-from protocol.errors import StreamsInvalidTopologyError
+from tidelog.protocol.errors import StreamsInvalidTopologyError
 
 
 def configured(*parts: Subtopology, **existing: int) -> Configured:

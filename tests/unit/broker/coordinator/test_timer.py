@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinator.timer import MAX_EXPIRATIONS_PER_TURN, CoordinatorTimer
-from log.time import ManualTime
+from tidelog.broker.coordinator.timer import MAX_EXPIRATIONS_PER_TURN, CoordinatorTimer
+from tidelog.log.time import ManualTime
 
 
 class World:

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from broker.coordinator.topic_patterns import MAX_PATTERN_LENGTH, compile_pattern, matching_topics
-from protocol.errors import InvalidRegularExpressionError
+from tidelog.broker.coordinator.topic_patterns import MAX_PATTERN_LENGTH, compile_pattern, matching_topics
+from tidelog.protocol.errors import InvalidRegularExpressionError
 
 TOPICS = ("orders", "orders-eu", "orders-us", "returns")
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.transaction_coordinator import MARKERS_PER_TURN, RETRY_MS
-from broker.coordinator.transaction_state import (
+from tests.support.coordinators import TransactionWorld
+from tidelog.broker.coordinator.transaction_coordinator import MARKERS_PER_TURN, RETRY_MS
+from tidelog.broker.coordinator.transaction_state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     EMPTY,
@@ -16,7 +17,7 @@ from broker.coordinator.transaction_state import (
     PREPARE_COMMIT,
     TransactionState,
 )
-from protocol.errors import (
+from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
@@ -31,7 +32,6 @@ from protocol.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from tests.support.coordinators import TransactionWorld
 
 T0 = ("t", 0)
 T1 = ("t", 1)

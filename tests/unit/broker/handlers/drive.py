@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import Any, TypeVar
 
-from broker.broker import Broker, RequestContext
-from broker.handlers.registry import REGISTRY
-from protocol.errors import KafkaError
-from protocol.schema import Message
 from tests.unit.broker.admin_broker import context_of
 from tests.unit.broker.stepping import response_of
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.schema import Message
 
 _Response = TypeVar("_Response", bound=Message)
 

@@ -6,15 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
-from broker.handlers import (
+from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker
+from tests.unit.broker.handlers.drive import drive
+from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.handlers import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
     describe_quorum,
     describe_topic_partitions,
     elect_leaders,
 )
-from protocol.errors import (
+from tidelog.protocol.errors import (
     BrokerIdNotRegisteredError,
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
@@ -27,39 +29,37 @@ from protocol.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedEndpointTypeError,
 )
-from protocol.messages.alter_partition_reassignments import (
+from tidelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.messages.alter_replica_log_dirs import (
+from tidelog.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopic,
 )
-from protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from protocol.messages.describe_quorum import (
+from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tidelog.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     PartitionData,
     TopicData,
 )
-from protocol.messages.describe_topic_partitions import (
+from tidelog.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     TopicRequest,
 )
-from protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from protocol.messages.list_partition_reassignments import (
+from tidelog.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from tidelog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker
-from tests.unit.broker.handlers.drive import drive
+from tidelog.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
 @pytest.fixture

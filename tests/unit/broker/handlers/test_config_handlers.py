@@ -6,28 +6,28 @@ from typing import Any
 
 import pytest
 
-from broker.config_description import ResourceType
-from broker.config_manager import Change, Operation
-from broker.handlers import alter_configs, describe_configs, incremental_alter_configs
-from protocol.errors import (
+from tests.unit.broker.admin_broker import AdminBroker, context_of
+from tests.unit.broker.handlers.drive import drive
+from tests.unit.broker.stepping import response_of
+from tests.unit.broker.test_topic_changes import Steps
+from tidelog.broker.config_description import ResourceType
+from tidelog.broker.config_manager import Change, Operation
+from tidelog.broker.handlers import alter_configs, describe_configs, incremental_alter_configs
+from tidelog.protocol.errors import (
     InvalidConfigError,
     InvalidRequestError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from protocol.messages import alter_configs as alter
-from protocol.messages import incremental_alter_configs as incremental
-from protocol.messages.describe_configs import (
+from tidelog.protocol.messages import alter_configs as alter
+from tidelog.protocol.messages import incremental_alter_configs as incremental
+from tidelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
-from tests.unit.broker.admin_broker import AdminBroker, context_of
-from tests.unit.broker.handlers.drive import drive
-from tests.unit.broker.stepping import response_of
-from tests.unit.broker.test_topic_changes import Steps
+from tidelog.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 
 TOPIC, BROKER, GROUP = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP
 

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from broker.broker import RequestContext
-from broker.coordinator.durability import SyncGate
-from broker.coordinator.errors import for_old_producer
-from broker.coordinator.markers import BrokerMarkerWriter
-from broker.coordinator.produce_check import check_transactional_batch
-from broker.handlers.registry import REGISTRY
-from broker.metadata import GROUP_METADATA_TOPIC, TopicImage
-from log.time import ManualTime
-from protocol.api_keys import ApiKey
-from protocol.errors import (
+from tests.support.coordinators import GroupWorld, TransactionWorld
+from tests.unit.broker.stepping import response_of
+from tidelog.broker.broker import RequestContext
+from tidelog.broker.coordinator.durability import SyncGate
+from tidelog.broker.coordinator.errors import for_old_producer
+from tidelog.broker.coordinator.markers import BrokerMarkerWriter
+from tidelog.broker.coordinator.produce_check import check_transactional_batch
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.metadata import GROUP_METADATA_TOPIC, TopicImage
+from tidelog.log.time import ManualTime
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
     InvalidProducerEpochError,
@@ -31,45 +33,55 @@ from protocol.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from protocol.messages.add_partitions_to_txn import (
+from tidelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from tidelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.describe_groups import DescribeGroupsRequest
-from protocol.messages.describe_producers import DescribeProducersRequest
-from protocol.messages.describe_producers import TopicRequest as ProducersTopic
-from protocol.messages.describe_transactions import DescribeTransactionsRequest
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.list_transactions import ListTransactionsRequest
-from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
-from protocol.messages.offset_fetch import (
+from tidelog.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from tidelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest
+from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest
+from tidelog.protocol.messages.describe_producers import DescribeProducersRequest
+from tidelog.protocol.messages.describe_producers import TopicRequest as ProducersTopic
+from tidelog.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from tidelog.protocol.messages.end_txn import EndTxnRequest
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from tidelog.protocol.messages.list_groups import ListGroupsRequest
+from tidelog.protocol.messages.list_transactions import ListTransactionsRequest
+from tidelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from tidelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from protocol.messages.txn_offset_commit import (
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tidelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
-from protocol.record_batch import BatchOptions, Record, RecordBatch, build_batch
-from tests.support.coordinators import GroupWorld, TransactionWorld
-from tests.unit.broker.stepping import response_of
+from tidelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from tidelog.protocol.record_batch import BatchOptions, Record, RecordBatch, build_batch
 
 T = bytes([1] * 16)
 

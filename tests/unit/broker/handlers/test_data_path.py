@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker.dispatch import Dispatcher, Pending
-from broker.errors import CloseConnectionError
-from broker.handlers.registry import REGISTRY
-from log.unified_log import LogAppendInfo, UnifiedLog
-from protocol.api_keys import ApiKey, request_header_version, response_header_version
-from protocol.errors import (
+from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
+from tidelog.broker.dispatch import Dispatcher, Pending
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
+from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
+from tidelog.protocol.errors import (
     CorruptMessageError,
     FencedLeaderEpochError,
     InvalidRecordError,
@@ -31,39 +32,38 @@ from protocol.errors import (
     UnsupportedCompressionTypeError,
     UnsupportedVersionError,
 )
-from protocol.messages.delete_records import (
+from tidelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.list_offsets import (
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.messages.offset_for_leader_epoch import (
+from tidelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.messages.produce import (
+from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from protocol.record_batch import BatchOptions, iter_batches
-from protocol.schema import Message
-from protocol.transferable import TransferableRecords
-from protocol.types import Part
-from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
+from tidelog.protocol.record_batch import BatchOptions, iter_batches
+from tidelog.protocol.schema import Message
+from tidelog.protocol.transferable import TransferableRecords
+from tidelog.protocol.types import Part
 
 R = TypeVar("R", bound=Message)
 NEWEST_PRODUCE, NEWEST_FETCH = 13, 18

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
-from broker.metadata_store import Put
-from protocol.errors import (
+from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker, context_of
+from tests.unit.broker.handlers.drive import drive
+from tests.unit.broker.stepping import response_of
+from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from tidelog.broker.metadata_store import Put
+from tidelog.protocol.errors import (
     InvalidRequestError,
     InvalidTopicError,
     UnknownServerError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from protocol.types import ZERO_UUID
-from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker, context_of
-from tests.unit.broker.handlers.drive import drive
-from tests.unit.broker.stepping import response_of
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tidelog.protocol.types import ZERO_UUID
 
 ALL_VERSIONS = range(14)
 
@@ -165,7 +165,7 @@ def test_an_ipv4_address_seen_through_an_ipv6_socket_is_told_plainly(admin: Admi
 
 
 def test_an_error_for_the_whole_answer() -> None:
-    from broker.handlers import metadata
+    from tidelog.broker.handlers import metadata
 
     request = MetadataRequest(topics=[MetadataRequestTopic(name="a")])
     response = response_of(metadata.error_response(request, UnknownServerError()))
@@ -176,7 +176,7 @@ def test_an_error_for_the_whole_answer() -> None:
 def test_a_request_creates_so_many_topics_and_the_next_one_the_rest(
     admin: AdminBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from broker.handlers import metadata
+    from tidelog.broker.handlers import metadata
 
     monkeypatch.setattr(metadata, "MAX_AUTO_CREATED", 3)
     request = MetadataRequest(

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.config_description import ResourceType
-from broker.config_manager import Change, Operation
-from broker.deferred import Deferred
-from broker.features import FeatureRange, show_features, supported_features
-from broker.handlers import describe_log_dirs
-from broker.handlers.registry import REGISTRY
-from broker.scram_credentials import ScramCredentials, ScramMechanism
-from protocol.api_keys import ApiKey
-from protocol.errors import (
+from tests.unit.broker.admin_broker import AdminBroker, context_of
+from tests.unit.broker.handlers.drive import drive
+from tidelog.broker.config_description import ResourceType
+from tidelog.broker.config_manager import Change, Operation
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.features import FeatureRange, show_features, supported_features
+from tidelog.broker.handlers import describe_log_dirs
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.scram_credentials import ScramCredentials, ScramMechanism
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
     DelegationTokenRequestNotAllowedError,
     DuplicateResourceError,
     InvalidRequestError,
@@ -29,44 +31,48 @@ from protocol.errors import (
     UnsupportedSaslMechanismError,
     UnsupportedVersionError,
 )
-from protocol.messages import alter_client_quotas as alter_quotas
-from protocol.messages import describe_client_quotas as describe_quotas
-from protocol.messages.alter_user_scram_credentials import (
+from tidelog.protocol.messages import alter_client_quotas as alter_quotas
+from tidelog.protocol.messages import describe_client_quotas as describe_quotas
+from tidelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from protocol.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
-from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from protocol.messages.describe_delegation_token import (
+from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from tidelog.protocol.messages.create_delegation_token import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+from tidelog.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from tidelog.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from tidelog.protocol.messages.describe_delegation_token import (
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
-from protocol.messages.describe_log_dirs import (
+from tidelog.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from protocol.messages.describe_user_scram_credentials import (
+from tidelog.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     UserName,
 )
-from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
-from protocol.messages.get_telemetry_subscriptions import (
+from tidelog.protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from tidelog.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
 )
-from protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
-from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
-from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
-from protocol.types import ZERO_UUID
-from tests.unit.broker.admin_broker import AdminBroker, context_of
-from tests.unit.broker.handlers.drive import drive
+from tidelog.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from tidelog.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from tidelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from tidelog.protocol.types import ZERO_UUID
 
 
 @pytest.fixture
@@ -168,7 +174,7 @@ def test_users_without_credentials_are_told(admin: AdminBroker) -> None:
 
 
 def test_scram_errors_for_whole_requests() -> None:
-    from broker.handlers import alter_user_scram_credentials, describe_user_scram_credentials
+    from tidelog.broker.handlers import alter_user_scram_credentials, describe_user_scram_credentials
 
     request = AlterUserScramCredentialsRequest(upsertions=[upsert("ann")])
     whole = alter_user_scram_credentials.error_response(request, UnknownServerError())
@@ -363,9 +369,9 @@ def test_bad_feature_updates(admin: AdminBroker, level: int, kind: int) -> None:
 def test_features_are_offered_with_their_apis(monkeypatch: pytest.MonkeyPatch, admin: AdminBroker) -> None:
     heartbeat = ApiKey.CONSUMER_GROUP_HEARTBEAT
     without = {key: entry for key, entry in REGISTRY.items() if key != heartbeat}
-    monkeypatch.setattr("broker.features.REGISTRY", without)
+    monkeypatch.setattr("tidelog.broker.features.REGISTRY", without)
     assert "group.version" not in supported_features()
-    monkeypatch.setattr("broker.features.REGISTRY", REGISTRY)
+    monkeypatch.setattr("tidelog.broker.features.REGISTRY", REGISTRY)
     assert supported_features()["group.version"] == FeatureRange(0, 1)
     show_features(admin.store, admin.metadata)
     assert admin.metadata.features["group.version"] == 1

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import random
 
-from broker.handlers.partition_chunks import CHUNK, chunks_of
-from protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from tidelog.broker.handlers.partition_chunks import CHUNK, chunks_of
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 
 
 def topics_of(counts: list[int]) -> list[OffsetCommitRequestTopic]:

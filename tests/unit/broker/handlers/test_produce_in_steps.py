@@ -9,31 +9,31 @@ from typing import Any
 
 import pytest
 
-from broker import steps
-from broker.dispatch import ONE_TURN_ELEMENTS, Pending
-from broker.handlers.produce import TURN_PARTITIONS
-from log.fetch import FetchIsolation
-from log.work_budget import MAX_PLAIN_BYTES, TURN_PLAIN_BYTES
-from protocol.compression import CompressionType
-from protocol.errors import (
+from tests.unit.broker.data_broker import DataBroker, batch
+from tests.unit.broker.handlers.test_data_path import read_part
+from tests.unit.broker.test_dispatch import LongWire
+from tidelog.broker import steps
+from tidelog.broker.dispatch import ONE_TURN_ELEMENTS, Pending
+from tidelog.broker.handlers.produce import TURN_PARTITIONS
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.work_budget import MAX_PLAIN_BYTES, TURN_PLAIN_BYTES
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.errors import (
     InvalidRecordError,
     MessageTooLargeError,
     RequestTimedOutError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
 )
-from protocol.message_set import MessageSetOptions, build_message_set
-from protocol.messages.produce import (
+from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from protocol.record_batch import BatchOptions, Record, iter_batches, set_crc
-from tests.unit.broker.data_broker import DataBroker, batch
-from tests.unit.broker.handlers.test_data_path import read_part
-from tests.unit.broker.test_dispatch import LongWire
+from tidelog.protocol.record_batch import BatchOptions, Record, iter_batches, set_crc
 
 GZIP, ZSTD = CompressionType.GZIP, CompressionType.ZSTD
 VERSION = 11
@@ -185,7 +185,7 @@ def test_a_mistake_of_ours_in_a_thread_is_an_error_of_its_partition(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("broker.partition.Partition.validation", lambda *_: fail)
+    monkeypatch.setattr("tidelog.broker.partition.Partition.validation", lambda *_: fail)
     answered = ask(wire, request((0, batch(b"a")), (1, heavy()), (2, batch(b"b"))))
     assert [each.error_code for each in answered] == [0, UnknownServerError.code, 0]
     assert "ZeroDivisionError" in caplog.text

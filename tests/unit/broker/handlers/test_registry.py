@@ -5,11 +5,11 @@ import inspect
 
 import pytest
 
-from broker.handlers.registry import REGISTRY
-from protocol.api_keys import ApiKey
-from protocol.errors import UnknownServerError
-from protocol.schema import Message
 from tests.unit.broker.stepping import response_of
+from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import UnknownServerError
+from tidelog.protocol.schema import Message
 
 
 @pytest.mark.parametrize("api_key", sorted(REGISTRY), ids=lambda key: ApiKey(key).name)

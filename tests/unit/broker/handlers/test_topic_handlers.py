@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.handlers import create_partitions, create_topics, delete_topics
-from protocol.errors import (
+from tests.unit.broker.admin_broker import AdminBroker
+from tests.unit.broker.handlers.drive import drive
+from tests.unit.broker.stepping import response_of
+from tidelog.broker.handlers import create_partitions, create_topics, delete_topics
+from tidelog.protocol.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
@@ -20,13 +23,13 @@ from protocol.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.create_partitions import (
+from tidelog.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from protocol.messages.create_topics import (
+from tidelog.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
@@ -34,11 +37,8 @@ from protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from protocol.types import ZERO_UUID
-from tests.unit.broker.admin_broker import AdminBroker
-from tests.unit.broker.handlers.drive import drive
-from tests.unit.broker.stepping import response_of
+from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from tidelog.protocol.types import ZERO_UUID
 
 
 @pytest.fixture

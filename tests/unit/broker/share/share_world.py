@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker.broker import RequestContext
-from broker.coordinator.coordinators import Coordinators, coordinators_of
-from broker.deferred import Deferred
-from protocol.errors import KafkaError
-from protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
-from protocol.messages.share_fetch import (
+from tests.unit.broker.data_broker import DataBroker
+from tests.unit.broker.handlers.drive import handler_of
+from tests.unit.broker.stepping import response_of
+from tidelog.broker.broker import RequestContext
+from tidelog.broker.coordinator.coordinators import Coordinators, coordinators_of
+from tidelog.broker.deferred import Deferred
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
+from tidelog.protocol.messages.share_fetch import (
     AcknowledgementBatch,
     FetchPartition,
     FetchTopic,
@@ -20,13 +23,10 @@ from protocol.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
-from protocol.record_batch import iter_batches
-from protocol.schema import Message
-from protocol.transferable import TransferableRecords
-from tests.unit.broker.data_broker import DataBroker
-from tests.unit.broker.handlers.drive import handler_of
-from tests.unit.broker.stepping import response_of
+from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from tidelog.protocol.record_batch import iter_batches
+from tidelog.protocol.schema import Message
+from tidelog.protocol.transferable import TransferableRecords
 
 #: First offset, last offset, types.
 Ack = tuple[int, int, list[int]]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.share import config
-from broker.share.config import ShareConfigs, duration_ms, is_offset_reset
-from protocol.errors import InvalidConfigError
 from tests.unit.broker.admin_broker import AdminBroker
+from tidelog.broker.share import config
+from tidelog.broker.share.config import ShareConfigs, duration_ms, is_offset_reset
+from tidelog.protocol.errors import InvalidConfigError
 
 GROUP = 32
 

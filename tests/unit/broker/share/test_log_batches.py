@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.share import log_batches
-from broker.share.log_batches import LogBatch, aborted_batches, cut, read_batches
-from log.transaction_index import AbortedTxn
-from protocol.errors import KafkaStorageError
-from protocol.record_batch import BatchOptions, assign_offset_and_epoch
-from protocol.transferable import TransferableRecords
 from tests.unit.broker.data_broker import batch
+from tidelog.broker.share import log_batches
+from tidelog.broker.share.log_batches import LogBatch, aborted_batches, cut, read_batches
+from tidelog.log.transaction_index import AbortedTxn
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.record_batch import BatchOptions, assign_offset_and_epoch
+from tidelog.protocol.transferable import TransferableRecords
 
 
 def stored(*sizes: int, options: BatchOptions | None = None) -> bytes:

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.share.sessions import FINAL_EPOCH, SessionKey, ShareSession, ShareSessions
-from protocol.errors import InvalidShareSessionEpochError, ShareSessionLimitReachedError, ShareSessionNotFoundError
+from tidelog.broker.share.sessions import FINAL_EPOCH, SessionKey, ShareSession, ShareSessions
+from tidelog.protocol.errors import (
+    InvalidShareSessionEpochError,
+    ShareSessionLimitReachedError,
+    ShareSessionNotFoundError,
+)
 
 KEY, OTHER = SessionKey("g", "m"), SessionKey("g", "n")
 T = b"t" * 16

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordinator.markers import BrokerMarkerWriter
-from broker.deferred import Deferred
-from broker.metadata import SHARE_GROUP_STATE_TOPIC
-from protocol.errors import (
+from tests.unit.broker.data_broker import batch
+from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, read_fetched, runs
+from tidelog.broker.coordinator.markers import BrokerMarkerWriter
+from tidelog.broker.deferred import Deferred
+from tidelog.broker.metadata import SHARE_GROUP_STATE_TOPIC
+from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
     InvalidRecordStateError,
     InvalidRequestError,
@@ -21,10 +23,8 @@ from protocol.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from protocol.messages.share_fetch import ForgottenTopic, ShareFetchResponse
-from protocol.record_batch import BatchOptions
-from tests.unit.broker.data_broker import batch
-from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, read_fetched, runs
+from tidelog.protocol.messages.share_fetch import ForgottenTopic, ShareFetchResponse
+from tidelog.protocol.record_batch import BatchOptions
 
 ACCEPT, RELEASE, REJECT, RENEW = [1], [2], [3], [4]
 

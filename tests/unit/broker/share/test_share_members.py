@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.share_group import ShareGroup
-from broker.partition import Partition
-from protocol.errors import (
+from tests.unit.broker.share.share_world import ShareMember, ShareWorld, partitions
+from tidelog.broker.coordinator.share_group import ShareGroup
+from tidelog.broker.partition import Partition
+from tidelog.protocol.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
@@ -23,21 +24,20 @@ from protocol.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from protocol.messages import alter_share_group_offsets as alter
-from protocol.messages import delete_share_group_offsets as delete
-from protocol.messages import describe_share_group_offsets as described
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.describe_groups import DescribeGroupsRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.offset_commit import OffsetCommitRequest
-from protocol.messages.offset_delete import OffsetDeleteRequest
-from protocol.messages.share_acknowledge import ShareAcknowledgeRequest
-from protocol.messages.share_fetch import ShareFetchRequest
-from protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
-from protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
-from tests.unit.broker.share.share_world import ShareMember, ShareWorld, partitions
+from tidelog.protocol.messages import alter_share_group_offsets as alter
+from tidelog.protocol.messages import delete_share_group_offsets as delete
+from tidelog.protocol.messages import describe_share_group_offsets as described
+from tidelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest
+from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tidelog.protocol.messages.list_groups import ListGroupsRequest
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequest
+from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest
+from tidelog.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
+from tidelog.protocol.messages.share_fetch import ShareFetchRequest
+from tidelog.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 
 ACCEPT = [1]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.share.share_partition import (
+from tidelog.broker.share.share_partition import (
     ACCEPT,
     GAP,
     REJECT,
@@ -22,8 +22,8 @@ from broker.share.share_partition import (
     Limits,
     SharePartition,
 )
-from broker.share.spans import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, Span
-from protocol.errors import InvalidRecordStateError, InvalidRequestError
+from tidelog.broker.share.spans import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, Span
+from tidelog.protocol.errors import InvalidRecordStateError, InvalidRequestError
 
 LIMITS = Limits(lock_duration_ms=1_000, delivery_count=5, record_locks=200)
 BATCH = 10

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.share.spans import (
+from tidelog.broker.share.spans import (
     ACKNOWLEDGED,
     ACQUIRED,
     ARCHIVED,

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log import index_file
-from log.consume_queue import ConsumeQueueFile
-from log.file_system import OsFileSystem
-from log.find import filtering, lookup, reference
-from log.find.calls import FindCalls
-from log.find.engine import FindEngine
-from log.find.hashing import key_seed
-from log.find.kernel_group import FIND
-from log.find.lookup import Query
-from log.find.reference import Stop, Wanted
-from log.find.rows import Rows
-from log.index_file import IndexDamagedError, IndexFile
-from log.records.kernel_loader import load_array_kernels
-from protocol.errors import InvalidRecordError, KafkaStorageError
-from protocol.record_batch import (
+from tidelog.log import index_file
+from tidelog.log.consume_queue import ConsumeQueueFile
+from tidelog.log.file_system import OsFileSystem
+from tidelog.log.find import filtering, lookup, reference
+from tidelog.log.find.calls import FindCalls
+from tidelog.log.find.engine import FindEngine
+from tidelog.log.find.hashing import key_seed
+from tidelog.log.find.kernel_group import FIND
+from tidelog.log.find.lookup import Query
+from tidelog.log.find.reference import Stop, Wanted
+from tidelog.log.find.rows import Rows
+from tidelog.log.index_file import IndexDamagedError, IndexFile
+from tidelog.log.records.kernel_loader import load_array_kernels
+from tidelog.protocol.errors import InvalidRecordError, KafkaStorageError
+from tidelog.protocol.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,
@@ -35,7 +35,7 @@ from protocol.record_batch import (
     iter_batches,
 )
 
-kernels = pytest.importorskip("log.find.kernel_calls", reason="no numba: pip install 'tidelog[kernels]'")
+kernels = pytest.importorskip("tidelog.log.find.kernel_calls", reason="no numba: pip install 'tidelog[kernels]'")
 IMAGE: list[FindCalls] = []
 load_array_kernels(FIND, lambda loaded: IMAGE.append(FindCalls(loaded)), lambda _: None).join()
 ENGINES = [kernels, *IMAGE]
@@ -210,7 +210,7 @@ def test_little_work_loads_no_kernels() -> None:
 
 
 def test_slots_are_restored_alike(tmp_path: Path) -> None:
-    from log.find import restoring
+    from tidelog.log.find import restoring
 
     generator = random.Random(5)
     rows = Rows(500)

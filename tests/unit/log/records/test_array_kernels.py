@@ -10,8 +10,8 @@ import numba
 import numpy as np
 import pytest
 
-from log.records.array_kernels import INTEGER, Array, ArrayKernels, KernelGroup, Signature, compile_group
-from log.records.machine_code import ImageError
+from tidelog.log.records.array_kernels import INTEGER, Array, ArrayKernels, KernelGroup, Signature, compile_group
+from tidelog.log.records.machine_code import ImageError
 
 
 @numba.njit(nogil=True)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log.records import build_reference
-from log.records.build import ByteColumn, RecordColumns, SectionBuilder, byte_column, load_kernels, read_only
-from protocol.record_batch import BatchOptions, BatchTimes, Record, RecordBatch, assemble_batch
 from tests.support.records import NOW_MS, record_lists
 from tests.support.requirements import missing
+from tidelog.log.records import build_reference
+from tidelog.log.records.build import ByteColumn, RecordColumns, SectionBuilder, byte_column, load_kernels, read_only
+from tidelog.protocol.record_batch import BatchOptions, BatchTimes, Record, RecordBatch, assemble_batch
 
 if load_kernels() is None:
     missing("numba", "pip install 'tidelog[kernels]'")
@@ -112,14 +112,14 @@ def test_both_engines_hash_keys_alike(keys: list[bytes | None]) -> None:
 
 
 def test_kernels_wait_for_enough_rows() -> None:
-    loaded = sys.modules.pop("log.records.build_kernels")
+    loaded = sys.modules.pop("tidelog.log.records.build_kernels")
     builder = SectionBuilder(kernel_rows=10)
     builder.expect_rows(5)
     builder.expect_rows(4)
     assert builder._kernels is None
     builder.expect_rows(1)
     assert builder._kernels is load_kernels()
-    sys.modules["log.records.build_kernels"] = loaded
+    sys.modules["tidelog.log.records.build_kernels"] = loaded
 
 
 def test_kernels_that_are_there_are_used_at_once() -> None:

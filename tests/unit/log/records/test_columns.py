@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log.records import columns, columns_reference
-from log.records import columns_reference as layout
-from log.records.columns import decoder_for, load_kernels
-from protocol.record_batch import BatchOptions, Record, build_batch, iter_batches
 from tests.support.records import record_lists
 from tests.support.requirements import missing
+from tidelog.log.records import columns, columns_reference
+from tidelog.log.records import columns_reference as layout
+from tidelog.log.records.columns import decoder_for, load_kernels
+from tidelog.protocol.record_batch import BatchOptions, Record, build_batch, iter_batches
 
 KERNELS = load_kernels()
 if KERNELS is None:

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
-from log.records.down_convert import ConversionLimit, down_convert
-from protocol.compression import CompressionType
-from protocol.errors import (
+from tests.support.records import NOW_MS
+from tidelog.log.records.down_convert import ConversionLimit, down_convert
+from tidelog.protocol.compression import CompressionType
+from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     KafkaStorageError,
     UnsupportedCompressionTypeError,
 )
-from protocol.message_set import ByteBufferMessageSet, MessageSetOptions, build_message_set
-from protocol.record_batch import (
+from tidelog.protocol.message_set import ByteBufferMessageSet, MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,
@@ -25,8 +26,7 @@ from protocol.record_batch import (
     end_transaction_marker,
     iter_batches,
 )
-from protocol.transferable import TransferableRecords
-from tests.support.records import NOW_MS
+from tidelog.protocol.transferable import TransferableRecords
 
 CODECS = [CompressionType.NONE, CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4]
 BIG = 1 << 30

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from log.records import engine as engine_module
-from log.records import kernel_loader, reference
-from log.records.engine import RecordEngine
-from log.records.machine_code import ImageError
-from log.records.native_kernels import NativeKernels, compile_image
-from log.records.reference import SectionCheck, TimestampPosition
-from log.work_budget import NO_LIMIT
-from protocol.errors import InvalidRecordError
-from protocol.record_batch import Record, RecordBatch, RecordContext, build_batch, parse_records
 from tests.support.records import NOW_MS, batch_of, record_lists
 from tests.support.requirements import missing
+from tidelog.log.records import engine as engine_module
+from tidelog.log.records import kernel_loader, reference
+from tidelog.log.records.engine import RecordEngine
+from tidelog.log.records.machine_code import ImageError
+from tidelog.log.records.native_kernels import NativeKernels, compile_image
+from tidelog.log.records.reference import SectionCheck, TimestampPosition
+from tidelog.log.work_budget import NO_LIMIT
+from tidelog.protocol.errors import InvalidRecordError
+from tidelog.protocol.record_batch import Record, RecordBatch, RecordContext, build_batch, parse_records
 
 try:
-    from log.records import kernels
+    from tidelog.log.records import kernels
 except ImportError:
     missing("numba", "pip install 'tidelog[kernels]'")
 

@@ -11,15 +11,15 @@ import pytest
 from tests.support.requirements import missing
 
 try:
-    from log.find import indexing_kernels
-    from log.records import intrinsics, kernel_cache, kernels
-    from log.records.kernel_cache import sources
+    from tidelog.log.find import indexing_kernels
+    from tidelog.log.records import intrinsics, kernel_cache, kernels
+    from tidelog.log.records.kernel_cache import sources
 except ImportError:
     missing("numba", "pip install 'tidelog[kernels]'")
 
 ROOT = Path(__file__).resolve().parents[4]
 PACKAGES = ("log", "cleaner", "pipeline")
-DECORATORS = {"log.records.kernel_cache.njit", "log.records.intrinsics.kernel"}
+DECORATORS = {"tidelog.log.records.kernel_cache.njit", "tidelog.log.records.intrinsics.kernel"}
 
 
 def imported(path: Path) -> set[str]:
@@ -40,8 +40,9 @@ def test_every_module_with_kernels_and_all_they_are_made_of_are_sources() -> Non
     for path in kernel_modules:
         assert path in sources()
         for name in imported(path) - DECORATORS:
-            module = ROOT.joinpath(*name.split(".")[:-1]).with_suffix(".py")
-            if name.split(".")[0] in PACKAGES and module.exists():
+            package, *rest = name.removeprefix("tidelog.").split(".")[:-1]
+            module = ROOT.joinpath(package, *rest).with_suffix(".py")
+            if package in PACKAGES and module.exists():
                 assert module in sources(), f"{path.name} imports {name}"
 
 

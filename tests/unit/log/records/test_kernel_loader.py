@@ -14,19 +14,21 @@ from types import ModuleType
 
 import pytest
 
-from cleaner.kernel_group import CLEANER
-from log.find.kernel_group import FIND
-from log.records import compile as compile_module
-from log.records import kernel_loader
-from log.records.array_kernels import ArrayKernels, compile_group
-from log.records.machine_code import write_image
-from log.records.native_kernels import NativeKernels, compile_image
-from log.records.scan_group import RECOVERY
+from tidelog.cleaner.kernel_group import CLEANER
+from tidelog.log.find.kernel_group import FIND
+from tidelog.log.records import compile as compile_module
+from tidelog.log.records import kernel_loader
+from tidelog.log.records.array_kernels import ArrayKernels, compile_group
+from tidelog.log.records.machine_code import write_image
+from tidelog.log.records.native_kernels import NativeKernels, compile_image
+from tidelog.log.records.scan_group import RECOVERY
+
+MODULE = "tidelog.log.records.reference"
 
 
 @pytest.fixture(autouse=True)
 def no_cache_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    importlib.import_module("log.records.kernel_cache")  # has found its directory now, and stays with it
+    importlib.import_module("tidelog.log.records.kernel_cache")  # has found its directory now, and stays with it
     monkeypatch.setenv("NUMBA_CACHE_DIR", "kept")
 
 
@@ -49,18 +51,18 @@ def answer_child(monkeypatch: pytest.MonkeyPatch, returncode: int, stderr: bytes
 
 def test_the_module_is_compiled_in_a_child_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = answer_child(monkeypatch, 0)
-    (module,) = load("log.records.reference")
-    assert module.__name__ == "log.records.reference"
-    assert [command[1:] for command in commands] == [["-m", "log.records.compile", "log.records.reference"]]
+    (module,) = load(MODULE)
+    assert module.__name__ == MODULE
+    assert [command[1:] for command in commands] == [["-m", "tidelog.log.records.compile", MODULE]]
 
 
 def test_a_failed_compilation_is_one_log_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer_child(monkeypatch, 1, b"Traceback ...\nImportError: no LLVM")
-    assert load("log.records.reference") == []
+    assert load(MODULE) == []
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "kernels log.records.reference do not compile, record-level work stays in plain Python: ImportError: no LLVM"
+        f"kernels {MODULE} do not compile, record-level work stays in plain Python: ImportError: no LLVM"
     ]
 
 
@@ -71,7 +73,7 @@ def test_a_child_that_cannot_start_is_one_log_line(
         raise OSError("no more processes")
 
     monkeypatch.setattr(subprocess, "run", refuse)
-    assert load("log.records.reference") == []
+    assert load(MODULE) == []
     assert "no more processes" in caplog.text
 
 
@@ -86,7 +88,7 @@ def test_a_module_that_does_not_import_is_one_log_line(
 def test_without_numba_the_reference_stays(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    assert load("log.records.reference") == []
+    assert load(MODULE) == []
     assert [record.levelno for record in caplog.records] == [logging.INFO]
     assert "numba is not installed" in caplog.text
 
@@ -164,17 +166,21 @@ def test_all_that_a_broker_loads_is_compiled_ahead(monkeypatch: pytest.MonkeyPat
     loaded = {RECOVERY.module, FIND.module, CLEANER.module}
     assert {group.module for group in compile_module.groups()} == loaded
     monkeypatch.setattr(compile_module, "IMAGE_MACHINE", platform.machine())
-    assert compile_module.broker_modules()[0] == "log.records.kernel_image"
+    assert compile_module.broker_modules()[0] == "tidelog.log.records.kernel_image"
     assert set(compile_module.broker_modules()[1:]) == loaded
     monkeypatch.setattr(compile_module, "IMAGE_MACHINE", "another")
-    assert compile_module.broker_modules()[0] == "log.records.kernels"
+    assert compile_module.broker_modules()[0] == "tidelog.log.records.kernels"
     assert set(compile_module.broker_modules()[1:]) == {RECOVERY.fallback, FIND.fallback, CLEANER.fallback}
 
 
 def test_every_module_that_writes_an_image_is_of_a_group() -> None:
-    paths = [path for package in ("log", "cleaner", "broker") for path in (kernel_loader.ROOT / package).rglob("*.py")]
+    paths = [
+        path
+        for package in ("log", "cleaner", "broker")
+        for path in (kernel_loader.ROOT / "tidelog" / package).rglob("*.py")
+    ]
     writing = {path.relative_to(kernel_loader.ROOT) for path in paths if "write_image(" in path.read_text()}
-    writing.remove(Path("log/records/machine_code.py"))
+    writing.remove(Path("tidelog/log/records/machine_code.py"))
     modules = {kernel_loader.IMAGE_MODULE, *(group.module for group in compile_module.groups())}
     assert {".".join(path.with_suffix("").parts) for path in writing} == modules
 
@@ -195,9 +201,9 @@ def test_no_directory_to_compile_into_is_one_log_line(
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(kernel_loader, "ensure_cache_directory", refuse_directory)
-    assert load("log.records.reference") == []
+    assert load(MODULE) == []
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "kernels log.records.reference are not compiled, record-level work stays in plain Python: nowhere to write"
+        f"kernels {MODULE} are not compiled, record-level work stays in plain Python: nowhere to write"
     ]
 
 
@@ -229,14 +235,14 @@ def test_numba_serves_where_the_image_is_damaged(
     monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     kernel_loader.image_path().write_bytes(damage)
-    assert load_record_kernels() == [importlib.import_module("log.records.kernels")]
+    assert load_record_kernels() == [importlib.import_module("tidelog.log.records.kernels")]
 
 
 def test_numba_serves_on_other_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_child(monkeypatch, 0)
     monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
     monkeypatch.setattr(kernel_loader, "IMAGE_MACHINE", "another")
-    assert load_record_kernels() == [importlib.import_module("log.records.kernels")]
+    assert load_record_kernels() == [importlib.import_module("tidelog.log.records.kernels")]
 
 
 def load_finder() -> tuple[list[object], list[object]]:
@@ -251,7 +257,7 @@ def test_kernels_over_arrays_come_from_their_image(monkeypatch: pytest.MonkeyPat
     commands = answer_child(monkeypatch, 0)
     monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    finder = importlib.import_module("log.find.kernels")
+    finder = importlib.import_module("tidelog.log.find.kernels")
     write_image(
         compile_group(FIND, {name: getattr(finder, name) for name in FIND.signatures}),
         kernel_loader.image_path(FIND.name, FIND.sources),

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.records.lookup import FoundRecord, first_at_or_after
-from protocol.errors import MessageTooLargeError
-from protocol.message_set import LegacyRecordBatch, MessageSetOptions, build_message_set
-from protocol.record_batch import BatchOptions, Record, RecordBatch, build_batch
 from tests.support.records import NOW_MS, record_lists
+from tidelog.log.records.lookup import FoundRecord, first_at_or_after
+from tidelog.protocol.errors import MessageTooLargeError
+from tidelog.protocol.message_set import LegacyRecordBatch, MessageSetOptions, build_message_set
+from tidelog.protocol.record_batch import BatchOptions, Record, RecordBatch, build_batch
 
 BOUND = 1 << 20
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from log.records.machine_code import Image, ImageError, LoadedImage, extract, merge, read_image, write_image
-from log.records.native_kernels import NativeKernels, compile_image
 from tests.support.records import batch_of
+from tidelog.log.records.machine_code import Image, ImageError, LoadedImage, extract, merge, read_image, write_image
+from tidelog.log.records.native_kernels import NativeKernels, compile_image
 
 SMALL = Image(b"\xc3" + bytes(15), ((8, 0),), {"return": 0})
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from log.records import quiet_import as module
-from log.records.quiet_import import quiet_import
+from tidelog.log.records import quiet_import as module
+from tidelog.log.records.quiet_import import quiet_import
 
 
 def test_collections_wait_until_the_last_import_is_over() -> None:
