@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tidelog.protocol.compression import CompressionType, compress
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch, set_crc
+from tidelog.protocol.record.compression import CompressionType, compress
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, set_crc
 
 KEY_DIGITS = 12
 RECORDS_PER_BATCH = 150

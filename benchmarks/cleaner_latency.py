@@ -26,7 +26,7 @@ from typing import Self
 from benchmarks.cleaner_data import CONFIG, DATA_SETS, DataSet, make, place
 from tidelog.commands.compaction import ask
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 _LENGTH = struct.Struct(">i")
 VERSION = 3

@@ -44,7 +44,7 @@ from tidelog.log.time import SystemTime
 from tidelog.log.topic_partition import TopicPartition
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tidelog.protocol.record_batch import Record, build_batch, set_crc
+from tidelog.protocol.record.record_batch import Record, build_batch, set_crc
 
 BATCH_RECORDS = 1000
 ENCODED_FRAMES = 1024

@@ -23,7 +23,7 @@ from benchmarks.run import launch_kafka, launch_tidelog
 from benchmarks.saving import Page, add_save
 from benchmarks.topics import Topics
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 TOPIC = "fsync"
 PRODUCERS = (1, 10, 100)

@@ -17,7 +17,7 @@ from tidelog.protocol.errors import MemberIdRequiredError, RebalanceInProgressEr
 from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION = 5, 3, 3
 """The newest that are not flexible: the header is the same for requests and answers."""

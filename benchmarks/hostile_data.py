@@ -15,12 +15,12 @@ import cramjam
 import lz4.frame
 import zstandard
 
-from tidelog.protocol.compression import XERIAL_HEADER, CompressionType, compress
-from tidelog.protocol.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.message_writer import MessageWriter
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tidelog.protocol.record_batch import LOG_OVERHEAD, BatchOptions, Record, append_record, build_batch, set_crc
+from tidelog.protocol.record.compression import XERIAL_HEADER, CompressionType, compress
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.message_writer import MessageWriter
+from tidelog.protocol.record.record_batch import LOG_OVERHEAD, BatchOptions, Record, append_record, build_batch, set_crc
 
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSION, OLD_PRODUCE_VERSION, OLD_FETCH_VERSION = 7, 2, 2

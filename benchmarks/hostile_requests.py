@@ -28,7 +28,7 @@ from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 WIDE_TOPIC = "wide"
 """A topic with WIDE_PARTITIONS partitions, made before the requests are sent."""

@@ -32,8 +32,8 @@ from tidelog.log.records.scan_engine import SCAN
 from tidelog.log.records.scan_group import RECOVERY
 from tidelog.log.time import SystemTime
 from tidelog.log.topic_partition import TopicPartition
-from tidelog.protocol.crc import crc32c
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.crc import crc32c
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 MB = 1_000_000
 ROUNDS = 3

@@ -28,7 +28,7 @@ from tidelog.pipeline.sink_commit import Publication, publish
 from tidelog.pipeline.sink_options import SinkOptions
 from tidelog.pipeline.sink_task import stage_rows
 from tidelog.pipeline.staging import StagedFile, TaskIdentity, remove_files
-from tidelog.protocol.record_batch import RecordBatch
+from tidelog.protocol.record.record_batch import RecordBatch
 
 _BASE_OFFSET, _LEADER_EPOCH = struct.Struct(">q"), struct.Struct(">i")
 _EPOCH_OFFSET = 12

@@ -15,7 +15,7 @@ from tidelog.log.records import engine as engines
 from tidelog.log.records import kernels
 from tidelog.log.records.engine import RecordEngine
 from tidelog.log.validator import AppendOrigin, LogValidator, ValidationParams
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 NOW_MS = 1_700_000_000_000
 COUNTS = (1, 10, 100, 1_000, 9_000)

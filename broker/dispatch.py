@@ -36,7 +36,7 @@ from tidelog.log.work_budget import AppendPostponedError
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownServerError, UnsupportedVersionError
 from tidelog.protocol.header import decode_request_header
-from tidelog.protocol.schema import EncodeError, Message, Struct
+from tidelog.protocol.schema.fields import EncodeError, Message, Struct
 from tidelog.protocol.transferable import release_slices
 from tidelog.protocol.types import Part
 

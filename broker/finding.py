@@ -19,7 +19,7 @@ from tidelog.broker.indexing import Indexing, indexing_of, is_indexed
 from tidelog.log.find.lookup import NotIndexedError, Query, find_newest, scan_newest
 from tidelog.log.index_file import IndexDamagedError
 from tidelog.protocol.errors import InvalidRequestError, UnknownTopicOrPartitionError
-from tidelog.protocol.record_batch import Record
+from tidelog.protocol.record.record_batch import Record
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

@@ -24,8 +24,8 @@ from typing import NamedTuple, TypeVar
 from tidelog.log.batch_scan import crc_matches, iter_batches
 from tidelog.log.file_system import FileSystem
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
-from tidelog.protocol.record_batch import RecordBatch
-from tidelog.protocol.schema import (
+from tidelog.protocol.record.record_batch import RecordBatch
+from tidelog.protocol.schema.fields import (
     Message,
     Struct,
     array,

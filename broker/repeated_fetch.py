@@ -49,7 +49,7 @@ from tidelog.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from tidelog.protocol.record_batch import LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
+from tidelog.protocol.record.record_batch import LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
 from tidelog.protocol.transferable import TransferableRecords
 from tidelog.protocol.types import Part, unsigned_varint
 

@@ -33,7 +33,7 @@ from tidelog.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tidelog.protocol.record_batch import LOG_OVERHEAD, MAGIC_OFFSET, MAGIC_V2, RECORD_BATCH_OVERHEAD
+from tidelog.protocol.record.record_batch import LOG_OVERHEAD, MAGIC_OFFSET, MAGIC_V2, RECORD_BATCH_OVERHEAD
 from tidelog.protocol.types import MalformedError, continue_unsigned_varint, unsigned_varint
 
 FIRST_VERSION = 9

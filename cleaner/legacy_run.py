@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidelog.cleaner import layout as at
 from tidelog.cleaner.engine import IntegerArray
-from tidelog.protocol.message_set import LegacyRecordBatch
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 #: Old single messages that become one version 2 batch.
 CONVERTED_RECORDS = 500

@@ -15,7 +15,7 @@ import numpy as np
 
 from tidelog.cleaner import layout as at
 from tidelog.cleaner.layout import BATCH_OVERHEAD, LOG_OVERHEAD, SMALLEST_RECORD, BatchState, Unreadable
-from tidelog.protocol.crc import crc32c
+from tidelog.protocol.record.crc import crc32c
 
 if TYPE_CHECKING:
     from tidelog.cleaner.engine import TransactionRows

@@ -26,15 +26,15 @@ from tidelog.cleaner.errors import UnframedSegmentError
 from tidelog.cleaner.layout import BATCH_OVERHEAD, BatchState, Unreadable
 from tidelog.cleaner.legacy_run import LegacyRun
 from tidelog.log.file_system import LogStorageError
-from tidelog.protocol.compression import CompressionType, decompress, decompress_zstd_frames, zstd_size
 from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     MessageTooLargeError,
     UnsupportedCompressionTypeError,
 )
-from tidelog.protocol.message_set import LegacyRecordBatch
-from tidelog.protocol.record_batch import Buffer
+from tidelog.protocol.record.compression import CompressionType, decompress, decompress_zstd_frames, zstd_size
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import Buffer
 
 #: Expanded bytes handed out at once: a lot of small compressed batches share one step, a large one gets its own.
 SCRATCH_BYTES = 4 * 1024 * 1024

@@ -27,8 +27,8 @@ from tidelog.log.segment import CLEANED_SUFFIX, SEGMENT_FILE_SUFFIXES, LogSegmen
 from tidelog.log.time_index import TimeIndex, TimestampOffset
 from tidelog.log.transaction_index import AbortedTxn
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.protocol.compression import LZ4_DEFAULT_LEVEL, CompressionType, compress_many
-from tidelog.protocol.record_batch import set_crc
+from tidelog.protocol.record.compression import LZ4_DEFAULT_LEVEL, CompressionType, compress_many
+from tidelog.protocol.record.record_batch import set_crc
 
 logger = logging.getLogger(__name__)
 

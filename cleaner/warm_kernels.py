@@ -12,7 +12,7 @@ import numpy as np
 from tidelog.cleaner import layout as at
 from tidelog.cleaner.engine import ByteArray, IntegerArray, KernelEngine, TransactionRows, WordArray
 from tidelog.cleaner.offset_map import SIPHASH_ALGORITHM
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 
 def _run_all(engine: KernelEngine) -> None:

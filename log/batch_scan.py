@@ -1,8 +1,8 @@
 """Batch headers read from a file, a chunk at a time: what look-up, recovery and checks step through.
 
-Works on all three magics. Magic 2 is the 61-byte header of ``tidelog.protocol.record_batch``; magic 0 and 1 are the
-messages of ``tidelog.protocol.message_set``, of which a compressed wrapper carries the offset of its *last* inner
-message. Common to all::
+Works on all three magics. Magic 2 is the 61-byte header of ``tidelog.protocol.record.record_batch``; magic 0 and 1 are
+the messages of ``tidelog.protocol.record.message_set``, of which a compressed wrapper carries the offset of its *last*
+inner message. Common to all::
 
     offset 8 | size 4 | crc or leader epoch 4 | magic 1 | ...
 
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple, Protocol
 
-from tidelog.protocol.crc import crc32c
 from tidelog.protocol.errors import CorruptMessageError
-from tidelog.protocol.record_batch import HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD
+from tidelog.protocol.record.crc import crc32c
+from tidelog.protocol.record.record_batch import HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD
 
 #: The smallest magic-0 message: crc 4, magic 1, attributes 1, key length 4, value length 4.
 MIN_MESSAGE_SIZE = 14

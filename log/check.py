@@ -38,7 +38,7 @@ from tidelog.log.segment import (
 from tidelog.log.time_index import TimeIndex
 from tidelog.log.transaction_check import TransactionIndexCheck, ends_transaction
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
-from tidelog.protocol.record_batch import HEADER, MAGIC_OFFSET, MAGIC_V2
+from tidelog.protocol.record.record_batch import HEADER, MAGIC_OFFSET, MAGIC_V2
 
 _Unpack = Callable[[bytes, int], tuple[Any, ...]]
 

@@ -17,8 +17,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tidelog.protocol.compression import CompressionType
 from tidelog.protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType, Importance, between, each_of, one_of
+from tidelog.protocol.record.compression import CompressionType
 
 MAX_LONG = 2**63 - 1
 _HOUR_MS = 3_600_000

@@ -30,7 +30,7 @@ from tidelog.log.find.rows import Rows
 from tidelog.log.find.tag_index import TagIndex
 from tidelog.log.index_file import IndexDamagedError
 from tidelog.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError
-from tidelog.protocol.record_batch import iter_batches
+from tidelog.protocol.record.record_batch import iter_batches
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from tidelog.log.validator import (
     result_from,
 )
 from tidelog.log.work_budget import TURN_OLD_BYTES, WorkBudget
-from tidelog.protocol.crc import crc32
 from tidelog.protocol.errors import CorruptMessageError, MessageTooLargeError
-from tidelog.protocol.message_set import LegacyRecordBatch
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.crc import crc32
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import (
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC_V0,

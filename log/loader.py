@@ -57,7 +57,7 @@ from tidelog.log.segments import LogSegments
 from tidelog.log.topic_partition import TopicPartition
 from tidelog.log.unified_log import LogParts, UnifiedLog
 from tidelog.protocol.errors import CorruptMessageError, InconsistentTopicIdError, KafkaStorageError
-from tidelog.protocol.record_batch import MAGIC_V2
+from tidelog.protocol.record.record_batch import MAGIC_V2
 
 logger = logging.getLogger(__name__)
 

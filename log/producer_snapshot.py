@@ -16,7 +16,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from tidelog.log.checkpoints import CheckpointCorruptError
-from tidelog.protocol.crc import crc32c
+from tidelog.protocol.record.crc import crc32c
 
 _VERSION = 1
 _HEAD = Struct(">hI")

@@ -37,7 +37,7 @@ from tidelog.log.reserve import write_if_room
 from tidelog.log.segment import LogSegment
 from tidelog.log.time_index import TimestampOffset
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
-from tidelog.protocol.record_batch import RECORD_BATCH_OVERHEAD
+from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import struct
 
 from tidelog.log.validator import ValidationResult
 from tidelog.log.work_budget import AppendPostponedError
-from tidelog.protocol.record_batch import COMPRESSION_MASK, MAGIC_OFFSET, MAGIC_V0, MAGIC_V2
+from tidelog.protocol.record.record_batch import COMPRESSION_MASK, MAGIC_OFFSET, MAGIC_V0, MAGIC_V2
 
 _OFFSET = struct.Struct(">q")
 _OLD_ATTRIBUTES_OFFSET = MAGIC_OFFSET + 1

@@ -19,7 +19,7 @@ from tidelog.log.segment import LogSegment
 from tidelog.log.segments import LogSegments
 from tidelog.log.transaction_index import AbortedTxn
 from tidelog.protocol.errors import CorruptMessageError
-from tidelog.protocol.record_batch import CONTROL_TYPE_ABORT, CONTROL_TYPE_COMMIT, Buffer, RecordBatch
+from tidelog.protocol.record.record_batch import CONTROL_TYPE_ABORT, CONTROL_TYPE_COMMIT, Buffer, RecordBatch
 
 RECALLED_BYTES = 64 * 1024 * 1024
 """Records before a snapshot whose headers are read again after a recovery, which has just read them whole. Clients

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from tidelog.log.batch_scan import BatchHeader, PositionalReader, crc_matches, parse_header
 from tidelog.protocol.errors import CorruptMessageError
-from tidelog.protocol.record_batch import RECORD_BATCH_OVERHEAD
+from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
 
 #: An old message may be shorter than a header of magic 2.
 _SHORTEST_HEADER = 26

@@ -26,7 +26,7 @@ from tidelog.log.offset_index import OffsetIndex, OffsetPosition
 from tidelog.log.time import Time
 from tidelog.log.time_index import TimeIndex, TimestampOffset
 from tidelog.log.transaction_index import TransactionIndex
-from tidelog.protocol.record_batch import Buffer
+from tidelog.protocol.record.record_batch import Buffer
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:

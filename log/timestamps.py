@@ -13,7 +13,7 @@ from tidelog.log.batch_scan import NO_TIMESTAMP
 from tidelog.log.records.lookup import first_at_or_after
 from tidelog.log.segment import LogSegment
 from tidelog.log.segments import LogSegments
-from tidelog.protocol.record_batch import iter_batches
+from tidelog.protocol.record.record_batch import iter_batches
 
 if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tidelog.log.transaction_index import ENTRY
 from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.record_batch import Buffer, RecordBatch, parse_end_transaction_marker
+from tidelog.protocol.record.record_batch import Buffer, RecordBatch, parse_end_transaction_marker
 
 
 def ends_transaction(batch: Buffer) -> bool | None:

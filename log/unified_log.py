@@ -60,8 +60,6 @@ from tidelog.protocol.errors import (
 
 logger = logging.getLogger(__name__)
 
-NO_TIMESTAMP = -1
-
 
 class StartOffsetReason(IntEnum):
     """Why the log start moves; said in the log line."""

@@ -34,14 +34,14 @@ from tidelog.log.work_budget import (
     TURN_RECORDS_COMPILED,
     WorkBudget,
 )
-from tidelog.protocol.crc import crc32c
 from tidelog.protocol.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
     UnsupportedForMessageFormatError,
 )
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.crc import crc32c
+from tidelog.protocol.record.record_batch import (
     ATTRIBUTES_OFFSET,
     CONTROL_MASK,
     CREATE_TIME,
@@ -69,7 +69,7 @@ from tidelog.protocol.record_batch import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.protocol.message_set import LegacyRecordBatch
+    from tidelog.protocol.record.message_set import LegacyRecordBatch
 
 _OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
 _ATTRIBUTES = struct.Struct(">h")
@@ -536,7 +536,7 @@ def rebuild(records: Iterable[Record], options: BatchOptions, params: Validation
     ]
     if params.magic == MAGIC_V2:
         return result_of(memoryview(build_batch(numbered, options)), params, sizes_changed=True)
-    from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+    from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 
     built = build_message_set(
         numbered,

@@ -12,9 +12,9 @@ one thread at a time.
 
 from __future__ import annotations
 
-from tidelog.protocol.compression import decompress
 from tidelog.protocol.errors import MessageTooLargeError
-from tidelog.protocol.record_batch import Buffer
+from tidelog.protocol.record.compression import decompress
+from tidelog.protocol.record.record_batch import Buffer
 
 MAX_PLAIN_BYTES = 100 * 1024 * 1024
 """What the records of one request may decompress to: as much as a request may hold by ``socket.request.max.bytes``.
@@ -75,7 +75,7 @@ class WorkBudget:
     def decompress(self, section: Buffer, codec: int, max_bytes: int, count: int) -> Buffer:
         """The records section of a magic 2 batch that claims ``count`` records, at most ``max_bytes`` of it.
 
-        Raises what ``tidelog.protocol.compression.decompress`` raises, TooMuchForTurnError.
+        Raises what ``tidelog.protocol.record.compression.decompress`` raises, TooMuchForTurnError.
         """
         if count > self._compressed_records:
             raise MessageTooLargeError(

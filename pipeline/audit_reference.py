@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from tidelog.protocol.crc import crc32c
 from tidelog.protocol.errors import CorruptMessageError
-from tidelog.protocol.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
+from tidelog.protocol.record.crc import crc32c
+from tidelog.protocol.record.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
 from tidelog.protocol.types import read_varint, read_varlong
 
 IntegerArray = np.ndarray[Any, np.dtype[np.int64]]

@@ -37,10 +37,10 @@ from tidelog.pipeline.audit_producers import ProducerSpan, follow
 from tidelog.pipeline.audit_reference import IntegerArray
 from tidelog.pipeline.audit_transactions import TransactionAudit, TransactionPlan
 from tidelog.pipeline.segment_files import OpenSegment, SegmentFile
-from tidelog.protocol.compression import decompress
 from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.message_set import LegacyRecordBatch
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.compression import decompress
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     DELETE_HORIZON_MASK,
     HEADER,

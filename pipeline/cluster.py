@@ -15,7 +15,7 @@ from tidelog.client import Client, ClientError
 from tidelog.protocol.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for_code
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""

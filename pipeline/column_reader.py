@@ -30,10 +30,10 @@ from tidelog.pipeline.markers import MarkerWalk
 from tidelog.pipeline.plan_rows import LostRange, SegmentSlice
 from tidelog.pipeline.row_filter import RowFilter
 from tidelog.pipeline.segment_files import OpenSegment, SegmentFile
-from tidelog.protocol.compression import decompress
 from tidelog.protocol.errors import CorruptMessageError, KafkaError
-from tidelog.protocol.message_set import LegacyRecordBatch
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.compression import decompress
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     HEADER,
     LOG_APPEND_TIME,

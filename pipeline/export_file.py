@@ -30,8 +30,8 @@ from tidelog.pipeline.plan_rows import LostRange
 from tidelog.pipeline.segment_files import OpenSegment, SegmentFile
 from tidelog.pipeline.sparse_index import indexed_batches
 from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.record_batch import MAGIC_V2
-from tidelog.protocol.record_batch import iter_batches as iter_entries
+from tidelog.protocol.record.record_batch import MAGIC_V2
+from tidelog.protocol.record.record_batch import iter_batches as iter_entries
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,7 +36,7 @@ from tidelog.pipeline.remote import is_remote
 from tidelog.pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
 from tidelog.pipeline.storage import files_at
 from tidelog.protocol.errors import KafkaStorageError
-from tidelog.protocol.record_batch import DELETE_HORIZON_MASK, MAGIC_V2
+from tidelog.protocol.record.record_batch import DELETE_HORIZON_MASK, MAGIC_V2
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from tidelog.pipeline.segment_files import OpenSegment, ReadCount, SegmentFile
 from tidelog.pipeline.sparse_index import offset_index
 from tidelog.pipeline.storage import files_at, names_in
 from tidelog.protocol.errors import KafkaStorageError
-from tidelog.protocol.record_batch import RECORD_BATCH_OVERHEAD
+from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
 
 _SNAPSHOT = re.compile(r"(\d{20})\.snapshot")
 _NO_TRANSACTION = -1

@@ -31,7 +31,7 @@ from tidelog.pipeline.holes import checkpointed_below
 from tidelog.pipeline.segment_files import OpenSegment, SegmentFile, list_segments
 from tidelog.pipeline.sparse_index import indexed_batches
 from tidelog.protocol.errors import CorruptMessageError
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.record_batch import (
     LOG_OVERHEAD,
     MAGIC_V2,
     RECORD_BATCH_OVERHEAD,

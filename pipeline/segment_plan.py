@@ -15,7 +15,7 @@ from tidelog.pipeline.errors import CorruptBatchError
 from tidelog.pipeline.plan_rows import OffsetRange, ReadRequest, SegmentSlice
 from tidelog.pipeline.segment_files import OpenSegment, SegmentFile
 from tidelog.pipeline.sparse_index import SparseIndex, offset_index, time_index
-from tidelog.protocol.record_batch import MAGIC_V2
+from tidelog.protocol.record.record_batch import MAGIC_V2
 
 #: How many entries behind the best one are looked at, when it is stale, before the end of the file will do.
 _END_CANDIDATES = 3

@@ -23,7 +23,7 @@ from tidelog.client import ClientError
 from tidelog.pipeline.cluster import Address, Cluster, Trouble, raise_for_code, version_for
 from tidelog.pipeline.staging import BatchAddress, StagedFile, StagingError, in_order
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.record_batch import (
     ATTRIBUTES_OFFSET,
     TRANSACTIONAL_MASK,
     RecordBatch,

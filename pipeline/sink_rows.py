@@ -28,7 +28,7 @@ import pyarrow as pa
 from tidelog.log.records.build import ByteColumn, RecordColumns, SectionBuilder, byte_column, read_only
 from tidelog.pipeline.errors import OptionError, PipelineError
 from tidelog.pipeline.sink_options import SinkOptions
-from tidelog.protocol.record_batch import BatchOptions, BatchTimes, assemble_batch
+from tidelog.protocol.record.record_batch import BatchOptions, BatchTimes, assemble_batch
 
 if TYPE_CHECKING:
     from tidelog.log.records.build_reference import IntegerArray

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.protocol.record_batch import Buffer
+from tidelog.protocol.record.record_batch import Buffer
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from tidelog.pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, 
 from tidelog.pipeline.selection import PartitionDirectory
 from tidelog.pipeline.sparse_index import offset_index, time_index
 from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.record_batch import iter_batches
+from tidelog.protocol.record.record_batch import iter_batches
 
 #: How often a look-up begins anew because the cleaner or retention took the files away under it.
 ATTEMPTS = 5

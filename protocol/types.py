@@ -1,4 +1,5 @@
-"""Primitive values of the wire: what compiled coders (:mod:`tidelog.protocol.schema`) call and hand-kept code shares.
+"""Primitive values of the wire: what compiled coders (:mod:`tidelog.protocol.schema.fields`) call and hand-kept code
+shares.
 
 Integers are big endian. A compact length is an unsigned varint of length + 1, 0 meaning null. Everything that reads
 checks against the end of its buffer before it allocates, and raises :class:`MalformedError`, which the caller turns

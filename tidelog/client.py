@@ -15,7 +15,7 @@ from typing import Self, TypeVar, cast
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import UnsupportedVersionError
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.types import Buffer
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.coordinator.result import CoordinatorRecord
 from tidelog.broker.coordinator.share_records import SHARE_RECORD_TYPES
 from tidelog.broker.coordinator.streams_records import STREAMS_RECORD_TYPES
-from tidelog.protocol.schema import (
+from tidelog.protocol.schema.fields import (
     Message,
     Struct,
     array,

@@ -13,7 +13,7 @@ from tidelog.broker.coordinator.transaction_state import PartitionKey
 from tidelog.broker.metadata import GROUP_METADATA_TOPIC
 from tidelog.log.validator import AppendOrigin
 from tidelog.protocol.errors import UnknownTopicOrPartitionError
-from tidelog.protocol.record_batch import EndTransactionMarker, end_transaction_marker
+from tidelog.protocol.record.record_batch import EndTransactionMarker, end_transaction_marker
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

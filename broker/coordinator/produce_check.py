@@ -26,7 +26,7 @@ from tidelog.protocol.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from tidelog.protocol.record_batch import RecordBatch
+from tidelog.protocol.record.record_batch import RecordBatch
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

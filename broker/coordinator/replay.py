@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tidelog.broker.coordinator.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
 from tidelog.broker.coordinator.timer import CoordinatorTimer
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.record_batch import (
     BatchOptions,
     Record,
     RecordBatch,

@@ -30,7 +30,7 @@ from tidelog.protocol.errors import (
     KafkaStorageError,
     NotCoordinatorError,
 )
-from tidelog.protocol.record_batch import RecordBatch
+from tidelog.protocol.record.record_batch import RecordBatch
 
 logger = logging.getLogger(__name__)
 

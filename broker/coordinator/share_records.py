@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidelog.broker.coordinator.result import CoordinatorRecord
-from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, int64, string, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, int64, string, uuid
 
 # -- __consumer_offsets: the groups -----------------------------------------------------------------------------
 

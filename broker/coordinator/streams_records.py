@@ -6,7 +6,18 @@ Source: group-coordinator ``common/message/StreamsGroup*.json`` of Kafka 4.3.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, int64, nullable_struct, string, uint16
+from tidelog.protocol.schema.fields import (
+    Message,
+    Struct,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    nullable_struct,
+    string,
+    uint16,
+)
 
 
 class StreamsGroupMetadataKey(Message, api_key=17, versions="0"):

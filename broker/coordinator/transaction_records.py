@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidelog.broker.coordinator.result import CoordinatorRecord
-from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, int64, string
 
 
 class TransactionLogKey(Message, api_key=0, versions="0"):

@@ -28,7 +28,6 @@ from tidelog.broker.threads import in_thread
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.compression import CompressionType
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
     KafkaError,
@@ -47,6 +46,7 @@ from tidelog.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.transferable import TransferableRecords
 
 API_KEY = ApiKey.FETCH

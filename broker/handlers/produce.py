@@ -58,7 +58,7 @@ from tidelog.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.record_batch import (
     ATTRIBUTES_OFFSET,
     COMPRESSION_MASK,
     LOG_OVERHEAD,

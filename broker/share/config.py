@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 FEATURE = "share.version"
-EARLIEST, LATEST = "earliest", "latest"
+EARLIEST = "earliest"
+LATEST = "latest"
 BY_DURATION = "by_duration:"
 READ_COMMITTED = "read_committed"
 

@@ -15,7 +15,7 @@ from tidelog.log.find.reference import Put, Stop, Walk, Wanted
 if TYPE_CHECKING:
     from tidelog.log.find.rows import Rows
     from tidelog.log.index_file import IndexFile
-    from tidelog.protocol.record_batch import Buffer
+    from tidelog.protocol.record.record_batch import Buffer
 
 CHAIN_OFFSETS = 1024
 """Offsets taken out of a chain at a time."""

@@ -26,8 +26,8 @@ from tidelog.log.find.engine import ENGINE
 from tidelog.log.find.hashing import key_hash, key_seed, tag_hash
 from tidelog.log.find.lookup import MIN_TIME, Query, is_aborted, records_of
 from tidelog.protocol.errors import KafkaStorageError, OffsetOutOfRangeError
-from tidelog.protocol.message_set import LegacyRecordBatch
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import (
     DELETE_HORIZON_MASK,
     LOG_APPEND_TIME,
     BatchOptions,

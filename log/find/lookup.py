@@ -22,8 +22,8 @@ from tidelog.log.find.engine import ENGINE
 from tidelog.log.find.hashing import key_hash, key_seed, tag_hash
 from tidelog.log.find.reference import tag_of
 from tidelog.protocol.errors import InvalidRecordError, KafkaStorageError, OffsetOutOfRangeError
-from tidelog.protocol.message_set import LegacyRecordBatch
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import (
     LOG_APPEND_TIME,
     Record,
     RecordBatch,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidelog.log.find.hashing import NO_KEY, key_hash, tag_hash
 from tidelog.log.find.rows import Rows
 from tidelog.protocol.errors import InvalidRecordError
-from tidelog.protocol.message_set import LegacyRecordBatch
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import (
     COMPRESSION_MASK,
     CONTROL_MASK,
     DEFAULT_MAX_DECOMPRESSED_BYTES,

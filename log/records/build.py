@@ -19,7 +19,7 @@ import numpy as np
 
 from tidelog.log.records import build_reference
 from tidelog.log.records.build_reference import ByteColumn, RecordColumns, Taken
-from tidelog.protocol.record_batch import Buffer
+from tidelog.protocol.record.record_batch import Buffer
 
 if TYPE_CHECKING:
     from tidelog.log.records.build_reference import IntegerArray

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidelog.protocol.record_batch import Record, append_record
+from tidelog.protocol.record.record_batch import Record, append_record
 
 if TYPE_CHECKING:
     import numpy as np

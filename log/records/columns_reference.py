@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidelog.protocol.crc import crc32c
 from tidelog.protocol.errors import InvalidRecordError
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.crc import crc32c
+from tidelog.protocol.record.record_batch import (
     ATTRIBUTES_OFFSET,
     COMPRESSION_MASK,
     CONTROL_MASK,

@@ -21,10 +21,10 @@ import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from tidelog.protocol.compression import CompressionType
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedCompressionTypeError
-from tidelog.protocol.message_set import LegacyRecordBatch, MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.message_set import LegacyRecordBatch, MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,

@@ -21,7 +21,7 @@ from tidelog.log.records import reference
 from tidelog.log.records.reference import SectionCheck, TimestampPosition
 from tidelog.log.work_budget import NO_LIMIT
 from tidelog.protocol.errors import InvalidRecordError
-from tidelog.protocol.record_batch import Buffer
+from tidelog.protocol.record.record_batch import Buffer
 
 if TYPE_CHECKING:
     from tidelog.log.records.native_kernels import NativeKernels

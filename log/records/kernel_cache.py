@@ -23,8 +23,16 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 #: Kernel modules, the constants they share with their plain twins, and what they are all compiled with.
 SOURCES = tuple(
     f"{directory}/{pattern}"
-    for directory in ("cleaner", "log/records", "log/find", "pipeline")
-    for pattern in ("intrinsics.py", "*layout.py", "*kernels.py", "*_reference.py")
+    for directory in (
+        "cleaner/engine",
+        "log/records",
+        "log/recovery",
+        "log/find/engine",
+        "pipeline/engine",
+        "pipeline/decode",
+        "pipeline/sink",
+    )
+    for pattern in ("intrinsics.py", "*layout.py", "batch_table.py", "*kernels.py", "*reference.py")
 )
 
 

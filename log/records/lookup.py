@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog.log.records import engine
-from tidelog.protocol.message_set import LegacyRecordBatch
-from tidelog.protocol.record_batch import LOG_APPEND_TIME, RecordBatch
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import LOG_APPEND_TIME, RecordBatch
 
 
 class FoundRecord(NamedTuple):

@@ -4,7 +4,7 @@ Each function takes the uncompressed records section of a magic 2 batch and walk
 InvalidRecordError; the kernels only tell *that* something is malformed, and this module then says what, so both engines
 give the same error for the same bytes.
 
-The walk (see ``tidelog.protocol.record_batch`` for the drawing):
+The walk (see ``tidelog.protocol.record.record_batch`` for the drawing):
 
     length | attributes | timestamp delta | offset delta | key | value | header count | headers      then the next
     record
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tidelog.log.work_budget import NO_LIMIT, TooMuchForTurnError
 from tidelog.protocol.errors import InvalidRecordError
-from tidelog.protocol.record_batch import MIN_RECORD_BYTES, read_raw_varint, read_varint, read_varlong
+from tidelog.protocol.record.record_batch import MIN_RECORD_BYTES, read_raw_varint, read_varint, read_varlong
 
 MAX_INT64 = (1 << 63) - 1
 

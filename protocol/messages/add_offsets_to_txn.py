@@ -5,7 +5,7 @@ v3 flexible; v4 TRANSACTION_ABORTABLE (KIP-890).
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, int16, int32, int64, string
 
 
 class AddOffsetsToTxnRequest(Message, api_key=25, versions="0-4", flexible="3+"):

@@ -6,7 +6,7 @@ their behalf, several at once (KIP-890). v3 flexible; v5 TRANSACTION_ABORTABLE.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int16, int32, int64, string
 
 
 class AddPartitionsToTxnTopic(Struct):

@@ -5,7 +5,7 @@ v1 may be acknowledged before the change is committed.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int16, int32, string, uint16, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int16, int32, string, uint16, uuid
 
 
 class Listener(Struct):

@@ -4,7 +4,7 @@ flexible.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, float64, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, float64, int16, int32, string
 
 
 class EntityData(Struct):

@@ -6,7 +6,7 @@ v2 flexible.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int8, int16, int32, string
 
 
 class AlterableConfig(Struct):

@@ -5,7 +5,7 @@ v1 can forbid a change of the replication factor.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int16, int32, string
 
 
 class ReassignablePartition(Struct):

@@ -7,7 +7,7 @@ version, and feature levels (KIP-584); v4 lets features with a lowest level of 0
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int16, int32, int64, string
 
 
 class ApiVersionsRequest(Message, api_key=18, versions="0-4", flexible="3+"):

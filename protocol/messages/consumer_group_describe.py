@@ -5,7 +5,7 @@ v1 member type: classic, consumer or unknown (KIP-1099).
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string, struct_of, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int8, int16, int32, string, struct_of, uuid
 
 
 class ConsumerGroupDescribeRequest(Message, api_key=69, versions="0-1", flexible="0+"):

@@ -6,7 +6,7 @@ last heartbeat. v1 subscription by regular expression; members choose their own 
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, nullable_struct, string, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, nullable_struct, string, uuid
 
 
 class TopicPartitions(Struct):

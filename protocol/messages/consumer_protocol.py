@@ -7,7 +7,7 @@ cooperative rebalancing (KIP-429); v2 generation id (KIP-792); v3 rack (KIP-881)
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, binary, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, binary, int32, string
 from tidelog.protocol.types import Buffer
 
 

@@ -5,7 +5,7 @@ v1 pattern types (KIP-290); v2 flexible; v3 user resources (KIP-373).
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, string
 
 
 class AclCreation(Struct):

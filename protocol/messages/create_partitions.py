@@ -5,7 +5,7 @@ v2 flexible; v3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int16, int32, string
 
 
 class CreatePartitionsAssignment(Struct):

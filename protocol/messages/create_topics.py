@@ -7,7 +7,7 @@ defaults (KIP-464); v5 flexible, the answer brings the topic's settings (KIP-525
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int8, int16, int32, string, uuid
 
 
 class CreatableReplicaAssignment(Struct):

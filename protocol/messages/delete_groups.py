@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, string
 
 
 class DeleteGroupsRequest(Message, api_key=42, versions="0-2", flexible="2+"):

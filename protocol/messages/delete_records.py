@@ -5,7 +5,7 @@ v2 flexible.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, int64, string
 
 
 class DeleteRecordsPartition(Struct):

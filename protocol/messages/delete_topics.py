@@ -6,7 +6,7 @@ v1 throttle time; v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error message (KIP
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, string, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, string, uuid
 
 
 class DeleteTopicState(Struct):

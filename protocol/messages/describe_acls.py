@@ -5,7 +5,7 @@ v1 pattern types (KIP-290), v0 knows literal names only; v2 flexible; v3 user pr
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, string
 
 
 class DescribeAclsRequest(Message, api_key=29, versions="0-3", flexible="2+"):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, float64, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, float64, int8, int16, int32, string
 
 
 class ComponentData(Struct):

@@ -5,7 +5,7 @@ v1 endpoint type, brokers or controllers (KIP-919); v2 fenced brokers on demand 
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int8, int16, int32, string
 
 
 class DescribeClusterRequest(Message, api_key=60, versions="0-2", flexible="0+"):

@@ -6,7 +6,7 @@ A null list of keys asks for all. v1 where each value comes from, with its synon
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int8, int16, int32, string
 
 
 class DescribeConfigsResource(Struct):

@@ -5,7 +5,7 @@ v2 flexible; v3 who requested each token (KIP-373).
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, binary, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, binary, int16, int32, int64, string
 from tidelog.protocol.types import Buffer
 
 

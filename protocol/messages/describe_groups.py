@@ -6,7 +6,7 @@ A group that does not exist answers as "Dead" without error up to v5, and with G
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, binary, boolean, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, binary, boolean, int16, int32, string
 from tidelog.protocol.types import Buffer
 
 

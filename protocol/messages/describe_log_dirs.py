@@ -5,7 +5,7 @@ v2 flexible; v3 top-level error; v4 total and usable bytes of the volume (KIP-82
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int16, int32, int64, string
 
 
 class DescribableLogDirTopic(Struct):

@@ -5,7 +5,7 @@ v1 times of last fetch and last catch-up (KIP-836); v2 error messages, nodes and
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, int64, string, uint16, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, int64, string, uint16, uuid
 
 
 class PartitionData(Struct):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int16, int32, nullable_struct, string, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int16, int32, nullable_struct, string, uuid
 
 
 class TopicRequest(Struct):

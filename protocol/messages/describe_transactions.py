@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, int64, string
 
 
 class DescribeTransactionsRequest(Message, api_key=65, versions="0", flexible="0+"):

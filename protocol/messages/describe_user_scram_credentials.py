@@ -4,7 +4,7 @@ all.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, string
 
 
 class UserName(Struct):

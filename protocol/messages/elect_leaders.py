@@ -5,7 +5,7 @@ v1 kinds of election (KIP-460); v2 flexible.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, string
 
 
 class TopicPartitions(Struct):

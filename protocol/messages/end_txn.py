@@ -5,7 +5,7 @@ v3 flexible; v4 TRANSACTION_ABORTABLE; v5 the epoch goes up with every transacti
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, boolean, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, boolean, int16, int32, int64, string
 
 
 class EndTxnRequest(Message, api_key=26, versions="0-5", flexible="3+"):

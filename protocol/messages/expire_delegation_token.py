@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, binary, int16, int32, int64
+from tidelog.protocol.schema.fields import Message, binary, int16, int32, int64
 from tidelog.protocol.types import Buffer
 
 

@@ -13,7 +13,7 @@ A version also says what the client can read: magic 1 from v2, magic 2 from v4, 
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import (
+from tidelog.protocol.schema.fields import (
     Message,
     Struct,
     array,

@@ -6,7 +6,7 @@ v1 key type, error message and throttle time; v3 flexible; v4 several keys at on
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, string
 
 
 class FindCoordinatorRequest(Message, api_key=10, versions="0-6", flexible="3+"):

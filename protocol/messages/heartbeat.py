@@ -5,7 +5,7 @@ v1 throttle time; v3 group instance id (KIP-345); v4 flexible.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, int16, int32, string
+from tidelog.protocol.schema.fields import Message, int16, int32, string
 
 
 class HeartbeatRequest(Message, api_key=12, versions="0-4", flexible="4+"):

@@ -7,7 +7,7 @@ and keeping a prepared transaction (KIP-939), which Kafka 4.3 has but does not s
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, boolean, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, boolean, int16, int32, int64, string
 
 
 class InitProducerIdRequest(Message, api_key=22, versions="0-6", flexible="2+"):

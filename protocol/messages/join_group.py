@@ -9,7 +9,7 @@ names the protocol type, nullable protocol name (KIP-559); v8 reason (KIP-800); 
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, binary, boolean, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, binary, boolean, int16, int32, string
 from tidelog.protocol.types import Buffer
 
 

@@ -5,7 +5,7 @@ v0 was called ListClientMetricsResources and lists those only (KIP-714); v1 othe
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, string
 
 
 class ListConfigResourcesRequest(Message, api_key=74, versions="0-1", flexible="0+"):

@@ -5,7 +5,7 @@ v1 throttle time; v3 flexible; v4 filter by state (KIP-518); v5 filter by type, 
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, string
 
 
 class ListGroupsRequest(Message, api_key=16, versions="0-5", flexible="3+"):

@@ -10,7 +10,7 @@ look-ups in remote storage (KIP-1075).
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int8, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, int64, string
 
 
 class ListOffsetsPartition(Struct):

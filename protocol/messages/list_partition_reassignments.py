@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, string
 
 
 class ListPartitionReassignmentsTopics(Struct):

@@ -5,7 +5,7 @@ v1 only those older than a duration (KIP-994); v2 by a pattern of transactional 
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, int64, string
 
 
 class ListTransactionsRequest(Message, api_key=66, versions="0-2", flexible="0+"):

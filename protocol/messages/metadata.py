@@ -10,7 +10,7 @@ An empty list of topics means all of them in v0; from v1 null means all and an e
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int16, int32, string, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int16, int32, string, uuid
 
 
 class MetadataRequestTopic(Struct):

@@ -8,7 +8,7 @@ ids instead of names.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, int64, string, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, int64, string, uuid
 
 
 class OffsetCommitRequestPartition(Struct):

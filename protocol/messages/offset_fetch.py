@@ -7,7 +7,7 @@ their own that replace the earlier ones. v9 checks member and epoch (KIP-848); v
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int16, int32, int64, string, uuid
 
 
 class OffsetFetchRequestTopic(Struct):

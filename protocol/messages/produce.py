@@ -12,7 +12,18 @@ magic 2. Kafka 4 rejects v0-2 yet advertises them, because librdkafka takes thei
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, int64, record_batches, string, struct_of, uuid
+from tidelog.protocol.schema.fields import (
+    Message,
+    Struct,
+    array,
+    int16,
+    int32,
+    int64,
+    record_batches,
+    string,
+    struct_of,
+    uuid,
+)
 
 
 class PartitionProduceData(Struct):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, binary, boolean, int8, int16, int32, uuid
+from tidelog.protocol.schema.fields import Message, binary, boolean, int8, int16, int32, uuid
 from tidelog.protocol.types import Buffer
 
 

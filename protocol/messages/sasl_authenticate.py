@@ -5,7 +5,7 @@ v1 session lifetime, after which the client must authenticate again (KIP-368); v
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, binary, int16, int64, string
+from tidelog.protocol.schema.fields import Message, binary, int16, int64, string
 from tidelog.protocol.types import Buffer
 
 

@@ -5,7 +5,7 @@ After v0 the SASL tokens follow as bare frames; after v1 in SaslAuthenticate req
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, array, int16, string
+from tidelog.protocol.schema.fields import Message, array, int16, string
 
 
 class SaslHandshakeRequest(Message, api_key=17, versions="0-1"):

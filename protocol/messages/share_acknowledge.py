@@ -5,7 +5,19 @@ v2 renewal of acquisition locks (KIP-1222).
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, int64, string, struct_of, uuid
+from tidelog.protocol.schema.fields import (
+    Message,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    struct_of,
+    uuid,
+)
 
 
 class AcknowledgementBatch(Struct):

@@ -5,7 +5,7 @@ v2 acquire mode (KIP-1206) and renewal of acquisition locks (KIP-1222).
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import (
+from tidelog.protocol.schema.fields import (
     Message,
     Struct,
     array,

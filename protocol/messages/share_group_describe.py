@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int16, int32, string, struct_of, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int16, int32, string, struct_of, uuid
 
 
 class ShareGroupDescribeRequest(Message, api_key=77, versions="1", flexible="0+"):

@@ -5,7 +5,7 @@ v0 was early access in Kafka 4.0, and is served by nobody any more.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, nullable_struct, string, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, nullable_struct, string, uuid
 
 
 class ShareGroupHeartbeatRequest(Message, api_key=76, versions="1", flexible="0+"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import (
+from tidelog.protocol.schema.fields import (
     Message,
     Struct,
     array,

@@ -6,7 +6,7 @@ definitions differ here by the suffix ``Response``.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import (
+from tidelog.protocol.schema.fields import (
     Message,
     Struct,
     array,

@@ -6,7 +6,7 @@ v1 throttle time; v3 group instance id (KIP-345); v4 flexible; v5 protocol type 
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, binary, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, binary, int16, int32, string
 from tidelog.protocol.types import Buffer
 
 

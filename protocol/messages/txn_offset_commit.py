@@ -6,7 +6,7 @@ transaction, without AddOffsetsToTxn (KIP-890).
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, int64, string
 
 
 class TxnOffsetCommitRequestPartition(Struct):

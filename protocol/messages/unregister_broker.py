@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, int16, int32, string
+from tidelog.protocol.schema.fields import Message, int16, int32, string
 
 
 class UnregisterBrokerRequest(Message, api_key=64, versions="0", flexible="0+"):

@@ -5,7 +5,7 @@ v1 validate only, kinds of upgrade (KIP-778); v2 no result per feature.
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int8, int16, int32, string
 
 
 class FeatureUpdateKey(Struct):

@@ -6,7 +6,7 @@ v1 flexible; v2 transaction version, which decides how epochs are compared (KIP-
 
 from __future__ import annotations
 
-from tidelog.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, int64, string
+from tidelog.protocol.schema.fields import Message, Struct, array, boolean, int8, int16, int32, int64, string
 
 
 class WritableTxnMarkerTopic(Struct):

@@ -34,7 +34,7 @@ from tidelog import Broker, Tidelog
 from tidelog.client import ClientError
 from tidelog.commands.compaction import admin_address
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tidelog.protocol.record_batch import iter_batches
+from tidelog.protocol.record.record_batch import iter_batches
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 3000

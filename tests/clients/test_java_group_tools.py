@@ -25,7 +25,7 @@ from tests.support.kafka_jars import broker_classpath
 from tests.support.questions import Broker
 from tests.support.requirements import require_tool
 from tests.support.scripts.streams import EMPTY, beat, join
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

@@ -29,7 +29,7 @@ from tidelog.log.file_system import OsFileSystem
 from tidelog.log.loader import LoadRequest, load_log
 from tidelog.log.time import SystemTime
 from tidelog.log.topic_partition import TopicPartition
-from tidelog.protocol.record_batch import Record
+from tidelog.protocol.record.record_batch import Record
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -14,7 +14,7 @@ from tests.contract.test_messages import Definition, declared_fields, defined_fi
 from tests.support import kafka_jars
 from tests.support.messages import versions
 from tidelog.broker.coordinator import group_records, share_records, streams_records, transaction_records
-from tidelog.protocol.schema import Message, version_range
+from tidelog.protocol.schema.fields import Message, version_range
 
 SCHEMAS = {
     cls.__name__: cls

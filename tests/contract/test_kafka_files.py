@@ -42,7 +42,7 @@ from tidelog.log.file_system import OsFileSystem
 from tidelog.log.loader import LoadRequest, load_log
 from tidelog.log.time import SystemTime
 from tidelog.log.topic_partition import TopicPartition as Place
-from tidelog.protocol.record_batch import iter_batches
+from tidelog.protocol.record.record_batch import iter_batches
 
 pytestmark = pytest.mark.java
 FILE_SYSTEM = OsFileSystem()

@@ -14,7 +14,7 @@ from tests.support.logs import NOW_MS, LogBench, append, batch, marker, producer
 from tests.support.requirements import require_tool
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validator import AppendOrigin
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytestmark = pytest.mark.java
 

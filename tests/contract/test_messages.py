@@ -18,7 +18,7 @@ import pytest
 from tests.support import kafka_jars
 from tests.support.messages import all_messages, versions
 from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey
-from tidelog.protocol.schema import MAX_VERSION, Field, Message, Struct, VersionRange, version_range
+from tidelog.protocol.schema.fields import MAX_VERSION, Field, Message, Struct, VersionRange, version_range
 from tidelog.protocol.types import ZERO_UUID
 
 MESSAGES = {cls.__name__: cls for cls in all_messages()}

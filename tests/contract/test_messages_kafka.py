@@ -17,7 +17,7 @@ from tests.support.messages import RandomChoices, all_messages, arbitrary, versi
 from tests.support.requirements import require_tool
 from tidelog.protocol.api_keys import request_header_version, response_header_version
 from tidelog.protocol.errors import KafkaError, error_for_code
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 PROGRAM = Path(__file__).with_name("KafkaProtocol.java")
 SAMPLES = 6  # messages per class and version

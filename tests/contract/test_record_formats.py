@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.kafka_jars import KAFKA_3, client_classpath
 from tests.support.requirements import require_tool
-from tidelog.protocol.compression import CompressionType
-from tidelog.protocol.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch, iter_batches
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches
 
 pytestmark = pytest.mark.java
 

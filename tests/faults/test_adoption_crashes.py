@@ -20,7 +20,7 @@ from tidelog.log.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, re
 from tidelog.log.file_system import FileSystem, LogStorageError, OsFileSystem
 from tidelog.log.time import ManualTime
 from tidelog.log.topic_partition import TopicPartition
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 TOPICS = {"orders": bytes(15) + b"\1", "refunds": bytes(15) + b"\2"}
 RECORDS = 30

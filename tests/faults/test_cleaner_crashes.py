@@ -21,7 +21,7 @@ from tidelog.log.check import check_directory
 from tidelog.log.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
-from tidelog.protocol.record_batch import Record
+from tidelog.protocol.record.record_batch import Record
 
 CONFIG = compacted(segment_bytes=400, index_interval_bytes=50)
 CLEANER = Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=4096, io_buffer_bytes=1024))

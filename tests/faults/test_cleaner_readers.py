@@ -11,7 +11,7 @@ from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
 from tidelog.cleaner.engine import ReferenceEngine
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.protocol.record_batch import Record, iter_batches
+from tidelog.protocol.record.record_batch import Record, iter_batches
 
 ROUNDS = 12
 READERS = 3

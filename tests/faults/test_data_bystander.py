@@ -15,9 +15,9 @@ from tests.support import raw_client
 from tests.support.broker import TidelogProcess
 from tests.support.bystander import Bystander
 from tests.support.turns import longest_turn_cpu_s
-from tidelog.protocol.compression import CompressionType
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 #: What 20 ms are on a free processor; here caches are shared with whatever else the machine does.
 LONGEST_TURN_CPU_S = 0.03

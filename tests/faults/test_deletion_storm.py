@@ -44,7 +44,7 @@ from tidelog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 SECONDS = float(os.environ.get("TIDELOG_STORM_SECONDS", "6"))
 SEED = int(os.environ.get("TIDELOG_STORM_SEED", "1"))

@@ -24,7 +24,7 @@ from tidelog.log import index_file
 from tidelog.log.find.engine import FindEngine
 from tidelog.log.indexer import LogIndexer
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 Image = dict[str, bytes]
 """The files of both indices, by their path below the log's directory."""

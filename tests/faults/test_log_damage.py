@@ -26,7 +26,7 @@ from tidelog.log.time import ManualTime
 from tidelog.log.topic_partition import TopicPartition
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError
-from tidelog.protocol.record_batch import RecordBatch
+from tidelog.protocol.record.record_batch import RecordBatch
 
 SMALL: dict[str, Any] = {"segment_bytes": 2000, "index_interval_bytes": 200, "file_delete_delay_ms": 0}
 

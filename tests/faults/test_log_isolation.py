@@ -28,7 +28,7 @@ from tidelog.log.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validator import AppendOrigin
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
-from tidelog.protocol.record_batch import BatchOptions, Record, RecordBatch, build_batch, iter_batches
+from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch, iter_batches
 from tidelog.protocol.transferable import TransferableRecords
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 3000, "index_interval_bytes": 200, "file_delete_delay_ms": 0}

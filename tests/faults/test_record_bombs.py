@@ -18,10 +18,10 @@ import pytest
 import zstandard
 
 from tidelog.log.validator import LogValidator, ValidationParams
-from tidelog.protocol.compression import XERIAL_HEADER, CompressionType
 from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
-from tidelog.protocol.message_writer import MessageWriter
-from tidelog.protocol.record_batch import LOG_OVERHEAD, BatchOptions, Record, build_batch, set_crc
+from tidelog.protocol.record.compression import XERIAL_HEADER, CompressionType
+from tidelog.protocol.record.message_writer import MessageWriter
+from tidelog.protocol.record.record_batch import LOG_OVERHEAD, BatchOptions, Record, build_batch, set_crc
 
 ROOT = Path(__file__).resolve().parents[2]
 GIBIBYTE = 1 << 30

@@ -16,7 +16,7 @@ from tests.support.messages import RandomChoices, all_versions, arbitrary
 from tidelog.protocol.errors import InvalidReceiveError, InvalidRequestError
 from tidelog.protocol.frames import FrameReader
 from tidelog.protocol.header import decode_request_header
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 ROUNDS = 12  # inputs for each message and version, and seed
 VERSIONS = all_versions()

@@ -12,7 +12,6 @@ from tests.support.records import NOW_MS, record_lists
 from tidelog.log.records.down_convert import down_convert
 from tidelog.log.validator import AppendOrigin, LogValidator, ValidationParams
 from tidelog.log.work_budget import TooMuchForTurnError, WorkBudget
-from tidelog.protocol.compression import CompressionType
 from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
@@ -21,8 +20,14 @@ from tidelog.protocol.errors import (
     UnsupportedCompressionTypeError,
     UnsupportedForMessageFormatError,
 )
-from tidelog.protocol.message_set import ByteBufferMessageSet, LegacyRecordBatch, MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.message_set import (
+    ByteBufferMessageSet,
+    LegacyRecordBatch,
+    MessageSetOptions,
+    build_message_set,
+)
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
 
 READING = (CorruptMessageError, InvalidRecordError, UnsupportedCompressionTypeError, MessageTooLargeError)
 VALIDATING = (*READING, InvalidTimestampError, UnsupportedForMessageFormatError)

@@ -31,7 +31,7 @@ from tidelog.protocol.api_keys import ApiKey, request_header_version
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,

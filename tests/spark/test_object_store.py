@@ -23,7 +23,7 @@ from tidelog.pipeline.options import parse_options
 from tidelog.pipeline.plan import SegmentSlice, plan
 from tidelog.pipeline.reader import TidelogReader
 from tidelog.pipeline.segment_files import ReadCount, list_segments
-from tidelog.protocol.record_batch import Record
+from tidelog.protocol.record.record_batch import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,8 +21,8 @@ from tidelog.pipeline.jobs.compact import CompactRequest, compact
 from tidelog.pipeline.jobs.source import choose
 from tidelog.pipeline.offline_logs import Configuration
 from tidelog.pipeline.segment_files import list_segments
-from tidelog.protocol.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import Record, iter_batches
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import Record, iter_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ from tests.support.spark_topics import producer
 from tidelog.log.checkpoints import write_partition_metadata
 from tidelog.log.file_system import OsFileSystem
 from tidelog.pipeline.segment_files import list_segments
-from tidelog.protocol.record_batch import Record
+from tidelog.protocol.record.record_batch import Record
 
 if TYPE_CHECKING:
     from pyspark import RDD

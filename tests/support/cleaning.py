@@ -17,7 +17,7 @@ from tidelog.log.time import ManualTime
 from tidelog.log.topic_partition import TopicPartition
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validator import AppendOrigin
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,

@@ -10,7 +10,7 @@ from tidelog.log.find.engine import FindEngine
 from tidelog.log.find.lookup import Query, find_newest
 from tidelog.log.indexer import LogIndexer
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 CONFIG = {
     "index.keys": True,

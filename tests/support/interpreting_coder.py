@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from tidelog.protocol.schema import Field, Message, Struct
+from tidelog.protocol.schema.fields import Field, Message, Struct
 from tidelog.protocol.transferable import TransferableRecords
 
 _FORMATS = {

@@ -21,8 +21,8 @@ from tidelog.log.file_system import OsFileSystem
 from tidelog.log.loader import LoadRequest, load_log
 from tidelog.log.time import ManualTime
 from tidelog.log.topic_partition import TopicPartition
-from tidelog.protocol.record_batch import Record, build_batch
-from tidelog.protocol.schema import Message
+from tidelog.protocol.record.record_batch import Record, build_batch
+from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.types import unsigned_varint
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tidelog.broker.handlers.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey, request_header_version
-from tidelog.protocol.schema import Field, Message, Struct
+from tidelog.protocol.schema.fields import Field, Message, Struct
 
 WIDE_TOPIC = "wide"
 TOPIC_ID = b"\x07" * 16

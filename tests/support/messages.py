@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tidelog.protocol import messages as package
-from tidelog.protocol.schema import Field, Message, Struct, VersionRange
+from tidelog.protocol.schema.fields import Field, Message, Struct, VersionRange
 
 
 def all_messages() -> list[type[Message]]:

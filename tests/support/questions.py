@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidelog.client import Client, ClientError
-from tidelog.protocol.record_batch import iter_batches
-from tidelog.protocol.schema import Struct
+from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.schema.fields import Struct
 from tidelog.protocol.types import ZERO_UUID
 
 _CHOSEN = {

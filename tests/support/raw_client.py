@@ -6,7 +6,7 @@ import socket
 import struct
 
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 TIMEOUT_S = 20.0
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from hypothesis import strategies as st
 
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 NOW_MS = 1_700_000_000_000
 

@@ -19,7 +19,7 @@ BROAD_EXCEPT_ALLOWED = {"broker/dispatch.py", "cleaner/log_cleaner.py"}
 # Classes whose whole job is one wide surface, each with its reason.
 WIDE_CLASSES = {
     "log/unified_log.py:UnifiedLog": "the log as everyone meets it; its work is in the modules it calls",
-    "protocol/record_batch.py:RecordBatch": "one property per header field",
+    "protocol/record/record_batch.py:RecordBatch": "one property per header field",
 }
 
 

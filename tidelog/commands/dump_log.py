@@ -88,7 +88,7 @@ def _dump_log(path: str, base_offset: int, arguments: argparse.Namespace) -> int
 
 
 def _print_batch(header: BatchHeader, batch: memoryview, *, is_valid: bool) -> None:
-    from tidelog.protocol.record_batch import RecordBatch
+    from tidelog.protocol.record.record_batch import RecordBatch
 
     codec = _CODECS[header.attributes & 7] if header.attributes & 7 < len(_CODECS) else "unknown"
     if header.magic == 2:
@@ -122,7 +122,7 @@ def _text(value: bool) -> str:
 
 
 def _print_records(batch: memoryview, *, with_data: bool) -> None:
-    from tidelog.protocol.record_batch import iter_batches
+    from tidelog.protocol.record.record_batch import iter_batches
 
     for entry in iter_batches(batch):
         time_name = "LogAppendTime" if entry.timestamp_type else "CreateTime"

@@ -69,8 +69,8 @@ from tidelog.protocol.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
-from tidelog.protocol.schema import Message
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.schema.fields import Message
 
 SOURCE = Path(__file__).with_name("recorder.c")
 NOW_MS = 1_700_000_000_000

@@ -18,7 +18,7 @@ from tidelog.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tidelog.protocol.record_batch import BatchOptions
+from tidelog.protocol.record.record_batch import BatchOptions
 
 SMALL = {
     "num.partitions": "1",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.support.questions import Broker
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 Script = Callable[[Broker, int], None]
 WAIT_S = 30.0

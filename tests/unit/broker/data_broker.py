@@ -26,7 +26,7 @@ from tidelog.broker.topic_manager import TopicManager
 from tidelog.log.config import LogConfig
 from tidelog.log.file_system import FileSystem, OsFileSystem
 from tidelog.log.manager import LogManager
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 from tidelog.protocol.types import random_uuid
 
 TIMESTAMP_MS = 1_700_000_000_000

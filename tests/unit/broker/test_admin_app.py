@@ -24,7 +24,7 @@ from tidelog.log.file_system import LogStorageError, OsFileSystem
 from tidelog.log.topic_partition import TopicPartition
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaStorageError
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 TOPIC = "compacted"
 

@@ -40,7 +40,7 @@ from tidelog.log.file_system import OsFileSystem
 from tidelog.log.manager import LogManager
 from tidelog.log.time import ManualTime
 from tidelog.log.topic_partition import TopicPartition
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 FILE_SYSTEM = OsFileSystem()
 TIME = ManualTime(NOW_MS)

@@ -23,7 +23,7 @@ from tidelog.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.transferable import TransferableRecords
 
 

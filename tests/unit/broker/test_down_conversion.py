@@ -12,10 +12,10 @@ from tests.unit.broker.test_dispatch import LongWire
 from tidelog.broker.dispatch import Pending
 from tidelog.broker.down_conversion import INLINE_RECORDS
 from tidelog.log.records import down_convert
-from tidelog.protocol.compression import CompressionType
-from tidelog.protocol.message_set import ByteBufferMessageSet
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tidelog.protocol.record_batch import BatchOptions
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.message_set import ByteBufferMessageSet
+from tidelog.protocol.record.record_batch import BatchOptions
 
 GZIP = CompressionType.GZIP
 

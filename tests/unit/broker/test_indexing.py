@@ -15,7 +15,7 @@ from tidelog.broker.indexing import RETRY_MS, SUPERVISE_S, UPKEEP_MS, Indexing, 
 from tidelog.log.find.lookup import Query, find_newest
 from tidelog.log.indexer import LogIndexer
 from tidelog.log.topic_partition import TopicPartition
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 PARTITION = TopicPartition("t", 0)
 WAIT_S = 20.0

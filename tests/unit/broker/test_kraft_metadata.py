@@ -25,7 +25,7 @@ from tidelog.broker.kraft_metadata import (
 )
 from tidelog.log.file_system import OsFileSystem
 from tidelog.protocol.errors import KafkaStorageError
-from tidelog.protocol.schema import Message, string
+from tidelog.protocol.schema.fields import Message, string
 
 ID = bytes(range(16))
 

@@ -23,7 +23,7 @@ from tidelog.protocol.errors import (
     UnknownTopicOrPartitionError,
 )
 from tidelog.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
-from tidelog.protocol.record_batch import BatchOptions
+from tidelog.protocol.record.record_batch import BatchOptions
 
 VERSIONS = range(9, 14)
 

@@ -26,7 +26,7 @@ from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.transferable import release_slices
 
 ELEMENTS = int(os.environ.get("TIDELOG_LONG_REQUEST_ELEMENTS", "200"))

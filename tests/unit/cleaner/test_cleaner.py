@@ -22,8 +22,8 @@ from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.cleaner.segment_writer import group_segments
 from tidelog.log.check import check_directory
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.protocol.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import Record, RecordBatch, build_batch, iter_batches, set_crc
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch, iter_batches, set_crc
 
 REFERENCE = ReferenceEngine()
 KERNELS = load_engine()

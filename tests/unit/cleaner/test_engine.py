@@ -22,8 +22,8 @@ from tidelog.cleaner.engine import (
 )
 from tidelog.cleaner.layout import BatchState
 from tidelog.cleaner.offset_map import MD5_ALGORITHM, PROCESS_SECRET, SIPHASH_ALGORITHM, siphash128
-from tidelog.protocol.crc import crc32c
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.crc import crc32c
+from tidelog.protocol.record.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,

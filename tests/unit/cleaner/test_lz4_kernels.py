@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tidelog.cleaner import layout as at
 from tidelog.cleaner.engine import ByteArray, IntegerArray, KernelEngine, load_engine
 from tidelog.cleaner.layout import BatchState
-from tidelog.protocol.compression import CompressionType, compress
+from tidelog.protocol.record.compression import CompressionType, compress
 
 ENGINE = load_engine()
 GUARD = b"\xa5" * 64

@@ -20,7 +20,7 @@ from tidelog.log.find.lookup import NotIndexedError, Query, find_newest
 from tidelog.log.index_file import IndexFile
 from tidelog.log.indexer import LogIndexer
 from tidelog.log.validator import AppendOrigin
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 
 @pytest.mark.parametrize("seed", range(3))

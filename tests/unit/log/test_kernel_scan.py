@@ -29,8 +29,8 @@ from tidelog.log.topic_partition import TopicPartition
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validator import AppendOrigin
 from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import Record
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import Record
 
 try:
     from tidelog.log.records import scan_calls

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidelog.log.checkpoints import CheckpointCorruptError
 from tidelog.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
-from tidelog.protocol.crc import crc32c
+from tidelog.protocol.record.crc import crc32c
 
 ENTRY = SnapshotEntry(7, 2, 41, 1000, 4, 1_700_000_000_000, -1, 996)
 longs = st.integers(-1, 2**63 - 1)

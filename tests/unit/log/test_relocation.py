@@ -7,8 +7,8 @@ import pytest
 from tests.support.records import NOW_MS
 from tidelog.log.relocation import StaleOffsetsError, relocated
 from tidelog.log.validator import LogValidator, ValidationParams, ValidationResult
-from tidelog.protocol.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 CODECS = [0, 1, 2, 3]
 

@@ -22,7 +22,6 @@ from tidelog.log.validator import (
     validate_and_assign_offsets,
     validate_generally,
 )
-from tidelog.protocol.compression import CompressionType, compress
 from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
@@ -32,9 +31,15 @@ from tidelog.protocol.errors import (
     UnsupportedCompressionTypeError,
     UnsupportedForMessageFormatError,
 )
-from tidelog.protocol.message_set import ByteBufferMessageSet, LegacyRecordBatch, MessageSetOptions, build_message_set
-from tidelog.protocol.message_writer import MessageWriter
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.compression import CompressionType, compress
+from tidelog.protocol.record.message_set import (
+    ByteBufferMessageSet,
+    LegacyRecordBatch,
+    MessageSetOptions,
+    build_message_set,
+)
+from tidelog.protocol.record.message_writer import MessageWriter
+from tidelog.protocol.record.record_batch import (
     LOG_APPEND_TIME,
     BatchOptions,
     EndTransactionMarker,

@@ -23,10 +23,10 @@ from tidelog.log.work_budget import (
     TooMuchForTurnError,
     WorkBudget,
 )
-from tidelog.protocol.compression import CompressionType
 from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
-from tidelog.protocol.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
 
 GZIP, ZSTD = CompressionType.GZIP, CompressionType.ZSTD
 

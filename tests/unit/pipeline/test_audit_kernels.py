@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.records import batch_of, nullable_bytes, record_lists
 from tidelog.pipeline import audit_kernels as kernels
 from tidelog.pipeline import audit_reference as reference
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 ROOM = 64
 

@@ -28,8 +28,8 @@ from tidelog.pipeline.offsets import log_bounds
 from tidelog.pipeline.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan
 from tidelog.pipeline.segment_files import OpenSegment
 from tidelog.pipeline.selection import PartitionDirectory
-from tidelog.protocol.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytest.importorskip("pyarrow")
 if load_kernels() is None:
@@ -110,7 +110,7 @@ def test_a_header_name_that_is_no_text_gets_replacement_characters(data: DataDir
     section = bytearray(good)
     at = section.index(b"xy")
     section[at : at + 2] = b"\xff\xfe"
-    from tidelog.protocol.record_batch import set_crc
+    from tidelog.protocol.record.record_batch import set_crc
 
     set_crc(section, 0, len(section))
     (data.path / "t-0" / f"{0:020d}.log").write_bytes(section)
@@ -389,7 +389,7 @@ class TestDamage:
         data.log("t")
         batch = bytearray(build_batch([Record(n, 1, b"k", b"v" * 50) for n in range(4)], BatchOptions(compression=4)))
         batch[61:65] = b"none"
-        from tidelog.protocol.record_batch import set_crc
+        from tidelog.protocol.record.record_batch import set_crc
 
         set_crc(batch, 0, len(batch))
         (data.path / "t-0" / f"{0:020d}.log").write_bytes(batch)

@@ -34,7 +34,7 @@ from tidelog.pipeline.plan_rows import LostRange, SegmentSlice
 from tidelog.pipeline.segment_files import OpenSegment, SegmentFile, list_segments
 from tidelog.pipeline.selection import PartitionDirectory
 from tidelog.pipeline.stream_reader import TidelogStreamReader
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 OFFSETS = Columns(("offset",))
 
@@ -212,7 +212,7 @@ class TestBatchesAreGone:
             read(planned(data))
 
     def test_in_the_old_formats(self, tmp_path: Path) -> None:
-        from tidelog.protocol.message_set import MessageSetOptions, build_message_set
+        from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 
         directory = tmp_path / "data" / "t-0"
         directory.mkdir(parents=True)

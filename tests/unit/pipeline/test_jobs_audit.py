@@ -32,8 +32,8 @@ from tidelog.pipeline.jobs.errors import BadRequestError, JobError
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.log_watch import Partition
 from tidelog.pipeline.offline_logs import Configuration
-from tidelog.protocol.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import Record
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import Record
 
 COMPACTED = Configuration(overrides={"cleanup.policy": "compact"})
 

@@ -20,7 +20,7 @@ from tidelog.pipeline.jobs import export as export_job
 from tidelog.pipeline.jobs.errors import BadRequestError, ConflictError, JobError
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
 from tidelog.pipeline.jobs.export_report import report
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 OTHER_ID = bytes(range(1, 17))
 

@@ -20,7 +20,7 @@ from tidelog.pipeline.errors import SelectionError
 from tidelog.pipeline.file_stamps import SETTLED_S
 from tidelog.pipeline.log_watch import LogWatch
 from tidelog.pipeline.options import parse_options
-from tidelog.protocol.record_batch import Record
+from tidelog.protocol.record.record_batch import Record
 
 OTHERS = 200
 _counting: list[tuple[str, Counter[str]]] = []

@@ -28,7 +28,7 @@ from tidelog.pipeline.offsets import log_bounds
 from tidelog.pipeline.plan import OffsetRange, ReadRequest, plan
 from tidelog.pipeline.segment_files import OpenSegment, list_segments
 from tidelog.pipeline.selection import PartitionDirectory
-from tidelog.protocol.record_batch import Record, RecordBatch, parse_end_transaction_marker
+from tidelog.protocol.record.record_batch import Record, RecordBatch, parse_end_transaction_marker
 
 pytest.importorskip("pyarrow")
 

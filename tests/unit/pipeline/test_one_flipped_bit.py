@@ -19,7 +19,7 @@ from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.audit_report import findings
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.segment_files import OpenSegment, list_segments
-from tidelog.protocol.record_batch import Record
+from tidelog.protocol.record.record_batch import Record
 
 pq = pytest.importorskip("pyarrow.parquet")
 

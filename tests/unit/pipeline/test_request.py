@@ -35,7 +35,7 @@ from tidelog.pipeline.request import batch_request
 from tidelog.pipeline.segment_files import ReadCount, list_segments
 from tidelog.pipeline.selection import ensure_same_topics, find_partitions
 from tidelog.pipeline.timestamps import first_offset_at_or_after
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytest.importorskip("pyarrow")
 

@@ -17,7 +17,7 @@ from tidelog.log.records.build_reference import murmur2
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.sink_options import SinkOptions
 from tidelog.pipeline.sink_rows import BatchBuilder, RowError, sink_columns
-from tidelog.protocol.record_batch import Record, RecordBatch
+from tidelog.protocol.record.record_batch import Record, RecordBatch
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 TYPES = {

@@ -24,7 +24,7 @@ from tidelog.pipeline.columns import Columns
 from tidelog.pipeline.errors import DataLossError, OffsetRangeError, OptionError, PipelineError, TopicRecreatedError
 from tidelog.pipeline.options import parse_options
 from tidelog.pipeline.stream_reader import TidelogStreamReader
-from tidelog.protocol.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 FIRST_ID, SECOND_ID = bytes(range(16)), bytes(range(16, 32))
 PER_BATCH, VALUE = 10, b"v" * 90

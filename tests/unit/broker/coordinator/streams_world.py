@@ -24,7 +24,7 @@ from tidelog.protocol.messages.streams_group_heartbeat import (
     TopicInfo,
     Topology,
 )
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 
 def word_count(epoch: int = 0) -> Topology:

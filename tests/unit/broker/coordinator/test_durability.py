@@ -35,7 +35,7 @@ from tidelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from tidelog.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
 from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from tidelog.protocol.record_batch import BatchOptions
+from tidelog.protocol.record.record_batch import BatchOptions
 from tidelog.protocol.transferable import TransferableRecords
 
 TEXTS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}

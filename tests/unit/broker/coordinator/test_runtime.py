@@ -17,7 +17,7 @@ from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tidelog.protocol.record_batch import EndTransactionMarker, Record, build_batch, end_transaction_marker
+from tidelog.protocol.record.record_batch import EndTransactionMarker, Record, build_batch, end_transaction_marker
 
 COMMITS_IN_A_LARGE_LOG = FIRST_TURN_CHUNKS * LOAD_CHUNK_BYTES // 32_000 * 2
 

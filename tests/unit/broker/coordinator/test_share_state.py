@@ -24,7 +24,7 @@ from tidelog.broker.coordinator.timer import CoordinatorTimer
 from tidelog.broker.share.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Span
 from tidelog.log.time import ManualTime
 from tidelog.protocol.errors import InvalidRequestError
-from tidelog.protocol.record_batch import iter_batches
+from tidelog.protocol.record.record_batch import iter_batches
 
 KEY = StateKey("g", b"t" * 16, 0)
 OTHER = StateKey("g", b"t" * 16, 1)

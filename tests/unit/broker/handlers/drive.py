@@ -10,7 +10,7 @@ from tests.unit.broker.stepping import response_of
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.handlers.registry import REGISTRY
 from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 _Response = TypeVar("_Response", bound=Message)
 

@@ -81,7 +81,7 @@ from tidelog.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from tidelog.protocol.record_batch import BatchOptions, Record, RecordBatch, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch
 
 T = bytes([1] * 16)
 

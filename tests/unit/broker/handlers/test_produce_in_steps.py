@@ -17,7 +17,6 @@ from tidelog.broker.dispatch import ONE_TURN_ELEMENTS, Pending
 from tidelog.broker.handlers.produce import TURN_PARTITIONS
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.work_budget import MAX_PLAIN_BYTES, TURN_PLAIN_BYTES
-from tidelog.protocol.compression import CompressionType
 from tidelog.protocol.errors import (
     InvalidRecordError,
     MessageTooLargeError,
@@ -25,7 +24,6 @@ from tidelog.protocol.errors import (
     UnknownServerError,
     UnknownTopicOrPartitionError,
 )
-from tidelog.protocol.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -33,7 +31,9 @@ from tidelog.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tidelog.protocol.record_batch import BatchOptions, Record, iter_batches, set_crc
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import BatchOptions, Record, iter_batches, set_crc
 
 GZIP, ZSTD = CompressionType.GZIP, CompressionType.ZSTD
 VERSION = 11

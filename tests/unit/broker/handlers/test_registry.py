@@ -9,7 +9,7 @@ from tests.unit.broker.stepping import response_of
 from tidelog.broker.handlers.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import UnknownServerError
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 
 @pytest.mark.parametrize("api_key", sorted(REGISTRY), ids=lambda key: ApiKey(key).name)

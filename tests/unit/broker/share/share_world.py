@@ -24,8 +24,8 @@ from tidelog.protocol.messages.share_fetch import (
     ShareFetchResponse,
 )
 from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
-from tidelog.protocol.record_batch import iter_batches
-from tidelog.protocol.schema import Message
+from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.transferable import TransferableRecords
 
 #: First offset, last offset, types.

@@ -10,7 +10,7 @@ from tidelog.broker.share import log_batches
 from tidelog.broker.share.log_batches import LogBatch, aborted_batches, cut, read_batches
 from tidelog.log.transaction_index import AbortedTxn
 from tidelog.protocol.errors import KafkaStorageError
-from tidelog.protocol.record_batch import BatchOptions, assign_offset_and_epoch
+from tidelog.protocol.record.record_batch import BatchOptions, assign_offset_and_epoch
 from tidelog.protocol.transferable import TransferableRecords
 
 

@@ -24,7 +24,7 @@ from tidelog.protocol.errors import (
     UnknownTopicOrPartitionError,
 )
 from tidelog.protocol.messages.share_fetch import ForgottenTopic, ShareFetchResponse
-from tidelog.protocol.record_batch import BatchOptions
+from tidelog.protocol.record.record_batch import BatchOptions
 
 ACCEPT, RELEASE, REJECT, RENEW = [1], [2], [3], [4]
 

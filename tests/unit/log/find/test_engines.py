@@ -25,7 +25,7 @@ from tidelog.log.find.rows import Rows
 from tidelog.log.index_file import IndexDamagedError, IndexFile
 from tidelog.log.records.kernel_loader import load_array_kernels
 from tidelog.protocol.errors import InvalidRecordError, KafkaStorageError
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,

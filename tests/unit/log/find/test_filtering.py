@@ -15,7 +15,7 @@ from tidelog.log.find.lookup import Query
 from tidelog.log.indexer import LogIndexer
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validator import AppendOrigin
-from tidelog.protocol.record_batch import Record, RecordBatch, build_batch, iter_batches
+from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch, iter_batches
 from tidelog.protocol.transferable import TransferableRecords
 
 

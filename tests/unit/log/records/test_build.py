@@ -15,7 +15,7 @@ from tests.support.records import NOW_MS, record_lists
 from tests.support.requirements import missing
 from tidelog.log.records import build_reference
 from tidelog.log.records.build import ByteColumn, RecordColumns, SectionBuilder, byte_column, load_kernels, read_only
-from tidelog.protocol.record_batch import BatchOptions, BatchTimes, Record, RecordBatch, assemble_batch
+from tidelog.protocol.record.record_batch import BatchOptions, BatchTimes, Record, RecordBatch, assemble_batch
 
 if load_kernels() is None:
     missing("numba", "pip install 'tidelog[kernels]'")

@@ -15,7 +15,7 @@ from tests.support.requirements import missing
 from tidelog.log.records import columns, columns_reference
 from tidelog.log.records import columns_reference as layout
 from tidelog.log.records.columns import decoder_for, load_kernels
-from tidelog.protocol.record_batch import BatchOptions, Record, build_batch, iter_batches
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches
 
 KERNELS = load_kernels()
 if KERNELS is None:

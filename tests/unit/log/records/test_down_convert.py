@@ -10,15 +10,15 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from tests.support.records import NOW_MS
 from tidelog.log.records.down_convert import ConversionLimit, down_convert
-from tidelog.protocol.compression import CompressionType
 from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     KafkaStorageError,
     UnsupportedCompressionTypeError,
 )
-from tidelog.protocol.message_set import ByteBufferMessageSet, MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.message_set import ByteBufferMessageSet, MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,

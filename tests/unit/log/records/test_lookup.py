@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.support.records import NOW_MS, record_lists
 from tidelog.log.records.lookup import FoundRecord, first_at_or_after
 from tidelog.protocol.errors import MessageTooLargeError
-from tidelog.protocol.message_set import LegacyRecordBatch, MessageSetOptions, build_message_set
-from tidelog.protocol.record_batch import BatchOptions, Record, RecordBatch, build_batch
+from tidelog.protocol.record.message_set import LegacyRecordBatch, MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch
 
 BOUND = 1 << 20
 

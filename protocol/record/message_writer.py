@@ -17,8 +17,8 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tidelog.protocol.compression import compress
-from tidelog.protocol.crc import crc32
+from tidelog.protocol.record.compression import compress
+from tidelog.protocol.record.crc import crc32
 
 Buffer = bytes | bytearray | memoryview
 
@@ -163,7 +163,7 @@ class BufferingOutputStream:
 
 
 class MessageWriter(BufferingOutputStream):
-    """Writes messages of magic 0 and 1 (see ``tidelog.protocol.message_set`` for the layout)."""
+    """Writes messages of magic 0 and 1 (see ``tidelog.protocol.record.message_set`` for the layout)."""
 
     __slots__ = ()
 

@@ -18,7 +18,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.protocol.compression import (
+from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError
+from tidelog.protocol.record.compression import (
     LZ4_DEFAULT_LEVEL,
     MAX_SMALL_PARTS,
     PART_BYTES,
@@ -33,7 +34,6 @@ from tidelog.protocol.compression import (
     decompress_zstd_frames,
     zstd_size,
 )
-from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError
 
 GZIP, SNAPPY, LZ4, ZSTD = CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4, CompressionType.ZSTD
 CODECS = [GZIP, SNAPPY, LZ4, ZSTD]

@@ -22,11 +22,11 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.protocol.crc import crc32c
 from tidelog.protocol.errors import CorruptMessageError, InvalidRecordError
+from tidelog.protocol.record.crc import crc32c
 
 if TYPE_CHECKING:
-    from tidelog.protocol.message_set import LegacyRecordBatch
+    from tidelog.protocol.record.message_set import LegacyRecordBatch
 
 Buffer = bytes | bytearray | memoryview
 
@@ -138,7 +138,7 @@ class RecordBatch:
 
     @property
     def compression_type(self) -> int:
-        """The codec's number, see ``tidelog.protocol.compression.CompressionType``."""
+        """The codec's number, see ``tidelog.protocol.record.compression.CompressionType``."""
         return self._fields[5] & COMPRESSION_MASK
 
     @property
@@ -229,7 +229,7 @@ class RecordBatch:
         section = self.records_section()
         if not self.is_compressed:
             return section
-        from tidelog.protocol.compression import decompress  # codecs are slow to import and not needed to start
+        from tidelog.protocol.record.compression import decompress  # codecs are slow to import and not needed to start
 
         return decompress(section, self.compression_type, max_decompressed_bytes)
 
@@ -283,7 +283,7 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[RecordBatch | Le
         if magic == MAGIC_V2:
             yield RecordBatch(buffer, position)
         else:
-            from tidelog.protocol.message_set import LegacyRecordBatch  # old clients and old segments only
+            from tidelog.protocol.record.message_set import LegacyRecordBatch  # old clients and old segments only
 
             yield LegacyRecordBatch(buffer, position)
         position += LOG_OVERHEAD + length
@@ -541,7 +541,7 @@ def assemble_batch(  # one call instead of a dataclass of the same six names
 ) -> bytearray:
     """Header, CRC and codec around an encoded, uncompressed records section."""
     if options.compression:
-        from tidelog.protocol.compression import compress  # codecs are slow to import and not needed to start
+        from tidelog.protocol.record.compression import compress  # codecs are slow to import and not needed to start
 
         section = compress(section, options.compression, options.level)
     tail = _AFTER_CRC.pack(

@@ -12,22 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.records import NOW_MS, kafka_python, record_lists
-from tidelog.protocol.compression import CompressionType, compress
 from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     MessageTooLargeError,
     UnsupportedCompressionTypeError,
 )
-from tidelog.protocol.message_set import (
+from tidelog.protocol.record.compression import CompressionType, compress
+from tidelog.protocol.record.message_set import (
     ByteBufferMessageSet,
     LegacyRecordBatch,
     MessageSetOptions,
     build_message_set,
     estimated_size,
 )
-from tidelog.protocol.message_writer import MessageWriter
-from tidelog.protocol.record_batch import Record, iter_batches
+from tidelog.protocol.record.message_writer import MessageWriter
+from tidelog.protocol.record.record_batch import Record, iter_batches
 
 kafka_python_records = kafka_python("record.legacy_records")
 

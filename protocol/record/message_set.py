@@ -22,16 +22,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from tidelog.protocol.compression import CompressionType, decompress
-from tidelog.protocol.crc import crc32
 from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,
     MessageTooLargeError,
     UnsupportedCompressionTypeError,
 )
-from tidelog.protocol.message_writer import MessageWriter, segment_size_for
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.compression import CompressionType, decompress
+from tidelog.protocol.record.crc import crc32
+from tidelog.protocol.record.message_writer import MessageWriter, segment_size_for
+from tidelog.protocol.record.record_batch import (
     COMPRESSION_MASK,
     CREATE_TIME,
     DEFAULT_MAX_DECOMPRESSED_BYTES,

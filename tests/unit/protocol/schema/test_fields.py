@@ -14,7 +14,8 @@ from tests.support.messages import RandomChoices, all_versions, arbitrary
 from tidelog.protocol import types
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from tidelog.protocol.schema import (
+from tidelog.protocol.schema.encoder import COPY_BELOW_BYTES
+from tidelog.protocol.schema.fields import (
     EncodeError,
     Message,
     Struct,
@@ -36,7 +37,6 @@ from tidelog.protocol.schema import (
     uuid,
     version_range,
 )
-from tidelog.protocol.schema_encoder import COPY_BELOW_BYTES
 from tidelog.protocol.transferable import TransferableRecords
 from tidelog.protocol.types import ZERO_UUID, Buffer, RecordsValue, unsigned_varint
 
@@ -351,7 +351,7 @@ def test_importing_messages_compiles_nothing() -> None:
     """What start-up pays for a message module is its declarations: no compiler, no coder, no constructor."""
     program = (
         "import sys, tidelog.protocol.messages.fetch as fetch\n"
-        "assert not {'tidelog.protocol.schema_source', 'tidelog.protocol.schema_decoder', 'numpy'} & set(sys.modules)\n"
+        "assert not {'tidelog.protocol.schema.source', 'tidelog.protocol.schema.decoder', 'numpy'} & set(sys.modules)\n"
         "assert not fetch.FetchRequest._decoders and '__init__' not in vars(fetch.FetchRequest)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,5 +1,5 @@
-"""What the two compilers of :mod:`tidelog.protocol.schema` share: an emitter of Python lines that remembers which field
-each line belongs to, and the constructors.
+"""What the two compilers of :mod:`tidelog.protocol.schema.fields` share: an emitter of Python lines that remembers
+which field each line belongs to, and the constructors.
 
 Compiled code carries no bookkeeping for its errors. When a line raises, the traceback's line number says which field
 it was at, and the local ``p`` in its frame says where in the buffer: naming both costs nothing until it is needed.
@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from tidelog.protocol.errors import InvalidRequestError
-from tidelog.protocol.schema import EncodeError, Field, Message, Struct, StructMeta
+from tidelog.protocol.schema.fields import EncodeError, Field, Message, Struct, StructMeta
 
 # Kafka type -> (struct format character, bytes), for the types of fixed size.
 FIXED = {

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.records import NOW_MS, batch_of, headers, kafka_python, nullable_bytes, record_lists
-from tidelog.protocol.compression import CompressionType
 from tidelog.protocol.errors import CorruptMessageError, InvalidRecordError
-from tidelog.protocol.record_batch import (
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.record_batch import (
     CRC_OFFSET,
     DELETE_HORIZON_MASK,
     LOG_OVERHEAD,

@@ -8,7 +8,7 @@ import sys
 import crc32c as package
 import pytest
 
-from tidelog.protocol import crc
+from tidelog.protocol.record import crc
 
 
 def test_known_values() -> None:
@@ -22,7 +22,7 @@ def test_a_checksum_goes_on_from_another_over_any_buffer() -> None:
 
 def test_importing_it_does_not_import_the_package() -> None:
     """The package's ``__init__`` costs a third of the start-up budget."""
-    code = "import sys, tidelog.protocol.crc\n"
+    code = "import sys, tidelog.protocol.record.crc\n"
     code += "sys.exit('argparse' in sys.modules or 'importlib.metadata' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

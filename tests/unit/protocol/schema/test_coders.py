@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support import interpreting_coder as oracle
 from tests.support.messages import DrawnChoices, RandomChoices, all_messages, all_versions, arbitrary, versions
 from tidelog.protocol.errors import InvalidRequestError
-from tidelog.protocol.schema import Message
+from tidelog.protocol.schema.fields import Message
 
 MESSAGES = all_messages()
 

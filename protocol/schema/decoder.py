@@ -14,8 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.protocol.schema import Field, Message, Struct
-from tidelog.protocol.schema_source import (
+from tidelog.protocol.schema.fields import Field, Message, Struct
+from tidelog.protocol.schema.source import (
     FIXED,
     CompiledCoder,
     Source,

@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Generator
 
-from tidelog.protocol.schema import Field, Message, Struct
-from tidelog.protocol.schema_source import FIXED, CompiledCoder, Source, default_source, struct_fields
+from tidelog.protocol.schema.fields import Field, Message, Struct
+from tidelog.protocol.schema.source import FIXED, CompiledCoder, Source, default_source, struct_fields
 from tidelog.protocol.transferable import TransferableRecords
 from tidelog.protocol.types import (
     MAX_STRING_BYTES,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.protocol.compression import CompressionType, decompress
-from tidelog.protocol.message_writer import (
+from tidelog.protocol.record.compression import CompressionType, decompress
+from tidelog.protocol.record.message_writer import (
     MAX_SEGMENT_BYTES,
     MIN_SEGMENT_BYTES,
     BufferingOutputStream,

@@ -13,7 +13,7 @@ is a tagged field (KIP-482). Annotations are for the type checker; the calls on 
 Classes are slotted and take keywords; a field that is left out, or that a version does not have, has its default.
 
 A (message, version) is compiled when it is first used, to Python source without branches on versions
-(:mod:`tidelog.protocol.schema_decoder`, :mod:`tidelog.protocol.schema_encoder`); :func:`source_of` shows it. Declaring
+(:mod:`tidelog.protocol.schema.decoder`, :mod:`tidelog.protocol.schema.encoder`); :func:`source_of` shows it. Declaring
 costs next to nothing: no code is generated at import, constructors included, so that a broker starts without paying for
 its APIs.
 
@@ -31,7 +31,7 @@ from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from tidelog.protocol.types import INT16, MAX_ELEMENTS, ZERO_UUID, Buffer, MalformedError, Part
 
 if TYPE_CHECKING:
-    from tidelog.protocol.schema_source import CompiledCoder
+    from tidelog.protocol.schema.source import CompiledCoder
 
 T = TypeVar("T")
 
@@ -220,7 +220,7 @@ class Struct(metaclass=StructMeta):
 
         def __init__(self, **values: Any) -> None:
             # First use of the class: put its own constructor in place of this one.
-            from tidelog.protocol.schema_source import compile_constructor
+            from tidelog.protocol.schema.source import compile_constructor
 
             cls = type(self)
             cls.__init__ = compile_constructor(cls)
@@ -370,7 +370,7 @@ _UNENCODABLE = (AttributeError, TypeError, ValueError, struct.error)
 
 def _decoder(cls: type[Message], version: int) -> CompiledCoder:
     _check_version(cls, version)
-    from tidelog.protocol.schema_decoder import compile_decoder
+    from tidelog.protocol.schema.decoder import compile_decoder
 
     coder = cls._decoders[version] = compile_decoder(cls, version)
     return coder
@@ -378,7 +378,7 @@ def _decoder(cls: type[Message], version: int) -> CompiledCoder:
 
 def _encoder(cls: type[Message], version: int) -> CompiledCoder:
     _check_version(cls, version)
-    from tidelog.protocol.schema_encoder import compile_encoder
+    from tidelog.protocol.schema.encoder import compile_encoder
 
     coder = cls._encoders[version] = compile_encoder(cls, version)
     return coder
@@ -392,8 +392,8 @@ def _coder_in_steps(cls: type[Message], version: int, direction: Literal["decode
     coder = _in_steps.get((cls, version, direction))
     if coder is None:
         _check_version(cls, version)
-        from tidelog.protocol.schema_decoder import compile_decoder
-        from tidelog.protocol.schema_encoder import compile_encoder
+        from tidelog.protocol.schema.decoder import compile_decoder
+        from tidelog.protocol.schema.encoder import compile_encoder
 
         compile_coder = compile_decoder if direction == "decode" else compile_encoder
         coder = _in_steps[cls, version, direction] = compile_coder(cls, version, in_steps=True)
