@@ -34,10 +34,10 @@ from tidelog.cleaner.engine import load_engine
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.time import SystemTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import SystemTime
 
 RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 KAFKA_PARTITIONS = 4

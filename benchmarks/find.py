@@ -35,13 +35,13 @@ from tidelog.broker_process import Broker
 from tidelog.find import Tidelog
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.find.engine import ENGINE
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.find.engine.engine import ENGINE
+from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query, find_newest
-from tidelog.log.indexer import LogIndexer
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.time import SystemTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import SystemTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tidelog.protocol.record.record_batch import Record, build_batch, set_crc

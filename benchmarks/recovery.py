@@ -25,13 +25,13 @@ from benchmarks.saving import Page, add_save
 from benchmarks.topics import Topics
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.loader import LoadRequest, load_log
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.records.kernel_loader import load_array_kernels
-from tidelog.log.records.scan_engine import SCAN
-from tidelog.log.records.scan_group import RECOVERY
-from tidelog.log.time import SystemTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.recovery.scan_engine import SCAN
+from tidelog.log.recovery.scan_group import RECOVERY
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import SystemTime
 from tidelog.protocol.record.crc import crc32c
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 

@@ -14,7 +14,7 @@ from benchmarks.saving import Page, add_save
 from tidelog.log.records import engine as engines
 from tidelog.log.records import kernels
 from tidelog.log.records.engine import RecordEngine
-from tidelog.log.validator import AppendOrigin, LogValidator, ValidationParams
+from tidelog.log.validation.validator import AppendOrigin, LogValidator, ValidationParams
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 NOW_MS = 1_700_000_000_000

@@ -26,7 +26,7 @@ from tidelog.broker.admin_metrics import rest, snapshot
 from tidelog.broker.admin_parameters import parse_switch, read_parameters
 from tidelog.broker.compaction import cleaner_of, config_of, open_for_cleaning, statuses
 from tidelog.cleaner.log_cleaner import CleaningUnavailableError
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:

@@ -42,7 +42,9 @@ from tidelog.broker.producer_ids import BLOCK_SIZE, NEXT_BLOCK_KEY
 from tidelog.broker.scram_credentials import ScramCredential, ScramMechanism, encode, key_of
 from tidelog.broker.topic_manager import TOPICS_PREFIX, encode_topic
 from tidelog.log.check import check_directory
-from tidelog.log.checkpoints import (
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     LOG_START_OFFSET_FILE,
@@ -55,13 +57,11 @@ from tidelog.log.checkpoints import (
     write_meta_properties,
     write_offset_checkpoint,
 )
-from tidelog.log.config import LogConfig
-from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import FileEntry, FileSystem
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.segment import LOG_SUFFIX
-from tidelog.log.time import Time
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.segment.segment import LOG_SUFFIX
+from tidelog.log.system.file_system import FileEntry, FileSystem
+from tidelog.log.system.time import Time
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
 from tidelog.protocol.types import random_uuid, uuid_to_str

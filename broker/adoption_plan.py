@@ -30,10 +30,10 @@ from tidelog.broker.metadata_store import SqliteMetadataStore
 from tidelog.broker.resource_configs import CONFIG_DEFS
 from tidelog.broker.resource_configs import validate as validate_resource
 from tidelog.broker.topic_manager import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
-from tidelog.log.checkpoints import MetaProperties, read_meta_properties
 from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
-from tidelog.log.file_system import FileSystem, OpenFile
-from tidelog.log.time import Time
+from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties
+from tidelog.log.system.file_system import FileSystem, OpenFile
+from tidelog.log.system.time import Time
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import InvalidConfigError, InvalidTopicError, KafkaError
 from tidelog.protocol.types import uuid_to_str

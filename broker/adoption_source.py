@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 from tidelog.broker.kraft_metadata import METADATA_DIRECTORY
 from tidelog.broker.properties import parse_properties
-from tidelog.log.batch_scan import iter_headers
 from tidelog.log.check import Finding, check_directory
-from tidelog.log.checkpoints import (
+from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     LEADER_EPOCH_FILE,
@@ -26,9 +25,10 @@ from tidelog.log.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
-from tidelog.log.file_system import FileEntry, FileSystem
-from tidelog.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.batch_scan import iter_headers
+from tidelog.log.segment.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from tidelog.log.system.file_system import FileEntry, FileSystem
 
 _MENDED_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 _LEFT_BEHIND = (".deleted", ".tmp")

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidelog.log.time import Time
+from tidelog.log.system.time import Time
 from tidelog.protocol.types import Part
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tidelog.broker.replica_manager import ReplicaManager
     from tidelog.broker.timers import TimerQueue
     from tidelog.broker.topic_manager import TopicManager
-    from tidelog.log.file_system import OpenFile
     from tidelog.log.manager import LogManager
+    from tidelog.log.system.file_system import OpenFile
 
 
 FIRST_PATIENCE = 2

@@ -19,7 +19,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.errors import StartError
-from tidelog.log.file_system import FileSystem
+from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:

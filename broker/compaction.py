@@ -19,8 +19,8 @@ from tidelog.broker.config_manager import current_config
 from tidelog.cleaner.cleaner_manager import CleaningState, LogCleanerManager, PartitionStatus
 from tidelog.cleaner.config import CleanerConfig
 from tidelog.cleaner.log_cleaner import LogCleaner
-from tidelog.log.segment import LOG_SUFFIX
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.segment import LOG_SUFFIX
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
 

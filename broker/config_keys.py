@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
-from tidelog.log.reserve import DEFAULT_RESERVE_BYTES
+from tidelog.log.system.reserve import DEFAULT_RESERVE_BYTES
 from tidelog.protocol.config_def import Check, ConfigKey, ConfigType, Importance, between, one_of
 
 INT_MAX = 2**31 - 1

@@ -32,7 +32,7 @@ from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.handlers.bounds import max_bytes, max_elements
 from tidelog.broker.handlers.registry import REGISTRY
 from tidelog.broker.steps import Job, StepRunner, Steps, let_go
-from tidelog.log.work_budget import AppendPostponedError
+from tidelog.log.records.work_budget import AppendPostponedError
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownServerError, UnsupportedVersionError
 from tidelog.protocol.header import decode_request_header

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.indexing import Indexing, indexing_of, is_indexed
+from tidelog.log.find.index_file import IndexDamagedError
 from tidelog.log.find.lookup import NotIndexedError, Query, find_newest, scan_newest
-from tidelog.log.index_file import IndexDamagedError
 from tidelog.protocol.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from tidelog.protocol.record.record_batch import Record
 

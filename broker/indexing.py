@@ -21,12 +21,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.log.background import give_way
 from tidelog.log.file_use import LogDeletedError
-from tidelog.log.find.engine import ENGINE
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.find.engine.engine import ENGINE
+from tidelog.log.find.indexer import STEP_BYTES, LogIndexer
 from tidelog.log.find.rows import Rows
-from tidelog.log.indexer import STEP_BYTES, LogIndexer
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.system.thread_priority import give_way
 from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:

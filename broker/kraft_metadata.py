@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from tidelog.log.batch_scan import crc_matches, iter_batches
-from tidelog.log.file_system import FileSystem
+from tidelog.log.segment.batch_scan import crc_matches, iter_batches
+from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 from tidelog.protocol.record.record_batch import RecordBatch
 from tidelog.protocol.schema.fields import (

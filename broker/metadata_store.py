@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from tidelog.log.time import Time
+from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from tidelog.broker.deferred import Deferred
 from tidelog.broker.group_flush import NEVER, GroupFlush, InThread
 from tidelog.broker.purgatory import Purgatory
-from tidelog.log.topic_partition import TopicPartition
-from tidelog.log.validator import AppendOrigin, ValidationResult
-from tidelog.log.work_budget import NO_BUDGET, WorkBudget
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.records.work_budget import NO_BUDGET, WorkBudget
+from tidelog.log.validation.validator import AppendOrigin, ValidationResult
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
     NotEnoughReplicasError,

@@ -36,8 +36,8 @@ from tidelog.broker.fetch_session import (
 )
 from tidelog.broker.partition import Partition
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.segment import LogSegment
-from tidelog.log.segments import LogSegments
+from tidelog.log.segment.segment import LogSegment
+from tidelog.log.segment.segments import LogSegments
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.api_keys import ApiKey, response_header_version
 from tidelog.protocol.errors import KafkaError

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.partition import Partition
+from tidelog.log.records.work_budget import TURN, TooMuchForTurnError
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.work_budget import TURN, TooMuchForTurnError
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,

@@ -14,7 +14,7 @@ from tidelog.broker.group_flush import InThread
 from tidelog.broker.metadata import MetadataCache, TopicImage
 from tidelog.broker.partition import Partition
 from tidelog.broker.purgatory import Purgatory
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:

@@ -40,9 +40,9 @@ from tidelog.broker.metrics import Sample
 from tidelog.broker.partition import Partition
 from tidelog.broker.shell import STALL_MS, Limits, Shell
 from tidelog.broker.startup import build_broker
-from tidelog.log.checkpoints import CLEANER_OFFSET_FILE
-from tidelog.log.time import SystemTime, Time
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.time import SystemTime, Time
 
 logger = logging.getLogger(__name__)
 

@@ -33,12 +33,12 @@ from tidelog.broker.threads import in_thread
 from tidelog.broker.timers import TimerQueue
 from tidelog.broker.topic_manager import TopicManager
 from tidelog.broker.turn_clock import TurnClock
-from tidelog.log.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
 from tidelog.log.config import LogConfig
-from tidelog.log.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.time import Time
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.types import random_uuid, uuid_to_str
 

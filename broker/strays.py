@@ -18,8 +18,8 @@ import logging
 import os
 from collections.abc import Iterable
 
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager, name_aside
-from tidelog.log.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 

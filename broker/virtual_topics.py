@@ -28,7 +28,7 @@ from tidelog.broker.threads import in_thread
 from tidelog.broker.virtual_names import parse_query, split_name
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.find.filtering import Matching, MatchReader, Reading, gap_batch
-from tidelog.log.index_file import IndexDamagedError
+from tidelog.log.find.index_file import IndexDamagedError
 from tidelog.protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError
 from tidelog.protocol.transferable import TransferableRecords
 

@@ -11,14 +11,14 @@ import os
 import threading
 from collections.abc import Iterable
 
-from tidelog.log.checkpoints import (
+from tidelog.log.files.checkpoints import (
     CLEANER_OFFSET_FILE,
     CheckpointCorruptError,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tidelog.log.file_system import FileSystem
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileSystem
 from tidelog.log.unified_log import UnifiedLog
 
 logger = logging.getLogger(__name__)

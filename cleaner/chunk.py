@@ -10,7 +10,7 @@ import numpy as np
 from tidelog.cleaner import layout as at
 from tidelog.cleaner.engine import ByteArray, IntegerArray
 from tidelog.cleaner.layout import BATCH_OVERHEAD, BatchState
-from tidelog.log.segment import LogSegment
+from tidelog.log.segment.segment import LogSegment
 from tidelog.protocol.record.record_batch import Buffer
 
 #: Rows of the batch table: a chunk of single-record batches has more, it is then read in more steps.

@@ -29,8 +29,8 @@ from tidelog.cleaner.offset_map import SIPHASH_ALGORITHM
 from tidelog.cleaner.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch, always
 from tidelog.cleaner.segment_writer import CleanedSegment, group_segments
 from tidelog.cleaner.stretches import Stretch
-from tidelog.log.segment import LogSegment
-from tidelog.log.transaction_index import AbortedTxn
+from tidelog.log.index.transaction_index import AbortedTxn
+from tidelog.log.segment.segment import LogSegment
 from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)

@@ -23,9 +23,9 @@ from enum import Enum
 from tidelog.cleaner.checkpoint import CleanerCheckpoint
 from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean, look_at, roll_if_overdue
-from tidelog.log.file_system import FileSystem
-from tidelog.log.time import Time
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileSystem
+from tidelog.log.system.time import Time
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
 

@@ -21,7 +21,7 @@ from tidelog.cleaner.errors import UnframedSegmentError
 from tidelog.cleaner.segment_reader import SegmentReader
 from tidelog.cleaner.spill import Bits, Spill
 from tidelog.cleaner.stretches import Stretch, Stretches
-from tidelog.log.segment import LogSegment
+from tidelog.log.segment.segment import LogSegment
 
 
 @dataclass(frozen=True, slots=True)

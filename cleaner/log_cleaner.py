@@ -25,9 +25,9 @@ from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.cleaner.round_runner import EngineLoader, RoundRunner
 from tidelog.cleaner.throttle import Throttle
-from tidelog.log.file_system import FileSystem
-from tidelog.log.time import Time
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileSystem
+from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
 

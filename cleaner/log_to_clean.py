@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.log.segment import LogSegment
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.segment import LogSegment
 from tidelog.log.unified_log import UnifiedLog
 
 _NEVER = 2**63 - 1

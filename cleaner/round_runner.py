@@ -21,9 +21,9 @@ from tidelog.cleaner.config import CleanerConfig
 from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.cleaner.thread_load import load_of_main_thread
-from tidelog.log.background import give_way
 from tidelog.log.records.quiet_import import quiet_import
-from tidelog.log.time import Time
+from tidelog.log.system.thread_priority import give_way
+from tidelog.log.system.time import Time
 
 if TYPE_CHECKING:
     from tidelog.cleaner.cleaner import CleanerStats

@@ -25,7 +25,7 @@ from tidelog.cleaner.engine import ByteArray, Engine, IntegerArray
 from tidelog.cleaner.errors import UnframedSegmentError
 from tidelog.cleaner.layout import BATCH_OVERHEAD, BatchState, Unreadable
 from tidelog.cleaner.legacy_run import LegacyRun
-from tidelog.log.file_system import LogStorageError
+from tidelog.log.system.file_system import LogStorageError
 from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,

@@ -19,13 +19,13 @@ import numpy as np
 
 from tidelog.cleaner import layout as at
 from tidelog.cleaner.engine import ByteArray, Engine, IntegerArray
-from tidelog.log.file_records import FileRecords
-from tidelog.log.file_system import LogStorageError
 from tidelog.log.file_use import LogDeletedError
-from tidelog.log.offset_index import OffsetIndex
-from tidelog.log.segment import CLEANED_SUFFIX, SEGMENT_FILE_SUFFIXES, LogSegment, file_name
-from tidelog.log.time_index import TimeIndex, TimestampOffset
-from tidelog.log.transaction_index import AbortedTxn
+from tidelog.log.files.file_records import FileRecords
+from tidelog.log.index.offset_index import OffsetIndex
+from tidelog.log.index.time_index import TimeIndex, TimestampOffset
+from tidelog.log.index.transaction_index import AbortedTxn
+from tidelog.log.segment.segment import CLEANED_SUFFIX, SEGMENT_FILE_SUFFIXES, LogSegment, file_name
+from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.record.compression import LZ4_DEFAULT_LEVEL, CompressionType, compress_many
 from tidelog.protocol.record.record_batch import set_crc

@@ -22,7 +22,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from tidelog.cleaner.engine import ByteArray, Engine, IntegerArray, KeyMap, WordArray
-from tidelog.log.file_system import LogStorageError
+from tidelog.log.system.file_system import LogStorageError
 
 PARTITIONS = 256
 _ROW_BYTES = 24

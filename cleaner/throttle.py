@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tidelog.log.time import Time
+from tidelog.log.system.time import Time
 
 
 class Throttle:

@@ -16,18 +16,18 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from tidelog.log.batch_scan import BatchHeader, crc_matches, iter_batches
-from tidelog.log.checkpoints import (
+from tidelog.log.files.checkpoints import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
     read_leader_epochs,
     read_partition_metadata,
 )
-from tidelog.log.file_system import FileSystem, OpenFile
-from tidelog.log.offset_index import OffsetIndex
-from tidelog.log.producer_snapshot import decode_snapshot
-from tidelog.log.resync import find_resume_position
-from tidelog.log.segment import (
+from tidelog.log.index.offset_index import OffsetIndex
+from tidelog.log.index.time_index import TimeIndex
+from tidelog.log.producer.snapshot import decode_snapshot
+from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, iter_batches
+from tidelog.log.segment.resync import find_resume_position
+from tidelog.log.segment.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -35,8 +35,8 @@ from tidelog.log.segment import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from tidelog.log.time_index import TimeIndex
-from tidelog.log.transaction_check import TransactionIndexCheck, ends_transaction
+from tidelog.log.segment.transaction_check import TransactionIndexCheck, ends_transaction
+from tidelog.log.system.file_system import FileSystem, OpenFile
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 from tidelog.protocol.record.record_batch import HEADER, MAGIC_OFFSET, MAGIC_V2
 

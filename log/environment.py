@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tidelog.log.damage import DamageCounts
-from tidelog.log.file_system import FileSystem, LogStorageError
-from tidelog.log.producer_state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
-from tidelog.log.reserve import Reserve, lacks_room
-from tidelog.log.time import Time
+from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
+from tidelog.log.system.file_system import FileSystem, LogStorageError
+from tidelog.log.system.reserve import Reserve, lacks_room
+from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.log.segment import LogSegment
-from tidelog.log.segments import LogSegments
-from tidelog.log.transaction_index import AbortedTxn
+from tidelog.log.index.transaction_index import AbortedTxn
+from tidelog.log.segment.segment import LogSegment
+from tidelog.log.segment.segments import LogSegments
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
 from tidelog.protocol.transferable import TransferableRecords
 

@@ -11,9 +11,9 @@ import os
 import threading
 from collections.abc import Iterable
 
-from tidelog.log.checkpoints import LEADER_EPOCH_FILE, EpochEntry, encode_lines, read_leader_epochs
-from tidelog.log.file_system import FileSystem
-from tidelog.log.reserve import write_if_room
+from tidelog.log.files.checkpoints import LEADER_EPOCH_FILE, EpochEntry, encode_lines, read_leader_epochs
+from tidelog.log.system.file_system import FileSystem
+from tidelog.log.system.reserve import write_if_room
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_EPOCH_OFFSET = -1

@@ -30,7 +30,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from tidelog.log.checkpoints import (
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.checkpoints import (
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
@@ -41,19 +43,17 @@ from tidelog.log.checkpoints import (
     write_clean_shutdown,
     write_offset_checkpoint,
 )
-from tidelog.log.config import LogConfig
-from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import FileSystem, LogStorageError
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.producer_state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
-from tidelog.log.records.scan_engine import SCAN
-from tidelog.log.recovery_progress import RecoveryProgress
-from tidelog.log.reserve import DEFAULT_RESERVE_BYTES, Reserve
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.recovery.progress import RecoveryProgress
+from tidelog.log.recovery.scan_engine import SCAN
 from tidelog.log.retention_clock import RetentionClock
 from tidelog.log.room import RoomWatch
-from tidelog.log.segment import LOG_SUFFIX
-from tidelog.log.time import Time
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.segment.segment import LOG_SUFFIX
+from tidelog.log.system.file_system import FileSystem, LogStorageError
+from tidelog.log.system.reserve import DEFAULT_RESERVE_BYTES, Reserve
+from tidelog.log.system.time import Time
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from tidelog.log.time import Time
+from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tidelog.log.environment import DirectoryState
-from tidelog.log.file_system import FileSystem, LogStorageError
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileSystem, LogStorageError
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.log.batch_scan import NO_TIMESTAMP
 from tidelog.log.records.lookup import first_at_or_after
-from tidelog.log.segment import LogSegment
-from tidelog.log.segments import LogSegments
+from tidelog.log.segment.batch_scan import NO_TIMESTAMP
+from tidelog.log.segment.segment import LogSegment
+from tidelog.log.segment.segments import LogSegments
 from tidelog.protocol.record.record_batch import iter_batches
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ Invariants:
 One lock, held for append, roll, truncate, replace and the moves of the offsets; never across an fsync. Attributes are
 published whole (an int, a tuple, an immutable snapshot) and read without it. Work on the files by name that does not
 hold the lock is done within ``files`` (``tidelog.log.file_use``); deletion waits for it. Retention and segment swaps
-live in ``tidelog.log.cleanup``, look-up by time in ``tidelog.log.timestamps``, recovery in ``tidelog.log.loader``.
+live in ``tidelog.log.retention``, look-up by time in ``tidelog.log.timestamps``, recovery in
+``tidelog.log.recovery.loader``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,18 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from tidelog.log.checkpoints import sync_partition_metadata
-from tidelog.log.cleanup import (
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.fetch import FetchDataInfo, FetchIsolation, LogEnd, TailHint, read_log
+from tidelog.log.file_use import FileUse, LogDeletedError
+from tidelog.log.files.checkpoints import sync_partition_metadata
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.index.transaction_index import AbortedTxn
+from tidelog.log.leader_epochs import LeaderEpochCache
+from tidelog.log.producer.replay import marker_of, rebuild_producer_state
+from tidelog.log.producer.state import Marker, ProducerBatch, ProducerStateManager
+from tidelog.log.records.work_budget import NO_BUDGET, WorkBudget
+from tidelog.log.retention import (
     begin_swap,
     delete_old_segments,
     finish_swap,
@@ -35,22 +46,18 @@ from tidelog.log.cleanup import (
     sync_swap,
     undo_swap,
 )
-from tidelog.log.config import LogConfig
-from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.fetch import FetchDataInfo, FetchIsolation, LogEnd, TailHint, read_log
-from tidelog.log.file_system import LogStorageError
-from tidelog.log.file_use import FileUse, LogDeletedError
-from tidelog.log.leader_epochs import LeaderEpochCache
-from tidelog.log.producer_state import Marker, ProducerBatch, ProducerStateManager
-from tidelog.log.relocation import relocated
-from tidelog.log.replay import marker_of, rebuild_producer_state
-from tidelog.log.segment import LogSegment, flush_indices, seal
-from tidelog.log.segments import LogSegments
+from tidelog.log.segment.segment import LogSegment, flush_indices, seal
+from tidelog.log.segment.segments import LogSegments
+from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.timestamps import TimestampAndOffset, find_offset_by_timestamp
-from tidelog.log.topic_partition import TopicPartition
-from tidelog.log.transaction_index import AbortedTxn
-from tidelog.log.validator import AppendOrigin, BatchSummary, LogValidator, ValidationParams, ValidationResult
-from tidelog.log.work_budget import NO_BUDGET, WorkBudget
+from tidelog.log.validation.relocation import relocated
+from tidelog.log.validation.validator import (
+    AppendOrigin,
+    BatchSummary,
+    LogValidator,
+    ValidationParams,
+    ValidationResult,
+)
 from tidelog.protocol.errors import (
     CorruptMessageError,
     KafkaStorageError,
@@ -106,7 +113,7 @@ _CLIENT = AppendOrigin.CLIENT
 
 
 class UnifiedLog:
-    """See the module. Made by :func:`tidelog.log.loader.load_log`."""
+    """See the module. Made by :func:`tidelog.log.recovery.loader.load_log`."""
 
     __slots__ = (
         "_active",
@@ -168,7 +175,7 @@ class UnifiedLog:
         self.last_flushed_ms = self._time.monotonic_ms()
         # Below it an index of this log's records may be believed: at first where the log ended when it was opened, as a
         # power loss may have taken records that an index, which is synced more often, has already.
-        # ``tidelog.log.indexer`` raises it.
+        # ``tidelog.log.find.indexer`` raises it.
         self.index_bound = parts.log_end_offset
         self._publish_end(parts.log_end_offset)
         self.update_config(parts.config)
@@ -587,14 +594,14 @@ class UnifiedLog:
     # ---- housekeeping
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention; returns how many segments went. See ``tidelog.log.cleanup``. Raises KafkaStorageError."""
+        """Apply retention; returns how many segments went. See ``tidelog.log.retention``. Raises KafkaStorageError."""
         with self.lock:
             return 0 if self.is_closed else delete_old_segments(self, now_ms)
 
     def replace_segments(
         self, new: Sequence[LogSegment], old: Sequence[LogSegment], check: Callable[[], None] = lambda: None
     ) -> None:
-        """Put the flushed ``.cleaned`` segments ``new`` in the place of ``old``. See ``tidelog.log.cleanup``.
+        """Put the flushed ``.cleaned`` segments ``new`` in the place of ``old``. See ``tidelog.log.retention``.
 
         Takes the lock for the renames alone, so call without it. ``check`` is called under it before anything changes
         in the log; when it raises, ``new`` are ``.cleaned`` again. Raises KafkaStorageError and what ``check`` raises.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 
-from tidelog.log.transaction_index import ENTRY
+from tidelog.log.index.transaction_index import ENTRY
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.plan_rows import AbortedTransaction
 from tidelog.pipeline.segment_files import OpenSegment, ReadCount

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidelog.log.records import columns_reference as layout
-from tidelog.log.records.columns import decoder_for
 from tidelog.pipeline.column_reader import Block
 from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import columns_reference as layout
+from tidelog.pipeline.decode.column_engine import decoder_for
 from tidelog.pipeline.errors import MalformedTimestampError
 from tidelog.pipeline.plan_rows import SegmentSlice
 

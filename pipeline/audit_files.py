@@ -19,7 +19,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from tidelog.log.checkpoints import (
+from tidelog.log.files.checkpoints import (
     LEADER_EPOCH_FILE,
     LOG_START_OFFSET_FILE,
     PARTITION_METADATA_FILE,
@@ -31,8 +31,8 @@ from tidelog.log.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
-from tidelog.log.producer_snapshot import decode_snapshot
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.producer.snapshot import decode_snapshot
 from tidelog.pipeline.storage import files_at, names_in
 from tidelog.protocol.errors import KafkaStorageError
 

@@ -12,8 +12,8 @@ takes records out of the middle of a log. What is missing inside a batch is comp
 Aborted records and control batches are there, but no reader that asks for committed records gets them: they are
 counted, not hashed, and neither are records of transactions still open.
 
-Damage is a finding, and the walk goes on by the rule of ``tidelog.log.resync``, as an export does: what lies between is
-counted as unreadable, and its offsets are a gap of their own kind.
+Damage is a finding, and the walk goes on by the rule of ``tidelog.log.segment.resync``, as an export does: what lies
+between is counted as unreadable, and its offsets are a gap of their own kind.
 
 One thread; everything here can be pickled. numpy only, numba where it is installed.
 """
@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tidelog.log.batch_scan import CONTROL_MASK
-from tidelog.log.resync import find_resume_position
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.batch_scan import CONTROL_MASK
+from tidelog.log.segment.resync import find_resume_position
 from tidelog.pipeline import audit_buckets
 from tidelog.pipeline import audit_reference as at
 from tidelog.pipeline.audit_buckets import Buckets

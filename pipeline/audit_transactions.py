@@ -2,7 +2,7 @@
 
     the log's markers (tidelog.pipeline.markers)       which batches no reader of committed records gets
     all ``.txnindex`` entries of the log       a reader that goes by them must leave out the same batches
-    the segment's own ``.txnindex``            each entry fits an abort marker of the segment (tidelog.log.transaction_check)
+    the segment's own ``.txnindex``            each entry fits an abort marker of the segment (tidelog.log.segment.transaction_check)
 
 One thread.
 """
@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from tidelog.log.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK
-from tidelog.log.topic_partition import TopicPartition
-from tidelog.log.transaction_check import TransactionIndexCheck, ends_transaction
-from tidelog.log.transaction_index import ENTRY
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.index.transaction_index import ENTRY
+from tidelog.log.segment.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK
+from tidelog.log.segment.transaction_check import TransactionIndexCheck, ends_transaction
 from tidelog.pipeline import audit_reference as at
 from tidelog.pipeline.audit_engine import AuditEngine
 from tidelog.pipeline.audit_reference import IntegerArray

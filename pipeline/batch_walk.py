@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidelog.log.batch_scan import BatchHeader, crc_matches, iter_headers, parse_header
+from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, iter_headers, parse_header
 from tidelog.pipeline.errors import CorruptBatchError
 from tidelog.pipeline.segment_files import OpenSegment, ReadCount
 from tidelog.protocol.errors import CorruptMessageError

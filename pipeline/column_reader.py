@@ -5,7 +5,7 @@
                  old message set  -> message by message into the arena ---------------------------^
 
 What comes out are :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
-(``tidelog.log.records.columns_reference`` names the columns). Both are used again for the next block.
+(``tidelog.pipeline.decode.columns_reference`` names the columns). Both are used again for the next block.
 
 Nothing is dropped silently: a batch that is cut, damaged, or goes back behind the one before is a CorruptBatchError,
 and every offset of the slice must be in a batch, unless ``tidelog.pipeline.holes`` says that a cleaner took it out.
@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidelog.log.records import columns_reference as layout
-from tidelog.log.records.columns import decoder_for
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.audit_engine import AuditEngine, load_kernels
+from tidelog.pipeline.decode import columns_reference as layout
+from tidelog.pipeline.decode.column_engine import decoder_for
 from tidelog.pipeline.errors import CorruptBatchError
 from tidelog.pipeline.holes import Hole, Holes
 from tidelog.pipeline.markers import MarkerWalk

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from tidelog.log.checkpoints import read_partition_metadata
-from tidelog.log.records import columns_reference as layout
+from tidelog.log.files.checkpoints import read_partition_metadata
 from tidelog.pipeline.column_reader import ColumnReader
 from tidelog.pipeline.columns import Columns
+from tidelog.pipeline.decode import columns_reference as layout
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, ObjectGoneError, PipelineError, RemoteError
 from tidelog.pipeline.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan_range
 from tidelog.pipeline.plan_rows import LostRange

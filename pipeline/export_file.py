@@ -3,8 +3,8 @@
     slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME         zstd
     a batch that cannot be read -> one row of staging/<run>/dead-letter/NAME               its bytes and the reason
 
-Reading goes on behind a damaged batch by the rule of ``tidelog.log.resync``, as an audit does. A file is synced before
-its name is told, and a range without rows has no file.
+Reading goes on behind a damaged batch by the rule of ``tidelog.log.segment.resync``, as an audit does. A file is synced
+before its name is told, and a range without rows has no file.
 
 Columns are those of ``format("tidelog")``; how the file is written, and how it grows, says
 ``tidelog.pipeline.export_parquet``.
@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tidelog.log.batch_scan import iter_batches
-from tidelog.log.resync import find_resume_position
+from tidelog.log.segment.batch_scan import iter_batches
+from tidelog.log.segment.resync import find_resume_position
 from tidelog.pipeline.batch_walk import header_at
 from tidelog.pipeline.columns import Columns
 from tidelog.pipeline.decode import Isolation, ReadOptions, read_slice

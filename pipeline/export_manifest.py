@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tidelog.log.file_system import OpenFile, OsFileSystem
+from tidelog.log.system.file_system import OpenFile, OsFileSystem
 from tidelog.pipeline.jobs.errors import BadRequestError, ConflictError, JobError
 from tidelog.pipeline.storage import mounted
 from tidelog.protocol.types import uuid_to_str

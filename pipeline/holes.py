@@ -25,9 +25,9 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidelog.log.batch_scan import BatchHeader
-from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.pipeline.batch_walk import headers
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError
 from tidelog.pipeline.file_stamps import Stamp, stamp_of

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tidelog.log.find.checkpoint import CHECKPOINT_FILE, FileState, read_checkpoint
 from tidelog.log.find.hashing import key_hash, key_seed
+from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, FileState, read_checkpoint
+from tidelog.log.find.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT
 from tidelog.log.find.key_index import DIRECTORY, MADE_FOR, SUFFIX
-from tidelog.log.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT
 from tidelog.pipeline.segment_files import OpenSegment, ReadCount
 from tidelog.pipeline.selection import PartitionDirectory
 from tidelog.pipeline.storage import files_at

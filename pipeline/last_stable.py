@@ -14,9 +14,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidelog.log.batch_scan import BatchHeader, crc_matches
-from tidelog.log.checkpoints import CheckpointCorruptError
-from tidelog.log.producer_snapshot import decode_snapshot
+from tidelog.log.files.checkpoints import CheckpointCorruptError
+from tidelog.log.producer.snapshot import decode_snapshot
+from tidelog.log.segment.batch_scan import BatchHeader, crc_matches
 from tidelog.pipeline.batch_walk import headers
 from tidelog.pipeline.segment_files import OpenSegment, ReadCount, SegmentFile
 from tidelog.pipeline.sparse_index import offset_index

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import OffsetRangeError
 from tidelog.pipeline.file_stamps import Stamp, settled_stamp_of, stamp_of
 from tidelog.pipeline.offset_json import PartitionOffsets

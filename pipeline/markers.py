@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidelog.log.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK, parse_header
-from tidelog.log.checkpoints import CheckpointCorruptError
-from tidelog.log.resync import find_resume_position
-from tidelog.log.topic_partition import TopicPartition
-from tidelog.log.transaction_check import ends_transaction
+from tidelog.log.files.checkpoints import CheckpointCorruptError
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK, parse_header
+from tidelog.log.segment.resync import find_resume_position
+from tidelog.log.segment.transaction_check import ends_transaction
 from tidelog.pipeline import audit_reference as at
 from tidelog.pipeline.aborted import aborted_transactions
 from tidelog.pipeline.audit_engine import AuditEngine

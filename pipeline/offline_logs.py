@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from tidelog.log.checkpoints import (
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     read_offset_checkpoint,
 )
-from tidelog.log.config import LogConfig
-from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import OpenFile, OsFileSystem
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.time import SystemTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import OpenFile, OsFileSystem
+from tidelog.log.system.time import SystemTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.jobs.errors import JobError
 from tidelog.pipeline.selection import PartitionDirectory

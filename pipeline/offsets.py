@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from tidelog.client import Client, ClientError
-from tidelog.log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.batch_walk import valid_end
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.last_stable import first_unstable_offset

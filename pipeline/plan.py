@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tidelog.log.checkpoints import read_partition_metadata
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import read_partition_metadata
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import DataLossError, PipelineError
 from tidelog.pipeline.holes import Hole, Holes
 from tidelog.pipeline.key_lookup import find_key

@@ -171,8 +171,8 @@ def is_remote_directory(path: str) -> bool:
 
 
 class RemoteFiles:
-    """Small files, each read once as a whole: what ``tidelog.log.checkpoints`` needs of a file system. One thread, one
-    use."""
+    """Small files, each read once as a whole: what ``tidelog.log.files.checkpoints`` needs of a file system. One
+    thread, one use."""
 
     def __init__(self) -> None:
         self._contents: dict[str, bytes] = {}

@@ -1,7 +1,7 @@
 """Segment files as a reader beside a live broker sees them: a list that holds still, and files that are only read.
 
 The broker renames while we look: retention and the cleaner give old files the ending ``.deleted``, the cleaner's new
-ones go ``.cleaned`` -> ``.swap`` -> plain (``tidelog.log.cleanup`` draws the steps). A listing in the middle of that
+ones go ``.cleaned`` -> ``.swap`` -> plain (``tidelog.log.retention`` draws the steps). A listing in the middle of that
 would miss a segment, which nobody could tell from a gap that compaction left. So a listing counts only when the next
 one is equal and no swap is under way; a swap that does not end (its broker died) is read as the broker's next start
 would finish it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog.log.batch_scan import BatchHeader
+from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.pipeline.batch_walk import header_at, headers
 from tidelog.pipeline.errors import CorruptBatchError
 from tidelog.pipeline.plan_rows import OffsetRange, ReadRequest, SegmentSlice

@@ -15,13 +15,13 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tidelog.log.checkpoints import (
+from tidelog.log.files.checkpoints import (
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
     CheckpointCorruptError,
     read_partition_metadata,
 )
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import SelectionError, TopicRecreatedError
 from tidelog.pipeline.file_stamps import Stamp, settled_stamp_of, stamp_of
 from tidelog.pipeline.options import TopicChoice

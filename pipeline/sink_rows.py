@@ -11,7 +11,7 @@ error, since it would be lost.
 
 A row without partition goes where Kafka's producer would put it: by murmur2 of its key; without key, to one
 partition until a batch is full, then to the next. Rows are gathered to ``kafka.buffer.memory``, their numbers sorted by
-target, and sections built for each (``tidelog.log.records.build``): no step of Python per row.
+target, and sections built for each (``tidelog.pipeline.sink.build``): no step of Python per row.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidelog.log.records.build import ByteColumn, RecordColumns, SectionBuilder, byte_column, read_only
 from tidelog.pipeline.errors import OptionError, PipelineError
+from tidelog.pipeline.sink.build import ByteColumn, RecordColumns, SectionBuilder, byte_column, read_only
 from tidelog.pipeline.sink_options import SinkOptions
 from tidelog.protocol.record.record_batch import BatchOptions, BatchTimes, assemble_batch
 
 if TYPE_CHECKING:
-    from tidelog.log.records.build_reference import IntegerArray
+    from tidelog.pipeline.sink.build_reference import IntegerArray
 
 _BYTES = ("string", "binary")
 _HEADERS = "array<struct<key:string,value:binary>>"

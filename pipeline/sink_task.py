@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidelog.log.records.build import SectionBuilder
 from tidelog.pipeline.cluster import Cluster, Trouble, is_passing
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.sink.build import SectionBuilder
 from tidelog.pipeline.sink_options import SinkOptions
 from tidelog.pipeline.sink_rows import BatchBuilder
 from tidelog.pipeline.staging import StagedFile, StagingFile, TaskIdentity

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from tidelog.log.file_system import OsFileSystem, ReadableFiles
+from tidelog.log.system.file_system import OsFileSystem, ReadableFiles
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.remote import RemoteFiles, is_remote, is_remote_directory, listing, remote_path
 
@@ -61,5 +61,5 @@ def for_each(items: Sequence[_Item], path_of: Callable[[_Item], str], work: Call
 
 
 def files_at(path: str) -> ReadableFiles:
-    """Reads small files below ``path``, for the functions of ``tidelog.log.checkpoints``."""
+    """Reads small files below ``path``, for the functions of ``tidelog.log.files.checkpoints``."""
     return RemoteFiles() if is_remote(path) else _LOCAL_FILES

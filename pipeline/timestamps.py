@@ -7,7 +7,7 @@ offset on to look, batch headers which batch to open.
 
 from __future__ import annotations
 
-from tidelog.log.batch_scan import BatchHeader
+from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.pipeline.batch_walk import header_at, headers
 from tidelog.pipeline.errors import CorruptBatchError, PipelineError
 from tidelog.pipeline.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinator.config import GroupConfig
     from tidelog.broker.coordinator.timer import CoordinatorTimer
     from tidelog.broker.deferred import Deferred
-    from tidelog.log.time import Time
+    from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from tidelog.broker.coordinator.topic_patterns import matching_topics
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.classic_group import ClassicGroup
     from tidelog.broker.metadata import MetadataCache
-    from tidelog.log.time import Time
+    from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
 

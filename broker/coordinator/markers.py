@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.coordinator.transaction_shard import ProducerIdAndEpoch
 from tidelog.broker.coordinator.transaction_state import PartitionKey
 from tidelog.broker.metadata import GROUP_METADATA_TOPIC
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import UnknownTopicOrPartitionError
 from tidelog.protocol.record.record_batch import EndTransactionMarker, end_transaction_marker
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinator.config import GroupConfig
     from tidelog.broker.coordinator.group_replay import Group
     from tidelog.broker.metadata import MetadataCache
-    from tidelog.log.time import Time
+    from tidelog.log.system.time import Time
 
 INVALID_OFFSET = -1
 

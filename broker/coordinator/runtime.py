@@ -23,7 +23,7 @@ from typing import Generic, Protocol, TypeVar
 from tidelog.broker.coordinator.replay import Serde, Shard, encode_batch, replay_chunk, replay_control, replay_result
 from tidelog.broker.coordinator.result import CoordinatorResult
 from tidelog.broker.coordinator.timer import CoordinatorTimer
-from tidelog.log.time import Time
+from tidelog.log.system.time import Time
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
     KafkaError,

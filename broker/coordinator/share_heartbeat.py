@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinator.timer import CoordinatorTimer
     from tidelog.broker.metadata import MetadataCache, TopicImage
     from tidelog.broker.share.config import ShareConfig
-    from tidelog.log.time import Time
+    from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
 

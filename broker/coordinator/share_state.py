@@ -32,7 +32,7 @@ from tidelog.protocol.errors import InvalidRequestError, KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.timer import CoordinatorTimer
-    from tidelog.log.time import Time
+    from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
 

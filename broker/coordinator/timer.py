@@ -13,7 +13,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from tidelog.broker.coordinator.result import TimerResult
-from tidelog.log.time import Time
+from tidelog.log.system.time import Time
 
 TimerKey = tuple[str, ...]
 TimerAction = Callable[[], TimerResult]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.transferable import TransferableRecords
 

@@ -49,7 +49,7 @@ from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, In
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.config import TransactionConfig
     from tidelog.broker.coordinator.timer import CoordinatorTimer
-    from tidelog.log.time import Time
+    from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
 

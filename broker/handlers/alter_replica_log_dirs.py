@@ -9,7 +9,7 @@ import os.path
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.steps import Steps
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidRequestError,

@@ -13,7 +13,7 @@ from functools import partial
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.deferred import Deferred
 from tidelog.broker.threads import in_thread
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
 from tidelog.protocol.messages.describe_log_dirs import (

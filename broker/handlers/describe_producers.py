@@ -6,7 +6,7 @@ from functools import partial
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.steps import Steps, each
-from tidelog.log.producer_state import ProducerEntry
+from tidelog.log.producer.state import ProducerEntry
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.describe_producers import (

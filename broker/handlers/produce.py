@@ -6,7 +6,7 @@ the connection, so that the client asks for metadata anew; 1 and -1 are the same
 
     a partition, or few with little    appended in the turn in which the request came
     many partitions, many bytes        in steps, a partition in each
-    records that take longer than a turn (``tidelog.log.work_budget``)
+    records that take longer than a turn (``tidelog.log.records.work_budget``)
                                        validated in a thread, appended when the loop comes back to them
 
 Between steps a topic may be deleted and other producers append: partitions are looked up and all but the records is
@@ -30,11 +30,11 @@ from tidelog.broker.partition import Partition
 from tidelog.broker.repeated_produce import repeated_produce
 from tidelog.broker.steps import Steps
 from tidelog.broker.threads import in_thread
-from tidelog.log.relocation import StaleOffsetsError
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.records.work_budget import TURN, TooMuchForTurnError, WorkBudget
 from tidelog.log.unified_log import LogAppendInfo
-from tidelog.log.validator import ValidationResult, record_errors
-from tidelog.log.work_budget import TURN, TooMuchForTurnError, WorkBudget
+from tidelog.log.validation.relocation import StaleOffsetsError
+from tidelog.log.validation.validator import ValidationResult, record_errors
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     CorruptMessageError,

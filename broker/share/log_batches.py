@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tidelog.log.transaction_index import AbortedTxn
+from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.transferable import TransferableRecords
 

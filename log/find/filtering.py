@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.find.engine import ENGINE
+from tidelog.log.find.engine.engine import ENGINE
 from tidelog.log.find.hashing import key_hash, key_seed, tag_hash
 from tidelog.log.find.lookup import MIN_TIME, Query, is_aborted, records_of
 from tidelog.protocol.errors import KafkaStorageError, OffsetOutOfRangeError
@@ -44,8 +44,8 @@ from tidelog.protocol.record.record_batch import (
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from tidelog.log.indexer import LogIndexer
-    from tidelog.log.transaction_index import AbortedTxn
+    from tidelog.log.find.indexer import LogIndexer
+    from tidelog.log.index.transaction_index import AbortedTxn
     from tidelog.log.unified_log import UnifiedLog
 
 WORK_BYTES = 16 * 1024 * 1024

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.find.engine import ENGINE
+from tidelog.log.find.engine.engine import ENGINE
+from tidelog.log.find.engine.reference import tag_of
 from tidelog.log.find.hashing import key_hash, key_seed, tag_hash
-from tidelog.log.find.reference import tag_of
 from tidelog.protocol.errors import InvalidRecordError, KafkaStorageError, OffsetOutOfRangeError
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import (
@@ -36,8 +36,8 @@ from tidelog.protocol.record.record_batch import (
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from tidelog.log.indexer import LogIndexer
-    from tidelog.log.transaction_index import AbortedTxn
+    from tidelog.log.find.indexer import LogIndexer
+    from tidelog.log.index.transaction_index import AbortedTxn
     from tidelog.log.unified_log import UnifiedLog
 
 MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1

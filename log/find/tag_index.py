@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidelog.log.consume_queue import ConsumeQueueFile
-from tidelog.log.file_system import FileSystem
-from tidelog.log.find.checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
-from tidelog.log.index_file import IndexDamagedError
+from tidelog.log.find.consume_queue import ConsumeQueueFile
+from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
+from tidelog.log.find.index_file import IndexDamagedError
+from tidelog.log.system.file_system import FileSystem
 
 if TYPE_CHECKING:
     from tidelog.log.find.key_index import IndexSizes

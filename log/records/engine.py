@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.log.records import reference
 from tidelog.log.records.reference import SectionCheck, TimestampPosition
-from tidelog.log.work_budget import NO_LIMIT
+from tidelog.log.records.work_budget import NO_LIMIT
 from tidelog.protocol.errors import InvalidRecordError
 from tidelog.protocol.record.record_batch import Buffer
 

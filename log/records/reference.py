@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidelog.log.work_budget import NO_LIMIT, TooMuchForTurnError
+from tidelog.log.records.work_budget import NO_LIMIT, TooMuchForTurnError
 from tidelog.protocol.errors import InvalidRecordError
 from tidelog.protocol.record.record_batch import MIN_RECORD_BYTES, read_raw_varint, read_varint, read_varlong
 

@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tidelog.log.checkpoints import LEADER_EPOCH_FILE, CheckpointCorruptError
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import LEADER_EPOCH_FILE, CheckpointCorruptError
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline import audit_buckets
 from tidelog.pipeline.aborted import aborted_transactions
 from tidelog.pipeline.audit_buckets import Buckets

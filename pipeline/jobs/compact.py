@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.cleaner.log_to_clean import first_dirty_offset, look_at
-from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint, write_offset_checkpoint
 from tidelog.log.config import LogConfig
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint, write_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.jobs.errors import BadRequestError
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, run_tasks

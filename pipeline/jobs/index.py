@@ -4,9 +4,10 @@
     keys/  (IndexFile)   for topics with index.keys=true
     tags/  (ConsumeQueue) for topics with index.tag.header
 
-The work is done by the broker's own code (``tidelog.log.recovery``, ``tidelog.log.indexer``), so what comes out are its
-bytes, and the broker that starts next goes on behind them. Indices that are there and in order are only brought up to
-date; with ``rebuild`` all are made anew. Killed and run again, the job goes on from the last checkpoint of each index.
+The work is done by the broker's own code (``tidelog.log.recovery.segment_recovery``, ``tidelog.log.find.indexer``), so
+what comes out are its bytes, and the broker that starts next goes on behind them. Indices that are there and in order
+are only brought up to date; with ``rebuild`` all are made anew. Killed and run again, the job goes on from the last
+checkpoint of each index.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import importlib.util
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.log.find.engine import ENGINE
-from tidelog.log.indexer import LogIndexer
-from tidelog.log.recovery import rebuild_indices
+from tidelog.log.find.engine.engine import ENGINE
+from tidelog.log.find.indexer import LogIndexer
+from tidelog.log.recovery.segment_recovery import rebuild_indices
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, run_tasks
@@ -124,7 +125,7 @@ def _follow(log: UnifiedLog, work: IndexWork, rebuilt: int) -> IndexResult:
 def _use_kernels(size: int) -> None:
     """Load them at once: this process does nothing else."""
     if ENGINE.kernels is None and size >= ENGINE.load_after_bytes and importlib.util.find_spec("numba") is not None:
-        from tidelog.log.find import kernel_calls
+        from tidelog.log.find.engine import kernel_calls
 
         ENGINE.use_kernels(kernel_calls)
 

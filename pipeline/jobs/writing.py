@@ -22,9 +22,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tidelog.client import ClientError, parse_bootstrap
-from tidelog.log.records.build import SectionBuilder
 from tidelog.pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
 from tidelog.pipeline.jobs.errors import BadRequestError, JobError
+from tidelog.pipeline.sink.build import SectionBuilder
 from tidelog.pipeline.sink_commit import Publication, publish
 from tidelog.pipeline.sink_options import SinkOptions
 from tidelog.pipeline.sink_rows import BatchBuilder

@@ -22,13 +22,13 @@ from tests.support.cleaning import records_of, whole
 from tests.support.kafka_jars import broker_classpath
 from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
 from tidelog.cleaner.engine import Engine, ReferenceEngine, load_engine
-from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.time import SystemTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import SystemTime
 from tidelog.protocol.record.record_batch import Record
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]

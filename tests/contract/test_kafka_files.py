@@ -28,7 +28,9 @@ from tests.support.logs import read_bytes
 from tests.support.samples import GROUP, OPEN_TRANSACTION, Picture, Samples, picture, wait_until_cleaned
 from tests.support.zookeeper_kafka import ZooKeeperKafka
 from tidelog.log.check import check_directory
-from tidelog.log.checkpoints import (
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.checkpoints import (
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     read_offset_checkpoint,
@@ -36,12 +38,10 @@ from tidelog.log.checkpoints import (
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from tidelog.log.config import LogConfig
-from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.time import SystemTime
-from tidelog.log.topic_partition import TopicPartition as Place
+from tidelog.log.files.topic_partition import TopicPartition as Place
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import SystemTime
 from tidelog.protocol.record.record_batch import iter_batches
 
 pytestmark = pytest.mark.java

@@ -24,7 +24,7 @@ from tidelog.broker.coordinator.share_state import ShareStateShard, StateKey
 from tidelog.broker.coordinator.timer import CoordinatorTimer
 from tidelog.broker.metadata import MetadataCache
 from tidelog.broker.share.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

@@ -16,10 +16,10 @@ from tidelog.broker.kraft_metadata import PartitionRecord, TopicRecord
 from tidelog.broker.metadata_store import SqliteMetadataStore
 from tidelog.broker.topic_manager import TOPICS_PREFIX
 from tidelog.log.check import check_directory
-from tidelog.log.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, read_offset_checkpoint
-from tidelog.log.file_system import FileSystem, LogStorageError, OsFileSystem
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, read_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileSystem, LogStorageError, OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.schema.fields import Message
 
 TOPICS = {"orders": bytes(15) + b"\1", "refunds": bytes(15) + b"\2"}

@@ -18,7 +18,7 @@ from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
 from tidelog.cleaner.engine import ReferenceEngine
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.log.check import check_directory
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.record.record_batch import Record

@@ -14,7 +14,7 @@ from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, ope
 from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
 from tidelog.cleaner.engine import ReferenceEngine
 from tidelog.log.check import check_directory
-from tidelog.log.file_system import LogStorageError, OsFileSystem
+from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 
 SIZE = 4 * 1024 * 1024
 KEYS = 4000

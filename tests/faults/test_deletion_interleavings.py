@@ -28,11 +28,11 @@ from tidelog.cleaner.log_cleaner import LogCleaner
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.log.config import LogConfig
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.file_system import OpenFile, OsFileSystem
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.segment import LogSegment
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.segment.segment import LogSegment
+from tidelog.log.system.file_system import OpenFile, OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartitionError
 

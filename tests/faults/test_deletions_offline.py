@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.data_broker import DataBroker
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.errors import KafkaStorageError
 
 PARTITIONS = 4

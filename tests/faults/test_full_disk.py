@@ -33,7 +33,7 @@ from tests.support.raw_requests import (
     try_delete_records,
 )
 from tests.support.small_disk import SmallDisk
-from tidelog.log.reserve import RESERVE_FILE
+from tidelog.log.system.reserve import RESERVE_FILE
 from tidelog.protocol.errors import KafkaStorageError
 
 DISK_BYTES = 24 << 20

@@ -17,11 +17,11 @@ import pytest
 from tests.support.faulty_file_system import FaultyFileSystem
 from tests.support.logs import LogBench, append, batch, marker, producer_batch, values
 from tidelog.log.check import check_directory
-from tidelog.log.checkpoints import EpochEntry
-from tidelog.log.file_system import LogStorageError, OsFileSystem
-from tidelog.log.transaction_index import AbortedTxn
+from tidelog.log.files.checkpoints import EpochEntry
+from tidelog.log.index.transaction_index import AbortedTxn
+from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import KafkaStorageError
 
 SMALL: dict[str, Any] = {"segment_bytes": 900, "index_interval_bytes": 150}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.finding import catch_up, check_answers, fill, indexed_bench, indexer_of
+from tidelog.log.find.index_file import IndexDamagedError
+from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query, find_newest
-from tidelog.log.index_file import IndexDamagedError
-from tidelog.log.indexer import LogIndexer
 
 
 def newest(directory: Path) -> Path:

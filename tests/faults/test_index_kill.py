@@ -20,9 +20,9 @@ import pytest
 
 from tests.support.finding import catch_up, check_answers, indexed_bench, indexer_of
 from tests.support.logs import NOW_MS, append
-from tidelog.log import index_file
-from tidelog.log.find.engine import FindEngine
-from tidelog.log.indexer import LogIndexer
+from tidelog.log.find import index_file
+from tidelog.log.find.engine.engine import FindEngine
+from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.record.record_batch import Record, build_batch
 

@@ -10,10 +10,10 @@ import pytest
 from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log, records_of, whole
 from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
 from tidelog.cleaner.engine import ReferenceEngine
-from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
 from tidelog.log.config import LogConfig
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.recovery import LogLoadError
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
+from tidelog.log.recovery.segment_recovery import LogLoadError
+from tidelog.log.system.file_system import OsFileSystem
 
 DELETE = LogConfig({"message.timestamp.type": "CreateTime", "cleanup.policy": "delete", "segment.bytes": "2000"})
 GAP_ENDS_AT = 12

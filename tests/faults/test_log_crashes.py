@@ -17,8 +17,8 @@ import pytest
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tests.support.logs import NOW_MS, LogBench, append, batch, producer_batch, values
 from tidelog.log.check import check_directory
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.segment import CLEANED_SUFFIX, LogSegment
+from tidelog.log.segment.segment import CLEANED_SUFFIX, LogSegment
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -225,7 +225,7 @@ def test_kill_at_every_step_of_a_swap_leaves_old_or_new(tmp_path: Path, power_lo
 WRITER = """
     import sys
     from tests.support.logs import LogBench, append, batch
-    from tidelog.log.time import SystemTime
+    from tidelog.log.system.time import SystemTime
     bench = LogBench(sys.argv[1], time=SystemTime(), segment_bytes=20000, index_interval_bytes=500)
     log = bench.open()
     while True:

@@ -18,12 +18,12 @@ from tests.support.logs import NOW_MS, LogBench, append, batch, read_bytes, valu
 from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.recovery import LogLoadError
+from tidelog.log.recovery.segment_recovery import LogLoadError
 from tidelog.log.retention_clock import BELIEVED_AFTER_MS
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError
 from tidelog.protocol.record.record_batch import RecordBatch

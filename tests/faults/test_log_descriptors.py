@@ -15,11 +15,11 @@ import pytest
 
 from tests.support.logs import NOW_MS, append, batch, marker, producer_batch, read_records
 from tidelog.log.config import LogConfig
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import KafkaStorageError
 
 ID = bytes(range(16))

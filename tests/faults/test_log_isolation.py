@@ -24,9 +24,9 @@ import pytest
 from tests.support.logs import NOW_MS, LogBench, append, marker
 from tidelog.log.check import check_directory
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
 from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch, iter_batches
 from tidelog.protocol.transferable import TransferableRecords

@@ -14,8 +14,8 @@ import pytest
 from tests.support.logs import NOW_MS, LogBench, append, batch, read_bytes, read_records, values
 from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.recovery import LogLoadError
+from tidelog.log.recovery.segment_recovery import LogLoadError
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import CorruptMessageError
 from tidelog.protocol.record.compression import CompressionType

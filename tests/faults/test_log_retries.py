@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.logs import LogBench, append, batch, producer_batch
-from tidelog.log.producer_state import BATCHES_TO_RETAIN
+from tidelog.log.producer.state import BATCHES_TO_RETAIN
 from tidelog.log.unified_log import UnifiedLog
 
 PRODUCERS = (7, 8, 9)

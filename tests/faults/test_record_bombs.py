@@ -17,7 +17,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from tidelog.log.validator import LogValidator, ValidationParams
+from tidelog.log.validation.validator import LogValidator, ValidationParams
 from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
 from tidelog.protocol.record.compression import XERIAL_HEADER, CompressionType
 from tidelog.protocol.record.message_writer import MessageWriter

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tests.unit.broker.data_broker import DataBroker
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.system.file_system import OsFileSystem
 
 PARTITIONS = 2
 

@@ -11,8 +11,8 @@ import pytest
 from tests.support.faulty_file_system import FaultyFileSystem
 from tests.support.logs import NOW_MS, LogBench, append, batch, producer_batch, read_records, values
 from tidelog.log.check import check_directory
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.segment import CLEANED_SUFFIX, LogSegment
+from tidelog.log.segment.segment import CLEANED_SUFFIX, LogSegment
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError, OffsetOutOfRangeError, OutOfOrderSequenceNumberError
 

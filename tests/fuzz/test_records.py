@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.records import NOW_MS, record_lists
 from tidelog.log.records.down_convert import down_convert
-from tidelog.log.validator import AppendOrigin, LogValidator, ValidationParams
-from tidelog.log.work_budget import TooMuchForTurnError, WorkBudget
+from tidelog.log.records.work_budget import TooMuchForTurnError, WorkBudget
+from tidelog.log.validation.validator import AppendOrigin, LogValidator, ValidationParams
 from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,

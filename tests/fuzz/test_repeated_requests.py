@@ -26,7 +26,7 @@ from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.quotas import load_quotas
 from tidelog.broker.repeated_fetch import RepeatedFetch
 from tidelog.broker.repeated_produce import RepeatedProduce
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.api_keys import ApiKey, request_header_version
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -11,12 +11,12 @@ from typing import Any
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import FileSystem, OsFileSystem
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import FileSystem, OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.record.record_batch import (
     BatchOptions,
     EndTransactionMarker,

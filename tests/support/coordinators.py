@@ -20,7 +20,7 @@ from tidelog.broker.coordinator.transaction_shard import ProducerIdAndEpoch, Tra
 from tidelog.broker.coordinator.transaction_state import PartitionKey, Transaction
 from tidelog.broker.deferred import Deferred
 from tidelog.broker.metadata import MetadataCache, TopicImage
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.end_txn import EndTxnRequest
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest

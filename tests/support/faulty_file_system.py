@@ -17,7 +17,7 @@ import random
 import shutil
 from collections.abc import Callable
 
-from tidelog.log.file_system import FileEntry, LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.system.file_system import FileEntry, LogStorageError, OpenFile, OsFileSystem
 
 SECTOR = 512
 
@@ -34,7 +34,7 @@ class _Inode:
 
 
 class FaultyFile:
-    """:class:`tidelog.log.file_system.OpenFile` that tells its file system what is done."""
+    """:class:`tidelog.log.system.file_system.OpenFile` that tells its file system what is done."""
 
     def __init__(self, owner: FaultyFileSystem, inner: OpenFile, inode: _Inode) -> None:
         self._owner = owner
@@ -81,7 +81,7 @@ class FaultyFile:
 
 
 class FaultyFileSystem:
-    """:class:`tidelog.log.file_system.FileSystem` over ``root``. One thread at a time."""
+    """:class:`tidelog.log.system.file_system.FileSystem` over ``root``. One thread at a time."""
 
     def __init__(self, root: str, seed: int = 0) -> None:
         self._os = OsFileSystem()

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterable
 
 from tests.support.logs import NOW_MS, LogBench
-from tidelog.log.find.engine import FindEngine
+from tidelog.log.find.engine.engine import FindEngine
+from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query, find_newest
-from tidelog.log.indexer import LogIndexer
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 

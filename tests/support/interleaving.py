@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tidelog.log.file_system import FileEntry, OpenFile, OsFileSystem
+from tidelog.log.system.file_system import FileEntry, OpenFile, OsFileSystem
 
 #: How long a change may take before it counts as one that waits for the job. Too short a time only means that less is
 #: interleaved.

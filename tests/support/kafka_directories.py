@@ -7,7 +7,9 @@ from pathlib import Path
 
 from tests.support.logs import NOW_MS, append, producer_batch
 from tidelog.broker.kraft_metadata import METADATA_DIRECTORY
-from tidelog.log.checkpoints import (
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     META_PROPERTIES_FILE,
     MetaProperties,
@@ -15,12 +17,10 @@ from tidelog.log.checkpoints import (
     write_meta_properties,
     write_partition_metadata,
 )
-from tidelog.log.config import LogConfig
-from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.record.record_batch import Record, build_batch
 from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.types import unsigned_varint

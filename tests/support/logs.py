@@ -8,12 +8,12 @@ from typing import Any
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.file_system import FileSystem, OsFileSystem
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.time import ManualTime, Time
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import FileSystem, OsFileSystem
+from tidelog.log.system.time import ManualTime, Time
 from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.record.record_batch import (
     BatchOptions,
     EndTransactionMarker,

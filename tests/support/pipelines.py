@@ -7,15 +7,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, MetaProperties, write_meta_properties, write_offset_checkpoint
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    MetaProperties,
+    write_meta_properties,
+    write_offset_checkpoint,
+)
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.pipeline.jobs.source import LogSource
 from tidelog.protocol.record.record_batch import (
     BatchOptions,

@@ -19,9 +19,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tests.support.admin import Admin
 from tests.support.real_text import real_lines
-from tidelog.log.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.topic_partition import TopicPartition as Place
+from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition as Place
+from tidelog.log.system.file_system import OsFileSystem
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 OLD_CODECS = CODECS[:4]

@@ -45,8 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     from tidelog.broker.adoption import carry_out
     from tidelog.broker.adoption_plan import AdoptionError, make_plan
     from tidelog.broker.metadata_store import MetadataStoreError
-    from tidelog.log.file_system import OsFileSystem
-    from tidelog.log.time import SystemTime
+    from tidelog.log.system.file_system import OsFileSystem
+    from tidelog.log.system.time import SystemTime
     from tidelog.protocol.errors import KafkaStorageError
 
     os.umask(0o077)  # as a broker makes its directories (log.dirs.mode)

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from tidelog.log.check import check_directory
-    from tidelog.log.file_system import OsFileSystem
+    from tidelog.log.system.file_system import OsFileSystem
     from tidelog.protocol.errors import KafkaStorageError
 
     file_system = OsFileSystem()
@@ -72,7 +72,7 @@ def partition_directories(paths: list[str]) -> list[str]:
 
 def _is_partition(path: str) -> bool:
     """A directory with segments, or one that should have some; not what a topic's deletion left."""
-    from tidelog.log.topic_partition import TopicPartition
+    from tidelog.log.files.topic_partition import TopicPartition
 
     name = os.path.basename(path)
     if name.endswith(("-delete", "-stray", "-future")):

@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidelog.log.batch_scan import BatchHeader
-    from tidelog.log.file_system import OpenFile
+    from tidelog.log.segment.batch_scan import BatchHeader
+    from tidelog.log.system.file_system import OpenFile
 
 HELP = "print segment files: .log, .index, .timeindex, .txnindex and .snapshot"
 
@@ -63,13 +63,13 @@ def _dump(path: str, arguments: argparse.Namespace) -> int:
 
 
 def _open(path: str) -> OpenFile:
-    from tidelog.log.file_system import OsFileSystem
+    from tidelog.log.system.file_system import OsFileSystem
 
     return OsFileSystem().open_file(path, writable=False)
 
 
 def _dump_log(path: str, base_offset: int, arguments: argparse.Namespace) -> int:
-    from tidelog.log.batch_scan import crc_matches, iter_batches
+    from tidelog.log.segment.batch_scan import crc_matches, iter_batches
 
     print(f"Log starting offset: {base_offset}")
     file = _open(path)
@@ -144,8 +144,8 @@ def _shown(data: bytes | None) -> str:
 
 
 def _dump_snapshot(path: str) -> int:
-    from tidelog.log.file_system import OsFileSystem
-    from tidelog.log.producer_snapshot import decode_snapshot
+    from tidelog.log.producer.snapshot import decode_snapshot
+    from tidelog.log.system.file_system import OsFileSystem
 
     for entry in decode_snapshot(OsFileSystem().read_file(path), path):
         line = (
@@ -167,8 +167,8 @@ def _optional(value: int) -> str:
 
 
 def _dump_transactions(path: str, base_offset: int) -> int:
-    from tidelog.log.file_system import OsFileSystem
-    from tidelog.log.transaction_index import TransactionIndex
+    from tidelog.log.index.transaction_index import TransactionIndex
+    from tidelog.log.system.file_system import OsFileSystem
 
     index = TransactionIndex(OsFileSystem(), path, base_offset)
     for entry in index:
@@ -182,7 +182,7 @@ def _dump_transactions(path: str, base_offset: int) -> int:
 
 def _dump_index(path: str, base_offset: int, arguments: argparse.Namespace) -> int:
     from tidelog.log.check import check_directory
-    from tidelog.log.file_system import OsFileSystem
+    from tidelog.log.system.file_system import OsFileSystem
 
     findings = [f for f in check_directory(OsFileSystem(), os.path.dirname(os.path.abspath(path)))
                 if os.path.basename(f.path) == os.path.basename(path)]  # fmt: skip
@@ -197,8 +197,8 @@ def _dump_index(path: str, base_offset: int, arguments: argparse.Namespace) -> i
 
 
 def _print_index(path: str, base_offset: int) -> None:
-    from tidelog.log.offset_index import OffsetIndex
-    from tidelog.log.time_index import TimeIndex
+    from tidelog.log.index.offset_index import OffsetIndex
+    from tidelog.log.index.time_index import TimeIndex
 
     file = _open(path)
     data = file.read_at(0, file.size())

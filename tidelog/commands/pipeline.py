@@ -370,7 +370,7 @@ def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
     from tidelog.broker.metadata_store import MetadataStoreError, SqliteMetadataStore
     from tidelog.broker.startup import STORE_FILE
     from tidelog.broker.topic_manager import TOPICS_PREFIX, decode_topic
-    from tidelog.log.time import SystemTime
+    from tidelog.log.system.time import SystemTime
     from tidelog.pipeline.jobs.errors import JobError
 
     store_path = os.path.join(path, STORE_FILE)

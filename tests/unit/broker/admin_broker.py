@@ -16,9 +16,9 @@ from tidelog.broker.metadata_store import SqliteMetadataStore
 from tidelog.broker.timers import TimerQueue
 from tidelog.broker.topic_manager import TopicManager
 from tidelog.log.config import LogConfig
-from tidelog.log.file_system import OsFileSystem
 from tidelog.log.manager import LogManager
-from tidelog.log.time import ManualTime
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.types import random_uuid
 
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.broker.metadata_store import SqliteMetadataStore
-from tidelog.log.time import Time
+from tidelog.log.system.time import Time
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ from tidelog.broker.startup import sweep_strays
 from tidelog.broker.threads import in_thread
 from tidelog.broker.topic_manager import TopicManager
 from tidelog.log.config import LogConfig
-from tidelog.log.file_system import FileSystem, OsFileSystem
 from tidelog.log.manager import LogManager
+from tidelog.log.system.file_system import FileSystem, OsFileSystem
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 from tidelog.protocol.types import random_uuid
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tidelog.broker.timers import TimerQueue
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 
 
 class _Handle:

@@ -16,7 +16,7 @@ from tidelog.broker.acceptor import (
     DescriptorReserve,
     highest_client_descriptor,
 )
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 
 
 class FakeSocket:

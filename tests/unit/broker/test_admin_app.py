@@ -20,8 +20,8 @@ from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin_app import serve
 from tidelog.broker.admin_metrics import request_samples
 from tidelog.broker.compaction import cleaner_of
-from tidelog.log.file_system import LogStorageError, OsFileSystem
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.record.record_batch import Record, build_batch

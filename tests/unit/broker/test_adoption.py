@@ -26,7 +26,8 @@ from tidelog.broker.metadata_store import SqliteMetadataStore
 from tidelog.broker.producer_ids import NEXT_BLOCK_KEY
 from tidelog.broker.topic_manager import TOPICS_PREFIX, decode_topic
 from tidelog.log.check import check_directory
-from tidelog.log.checkpoints import (
+from tidelog.log.config import LogConfig
+from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     LOG_START_OFFSET_FILE,
@@ -35,11 +36,10 @@ from tidelog.log.checkpoints import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tidelog.log.config import LogConfig
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.schema.fields import Message
 
 FILE_SYSTEM = OsFileSystem()

@@ -14,7 +14,7 @@ from tidelog.broker.config import BrokerConfig
 from tidelog.broker.errors import StartError
 from tidelog.broker.kraft_metadata import PartitionRecord, RegisterBrokerRecord, TopicRecord, UnregisterBrokerRecord
 from tidelog.broker.startup import claim_directories
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.schema.fields import Message
 
 FILE_SYSTEM = OsFileSystem()

@@ -28,7 +28,7 @@ from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.metrics import Metrics
 from tidelog.broker.shell import SWEEP_MS, SWEEP_PER_TURN, Limits, Shell
 from tidelog.broker.wakefulness import QUICK_REQUESTS, SAMPLE
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.transferable import TransferableRecords
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tidelog.broker.fetch_session import EVICTION_MS, FetchContext, FetchSessionCache, next_epoch
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import (
     FetchSessionIdNotFoundError,
     FetchSessionTopicIdError,

@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker
 from tidelog.broker.indexing import RETRY_MS, SUPERVISE_S, UPKEEP_MS, Indexing, indexing_of
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query, find_newest
-from tidelog.log.indexer import LogIndexer
-from tidelog.log.topic_partition import TopicPartition
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 PARTITION = TopicPartition("t", 0)

@@ -23,7 +23,7 @@ from tidelog.broker.kraft_metadata import (
     UserScramCredentialRecord,
     read_cluster_metadata,
 )
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.schema.fields import Message, string
 

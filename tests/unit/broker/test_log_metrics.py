@@ -7,9 +7,9 @@ from pathlib import Path
 from tidelog.broker.log_metrics import register_log_metrics
 from tidelog.broker.metrics import Metrics
 from tidelog.log.config import LogConfig
-from tidelog.log.file_system import OsFileSystem
 from tidelog.log.manager import LogManager
-from tidelog.log.time import ManualTime
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaStorageError
 
 

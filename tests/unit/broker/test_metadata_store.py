@@ -20,7 +20,7 @@ from tidelog.broker.metadata_store import (
     WatchEvent,
     prefix_end,
 )
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaStorageError, code_for_exception
 
 

@@ -20,7 +20,7 @@ from tidelog.broker.quotas import (
     load_quotas,
     mutation_quota,
 )
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import ThrottlingQuotaExceededError
 
 WINDOW = Window(samples=11, sample_ms=1000)

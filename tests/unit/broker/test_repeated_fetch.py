@@ -14,7 +14,7 @@ import pytest
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import Wire, values
 from tidelog.broker.repeated_fetch import LOOKS_SKIPPED, RepeatedFetch
-from tidelog.log.file_records import SharedFile
+from tidelog.log.files.file_records import SharedFile
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tidelog.protocol.transferable import TransferableRecords

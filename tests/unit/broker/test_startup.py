@@ -8,7 +8,7 @@ import pytest
 from tidelog.broker.config import BrokerConfig
 from tidelog.broker.errors import StartError
 from tidelog.broker.startup import ClaimedDirectories, claim_directories, claim_directory
-from tidelog.log.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
 
 CLUSTER = "5L6g3nShT-eMCtK--X86sw"
 OTHER = "MkU3OEVBNTcwNTJENDM2Qg"

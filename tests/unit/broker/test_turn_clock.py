@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.broker.turn_clock import LOG_EVERY_MS, LONG_MS, NOTABLE_MS, READ_EVERY_MS, TurnClock
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 
 
 class Fixture:

@@ -17,8 +17,8 @@ from tidelog.cleaner.cleaner_manager import (
     RoundReport,
 )
 from tidelog.cleaner.errors import CleaningAbortedError
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.time import ManualTime
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
 
 REPORT = RoundReport(0, 0, False, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, (), 0, 0, "reference")

@@ -20,10 +20,10 @@ from tidelog.cleaner.config import CLEANER_CONFIG_DEF, CleanerConfig
 from tidelog.cleaner.engine import Engine, ReferenceEngine
 from tidelog.cleaner.log_cleaner import CleaningUnavailableError, LogCleaner
 from tidelog.cleaner.throttle import Throttle
-from tidelog.log.background import NICENESS
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.time import ManualTime, SystemTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.thread_priority import NICENESS
+from tidelog.log.system.time import ManualTime, SystemTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.config_def import ConfigError
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tidelog.cleaner.segment_writer import COPY_STEP_BYTES, copy_range
-from tidelog.log.file_records import FileRecords
-from tidelog.log.file_system import LogStorageError, OsFileSystem
+from tidelog.log.files.file_records import FileRecords
+from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 
 
 def records(path: Path, data: bytes = b"", file_system: FaultyFileSystem | None = None) -> FileRecords:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.logs import LogBench, append, batch, marker, producer_batch
 from tidelog.commands import check, dump_log
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 
 
 def run(command: ModuleType, *arguments: str) -> int:

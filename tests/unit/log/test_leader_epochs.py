@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.log.checkpoints import CheckpointCorruptError, EpochEntry
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.files.checkpoints import CheckpointCorruptError, EpochEntry
 from tidelog.log.leader_epochs import LeaderEpochCache
+from tidelog.log.system.file_system import OsFileSystem
 
 
 @pytest.fixture

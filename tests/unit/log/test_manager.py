@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.logs import NOW_MS, append, batch, values
 from tidelog.log.config import LogConfig
-from tidelog.log.file_system import LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.system.file_system import LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import InconsistentTopicIdError, KafkaStorageError
 
 CONFIG = LogConfig({"segment.bytes": 2000, "file.delete.delay.ms": 60_000})

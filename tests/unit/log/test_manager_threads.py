@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.logs import NOW_MS, append, batch
 from tidelog.log.config import LogConfig
-from tidelog.log.file_system import FileEntry, OsFileSystem
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileEntry, OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
 

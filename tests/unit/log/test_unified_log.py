@@ -20,11 +20,11 @@ from tests.support.logs import (
 )
 from tidelog.log.check import check_directory
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.segment import CLEANED_SUFFIX, LogSegment
-from tidelog.log.time import ManualTime
+from tidelog.log.segment.segment import CLEANED_SUFFIX, LogSegment
+from tidelog.log.system.time import ManualTime
 from tidelog.log.timestamps import EARLIEST_TIMESTAMP, LATEST_TIERED_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipelines import TOPIC_ID, DataDirectory, end_transaction, fill
-from tidelog.log.checkpoints import (
+from tidelog.log.files.checkpoints import (
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
     write_offset_checkpoint,
     write_partition_metadata,
 )
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.columns import Columns
 from tidelog.pipeline.decode import Isolation, ReadOptions, read_slice
 from tidelog.pipeline.jobs.audit import AuditRequest, AuditResult, audit

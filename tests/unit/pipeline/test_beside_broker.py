@@ -22,7 +22,7 @@ from tidelog.cleaner.checkpoint import CleanerCheckpoint
 from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
 from tidelog.cleaner.engine import ReferenceEngine
 from tidelog.cleaner.log_to_clean import LogToClean
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.columns import Columns
 from tidelog.pipeline.decode import Isolation, ReadOptions, read_slice

@@ -14,15 +14,15 @@ import pytest
 
 from tests.support.pipelines import TOPIC_ID, DataDirectory, end_transaction, fill, say_cleaned, write
 from tests.support.requirements import missing
-from tidelog.log.checkpoints import write_partition_metadata
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.records import columns as chooser
-from tidelog.log.records.columns import load_kernels
+from tidelog.log.files.checkpoints import write_partition_metadata
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline import column_reader
 from tidelog.pipeline.batch_walk import headers
 from tidelog.pipeline.column_reader import ColumnReader
 from tidelog.pipeline.columns import Columns
 from tidelog.pipeline.decode import Isolation, ReadOptions, read_blocks, read_slice
+from tidelog.pipeline.decode import column_engine as chooser
+from tidelog.pipeline.decode.column_engine import load_kernels
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, MalformedTimestampError, TopicRecreatedError
 from tidelog.pipeline.offsets import log_bounds
 from tidelog.pipeline.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan

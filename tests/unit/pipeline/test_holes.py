@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow")
 
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill, say_cleaned, write
-from tidelog.log.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline import holes
 from tidelog.pipeline.batch_walk import headers
 from tidelog.pipeline.columns import Columns

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
 from tests.support.requirements import missing
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline import audit_segment
 from tidelog.pipeline.audit_buckets import BUCKET_MS

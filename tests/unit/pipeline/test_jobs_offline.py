@@ -13,16 +13,16 @@ from tidelog.cleaner.cleaner import Cleaner
 from tidelog.cleaner.engine import load_engine
 from tidelog.cleaner.log_to_clean import look_at
 from tidelog.log.check import check_directory
-from tidelog.log.checkpoints import (
+from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
     read_offset_checkpoint,
     write_clean_shutdown,
 )
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query, find_newest
-from tidelog.log.indexer import LogIndexer
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.jobs import compact as compact_job
 from tidelog.pipeline.jobs import index as index_job
 from tidelog.pipeline.jobs.compact import CompactRequest, CompactResult, compact

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipelines import NOW_MS, DataDirectory, write
-from tidelog.log.checkpoints import LOG_START_OFFSET_FILE, write_offset_checkpoint, write_partition_metadata
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, write_offset_checkpoint, write_partition_metadata
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.errors import SelectionError
 from tidelog.pipeline.file_stamps import SETTLED_S
 from tidelog.pipeline.log_watch import LogWatch

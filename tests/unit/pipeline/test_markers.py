@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, write
-from tidelog.log.batch_scan import iter_batches
 from tidelog.log.check import check_directory
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.transaction_index import ENTRY
+from tidelog.log.index.transaction_index import ENTRY
+from tidelog.log.segment.batch_scan import iter_batches
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline import audit_transactions
 from tidelog.pipeline.aborted import aborted_transactions
 from tidelog.pipeline.columns import Columns

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipelines import NOW_MS, DataDirectory, write
-from tidelog.log.batch_scan import BatchHeader, iter_headers
 from tidelog.log.check import check_directory
-from tidelog.log.file_system import OsFileSystem
+from tidelog.log.segment.batch_scan import BatchHeader, iter_headers
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.audit_report import findings
 from tidelog.pipeline.jobs.export import ExportRequest, export

@@ -21,7 +21,7 @@ from tidelog.broker.startup import STORE_FILE
 from tidelog.broker.topic_manager import TOPICS_PREFIX, encode_topic
 from tidelog.cli import main
 from tidelog.commands import pipeline as pipeline_command
-from tidelog.log.time import SystemTime
+from tidelog.log.system.time import SystemTime
 from tidelog.pipeline.offline_logs import LOCK_FILE
 
 SMALL = ["--config", "segment.bytes=4096", "--config", "index.interval.bytes=200"]
@@ -243,7 +243,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, capsys: pytest
 
 
 def test_a_broker_that_runs_is_named(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    from tidelog.log.file_system import OsFileSystem
+    from tidelog.log.system.file_system import OsFileSystem
 
     lock = OsFileSystem().lock_file(str(data.path / LOCK_FILE))
     assert lock is not None

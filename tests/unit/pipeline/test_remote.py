@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.log.checkpoints import read_offset_checkpoint
+from tidelog.log.files.checkpoints import read_offset_checkpoint
 from tidelog.pipeline import remote
 from tidelog.pipeline.errors import OptionError, RemoteError
 from tidelog.pipeline.file_stamps import settled_stamp_of, stamp_of

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, fill, write
-from tidelog.log.checkpoints import write_offset_checkpoint, write_partition_metadata
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.indexer import LogIndexer
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import write_offset_checkpoint, write_partition_metadata
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.find.indexer import LogIndexer
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline import last_stable
 from tidelog.pipeline.columns import Columns
 from tidelog.pipeline.decode import ReadOptions, read_slice

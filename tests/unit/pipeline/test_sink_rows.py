@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.log.records.build import SectionBuilder
-from tidelog.log.records.build_reference import murmur2
 from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.sink.build import SectionBuilder
+from tidelog.pipeline.sink.build_reference import murmur2
 from tidelog.pipeline.sink_options import SinkOptions
 from tidelog.pipeline.sink_rows import BatchBuilder, RowError, sink_columns
 from tidelog.protocol.record.record_batch import Record, RecordBatch

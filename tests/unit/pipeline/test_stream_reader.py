@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows, ReadMinRows
 
 from tests.support.logs import NOW_MS, append
-from tidelog.log.checkpoints import write_partition_metadata
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.file_system import OsFileSystem
-from tidelog.log.loader import LoadRequest, load_log
-from tidelog.log.time import ManualTime
-from tidelog.log.topic_partition import TopicPartition
+from tidelog.log.files.checkpoints import write_partition_metadata
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.columns import Columns
 from tidelog.pipeline.errors import DataLossError, OffsetRangeError, OptionError, PipelineError, TopicRecreatedError

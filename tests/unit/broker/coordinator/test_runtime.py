@@ -10,7 +10,7 @@ import pytest
 from tests.support.coordinators import GroupWorld, MemoryTopicLog
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.runtime import FIRST_TURN_CHUNKS, LOAD_CHUNK_BYTES, RETRY_MS, java_string_hash
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import CoordinatorLoadInProgressError, KafkaStorageError, NotCoordinatorError
 from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,

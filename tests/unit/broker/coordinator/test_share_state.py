@@ -22,7 +22,7 @@ from tidelog.broker.coordinator.share_state import (
 )
 from tidelog.broker.coordinator.timer import CoordinatorTimer
 from tidelog.broker.share.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Span
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.record.record_batch import iter_batches
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.broker.coordinator.timer import MAX_EXPIRATIONS_PER_TURN, CoordinatorTimer
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 
 
 class World:

@@ -17,7 +17,7 @@ from tidelog.broker.coordinator.markers import BrokerMarkerWriter
 from tidelog.broker.coordinator.produce_check import check_transactional_batch
 from tidelog.broker.handlers.registry import REGISTRY
 from tidelog.broker.metadata import GROUP_METADATA_TOPIC, TopicImage
-from tidelog.log.time import ManualTime
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,

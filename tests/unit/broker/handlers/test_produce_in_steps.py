@@ -16,7 +16,7 @@ from tidelog.broker import steps
 from tidelog.broker.dispatch import ONE_TURN_ELEMENTS, Pending
 from tidelog.broker.handlers.produce import TURN_PARTITIONS
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.work_budget import MAX_PLAIN_BYTES, TURN_PLAIN_BYTES
+from tidelog.log.records.work_budget import MAX_PLAIN_BYTES, TURN_PLAIN_BYTES
 from tidelog.protocol.errors import (
     InvalidRecordError,
     MessageTooLargeError,

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.broker.data_broker import batch
 from tidelog.broker.share import log_batches
 from tidelog.broker.share.log_batches import LogBatch, aborted_batches, cut, read_batches
-from tidelog.log.transaction_index import AbortedTxn
+from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.record.record_batch import BatchOptions, assign_offset_and_epoch
 from tidelog.protocol.transferable import TransferableRecords

@@ -11,10 +11,10 @@ import pytest
 from tests.support.finding import QUERIES, fill, indexed_bench, indexer_of
 from tests.support.logs import NOW_MS, marker, producer_batch
 from tidelog.log.find.filtering import SLICE_BYTES, MatchReader, Reading
+from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query
-from tidelog.log.indexer import LogIndexer
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validator import AppendOrigin
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch, iter_batches
 from tidelog.protocol.transferable import TransferableRecords
 

@@ -18,7 +18,7 @@ from tidelog.log.records.engine import RecordEngine
 from tidelog.log.records.machine_code import ImageError
 from tidelog.log.records.native_kernels import NativeKernels, compile_image
 from tidelog.log.records.reference import SectionCheck, TimestampPosition
-from tidelog.log.work_budget import NO_LIMIT
+from tidelog.log.records.work_budget import NO_LIMIT
 from tidelog.protocol.errors import InvalidRecordError
 from tidelog.protocol.record.record_batch import Record, RecordBatch, RecordContext, build_batch, parse_records
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.requirements import missing
 
 try:
-    from tidelog.log.find import indexing_kernels
+    from tidelog.log.find.engine import indexing_kernels
     from tidelog.log.records import intrinsics, kernel_cache, kernels
     from tidelog.log.records.kernel_cache import sources
 except ImportError:

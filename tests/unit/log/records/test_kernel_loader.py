@@ -15,13 +15,13 @@ from types import ModuleType
 import pytest
 
 from tidelog.cleaner.kernel_group import CLEANER
-from tidelog.log.find.kernel_group import FIND
+from tidelog.log.find.engine.kernel_group import FIND
 from tidelog.log.records import compile as compile_module
 from tidelog.log.records import kernel_loader
 from tidelog.log.records.array_kernels import ArrayKernels, compile_group
 from tidelog.log.records.machine_code import write_image
 from tidelog.log.records.native_kernels import NativeKernels, compile_image
-from tidelog.log.records.scan_group import RECOVERY
+from tidelog.log.recovery.scan_group import RECOVERY
 
 MODULE = "tidelog.log.records.reference"
 
@@ -257,7 +257,7 @@ def test_kernels_over_arrays_come_from_their_image(monkeypatch: pytest.MonkeyPat
     commands = answer_child(monkeypatch, 0)
     monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    finder = importlib.import_module("tidelog.log.find.kernels")
+    finder = importlib.import_module("tidelog.log.find.engine.kernels")
     write_image(
         compile_group(FIND, {name: getattr(finder, name) for name in FIND.signatures}),
         kernel_loader.image_path(FIND.name, FIND.sources),

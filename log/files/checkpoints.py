@@ -1,0 +1,187 @@
+"""The small files beside the logs, in Kafka's text forms, each replaced as a whole (old or new content, never a part).
+
+offset checkpoints (``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint``,
+``replication-offset-checkpoint``, ``cleaner-offset-checkpoint``)::
+
+    0                      version
+    2                      number of lines
+    topic 0 42             topic, partition, offset
+
+``leader-epoch-checkpoint``: the same with ``epoch start_offset`` per line. ``partition.metadata``: ``version: 0`` and
+``topic_id: <base64url>``. ``meta.properties``: Java properties, version 1. ``.kafka_cleanshutdown``: JSON with the
+broker epoch (KIP-966); its mere existence says that every log was flushed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileSystem, ReadableFiles
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.types import uuid_from_str, uuid_to_str
+
+RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
+REPLICATION_OFFSET_FILE = "replication-offset-checkpoint"
+CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
+LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
+PARTITION_METADATA_FILE = "partition.metadata"
+META_PROPERTIES_FILE = "meta.properties"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+_VERSION = 0
+
+
+class CheckpointCorruptError(KafkaStorageError):
+    """A checkpoint file does not have the form it must have."""
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the first offset written in it."""
+
+    epoch: int
+    start_offset: int
+
+
+class MetaProperties(NamedTuple):
+    """Whose directory this is. ``directory_id`` is a 16-byte uuid or None where an old broker wrote none."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes | None
+
+
+def encode_lines(lines: Iterable[str]) -> bytes:
+    """The common frame: version, count, lines."""
+    body = list(lines)
+    return "".join(f"{line}\n" for line in (str(_VERSION), str(len(body)), *body)).encode()
+
+
+def decode_lines(data: bytes, path: str, fields: int) -> list[list[str]]:
+    """The fields of each line; none in an empty file, which Kafka makes where it has nothing to write yet.
+
+    Raises CheckpointCorruptError naming file and line.
+    """
+    if not data:
+        return []
+    try:
+        lines = data.decode().splitlines()
+        version, count = int(lines[0]), int(lines[1])
+    except (ValueError, IndexError) as error:
+        raise CheckpointCorruptError(f"{path} does not begin with a version and a count") from error
+    if version != _VERSION:
+        raise CheckpointCorruptError(f"{path} has version {version}, only {_VERSION} is known")
+    body = [line.split() for line in lines[2:]]
+    if len(body) != count:
+        raise CheckpointCorruptError(f"{path} promises {count} lines and has {len(body)}")
+    for number, line in enumerate(body, 3):
+        if len(line) != fields:
+            raise CheckpointCorruptError(f"{path} line {number} has {len(line)} fields, expected {fields}")
+    return body
+
+
+def read_offset_checkpoint(file_system: ReadableFiles, path: str) -> dict[TopicPartition, int]:
+    """The offsets by partition; empty when the file is missing. Raises CheckpointCorruptError."""
+    if not file_system.exists(path):
+        return {}
+    offsets = {}
+    for topic, partition, offset in decode_lines(file_system.read_file(path), path, 3):
+        try:
+            offsets[TopicPartition(topic, int(partition))] = int(offset)
+        except ValueError as error:
+            raise CheckpointCorruptError(f"{path}: not a number in {topic} {partition} {offset}") from error
+    return offsets
+
+
+def write_offset_checkpoint(file_system: FileSystem, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace the file. Raises KafkaStorageError."""
+    lines = (f"{partition.topic} {partition.partition} {offset}" for partition, offset in offsets.items())
+    file_system.replace_file(path, encode_lines(lines))
+
+
+def read_leader_epochs(file_system: ReadableFiles, path: str) -> list[EpochEntry]:
+    """The entries as written; empty when the file is missing. Raises CheckpointCorruptError."""
+    if not file_system.exists(path):
+        return []
+    try:
+        return [EpochEntry(int(e), int(o)) for e, o in decode_lines(file_system.read_file(path), path, 2)]
+    except ValueError as error:
+        raise CheckpointCorruptError(f"{path} has a line that is not two numbers") from error
+
+
+def read_partition_metadata(file_system: ReadableFiles, directory: str) -> bytes | None:
+    """The topic id of a partition directory; None when it has no ``partition.metadata``. Raises
+    CheckpointCorruptError."""
+    path = os.path.join(directory, PARTITION_METADATA_FILE)
+    if not file_system.exists(path):
+        return None
+    values = dict(
+        line.split(": ", 1)
+        for line in file_system.read_file(path).decode(errors="replace").splitlines()
+        if ": " in line
+    )
+    try:
+        return uuid_from_str(values["topic_id"])
+    except (KeyError, ValueError) as error:
+        raise CheckpointCorruptError(f"{path} has no readable topic_id") from error
+
+
+def write_partition_metadata(file_system: FileSystem, directory: str, topic_id: bytes, *, sync: bool = True) -> None:
+    """Replace ``partition.metadata``. Raises KafkaStorageError."""
+    text = f"version: 0\ntopic_id: {uuid_to_str(topic_id)}"
+    file_system.replace_file(os.path.join(directory, PARTITION_METADATA_FILE), text.encode(), sync=sync)
+
+
+def sync_partition_metadata(file_system: FileSystem, directory: str) -> None:
+    """Make ``partition.metadata`` durable, but for its name. Raises KafkaStorageError."""
+    file = file_system.open_file(os.path.join(directory, PARTITION_METADATA_FILE))
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
+def read_meta_properties(file_system: FileSystem, log_directory: str) -> MetaProperties | None:
+    """Whose directory it is; None when nobody has claimed it. Raises CheckpointCorruptError."""
+    path = os.path.join(log_directory, META_PROPERTIES_FILE)
+    if not file_system.exists(path):
+        return None
+    values: dict[str, str] = {}
+    for line in file_system.read_file(path).decode(errors="replace").splitlines():
+        key, separator, value = line.strip().partition("=")
+        if separator and not key.startswith(("#", "!")):
+            values[key.strip()] = value.strip()
+    try:
+        directory_id = uuid_from_str(values["directory.id"]) if "directory.id" in values else None
+        return MetaProperties(values["cluster.id"], int(values.get("node.id") or values["broker.id"]), directory_id)
+    except (KeyError, ValueError) as error:
+        raise CheckpointCorruptError(f"{path} lacks a readable cluster.id, node.id or directory.id") from error
+
+
+def write_meta_properties(file_system: FileSystem, log_directory: str, properties: MetaProperties) -> None:
+    """Replace ``meta.properties`` (version 1). Raises KafkaStorageError."""
+    lines = ["#"]
+    if properties.directory_id is not None:
+        lines.append(f"directory.id={uuid_to_str(properties.directory_id)}")
+    lines += [f"node.id={properties.node_id}", "version=1", f"cluster.id={properties.cluster_id}"]
+    text = "".join(f"{line}\n" for line in lines)
+    file_system.replace_file(os.path.join(log_directory, META_PROPERTIES_FILE), text.encode())
+
+
+def write_clean_shutdown(file_system: FileSystem, log_directory: str, broker_epoch: int) -> None:
+    """Say that every log below was flushed. Raises KafkaStorageError. Source: KIP-966."""
+    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    file_system.replace_file(os.path.join(log_directory, CLEAN_SHUTDOWN_FILE), content.encode())
+
+
+def take_clean_shutdown(file_system: FileSystem, log_directory: str) -> bool:
+    """True when the marker was there. It is removed at once, durably: from the first append on it would be a lie."""
+    path = os.path.join(log_directory, CLEAN_SHUTDOWN_FILE)
+    if not file_system.exists(path):
+        return False
+    file_system.unlink(path)
+    file_system.sync_directory(log_directory)
+    return True

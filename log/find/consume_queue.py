@@ -1,0 +1,137 @@
+"""ConsumeQueue: one entry of fixed size per record, in RocketMQ's layout, for filtering by tag. Big-endian.
+
+    entry 20 bytes    position 8 | size 4 | tag hash 8          entry number = record offset - first offset of the file
+
+``position`` and ``size`` are of the batch that holds the record, in the segment of its offset; the file is named by its
+first offset in 20 digits. An offset without a record (a control batch, cleaned away before it was indexed) is 20 zero
+bytes, and so is what was not written yet: ``size`` 0 means nothing here. A record without the tag header has tag hash
+0, as one with an empty tag.
+
+A search is a search for eight bytes at the right places, so a hash is found at the speed of ``bytes.find``; what it
+finds is a candidate, whose header is then compared. The file is sparse, and written as the entries of an
+IndexFile are. One writer, readers on any thread: they look only below the offset the indexer has published.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import zlib
+from collections.abc import Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.log.find.engine.engine import ENGINE
+from tidelog.log.find.index_file import IndexDamagedError, map_file, write_entries
+from tidelog.log.system.file_system import FileSystem, LogStorageError
+
+if TYPE_CHECKING:
+    from tidelog.log.find.rows import Rows
+
+ENTRY = Struct(">qiq")
+ENTRY_BYTES = ENTRY.size
+HASH = Struct(">q")
+_HASH_AT = 12
+_SEARCH_ENTRIES = 65_536
+"""Entries copied out of the mapping for one search."""
+
+
+class TagEntry(NamedTuple):
+    """One entry as stored."""
+
+    position: int
+    size: int
+    tag_hash: int
+
+
+class ConsumeQueueFile:
+    """One file. See the module."""
+
+    __slots__ = ("_descriptor", "base_offset", "capacity", "data", "path")
+
+    def __init__(self, path: str, base_offset: int, data: mmap.mmap, descriptor: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.data = data
+        self.capacity = len(data) // ENTRY_BYTES
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    @classmethod
+    def create(cls, file_system: FileSystem, path: str, base_offset: int, entries: int) -> ConsumeQueueFile:
+        """A new file for the offsets from ``base_offset`` on. Raises KafkaStorageError."""
+        data, descriptor = map_file(file_system, path, ENTRY_BYTES * entries, create=True)
+        return cls(path, base_offset, data, descriptor)
+
+    @classmethod
+    def open(cls, file_system: FileSystem, path: str, base_offset: int, size: int) -> ConsumeQueueFile:
+        """A file that is there with ``size`` bytes. Raises IndexDamagedError when it is no consume queue."""
+        if size < ENTRY_BYTES or size % ENTRY_BYTES:
+            raise IndexDamagedError(f"{path} has {size} bytes, no whole number of entries")
+        data, descriptor = map_file(file_system, path, size, create=False)
+        return cls(path, base_offset, data, descriptor)
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset that belongs into a later file."""
+        return self.base_offset + self.capacity
+
+    def entry(self, offset: int) -> TagEntry:
+        """The entry of the record at ``offset``."""
+        return TagEntry(*ENTRY.unpack_from(self.data, (offset - self.base_offset) * ENTRY_BYTES))
+
+    def put_rows(self, rows: Rows, start: int) -> int:
+        """Put rows from ``start`` on; returns the row it stopped at: the end, one of a later file, or one behind a
+        gap. The row at ``start`` belongs into this file.
+
+        Raises LogStorageError when the disk is full; what was put then will be put again.
+        """
+        first = rows.offsets[start]
+        end = rows.end_below(start, min(self.end_offset, first + len(rows.entries) // ENTRY_BYTES))
+        size = ENTRY_BYTES * (rows.offsets[end - 1] - first + 1)
+        if size > ENTRY_BYTES * (end - start):
+            rows.entries[:size] = bytes(size)  # offsets without a record
+        ENGINE.put_tags(rows, start, end)
+        with memoryview(rows.entries) as view:
+            write_entries(self._descriptor, self.path, view[:size], (first - self.base_offset) * ENTRY_BYTES)
+        return end
+
+    def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
+        """Offsets from ``start`` to below ``end`` whose entry has that tag hash, ascending."""
+        needle = HASH.pack(tag_hash)
+        start, end = max(start, self.base_offset), min(end, self.end_offset)
+        for first in range(start, end, _SEARCH_ENTRIES):
+            last = min(first + _SEARCH_ENTRIES, end)
+            chunk = self.data[(first - self.base_offset) * ENTRY_BYTES : (last - self.base_offset) * ENTRY_BYTES]
+            at = chunk.find(needle, _HASH_AT)
+            while at >= 0:
+                if at % ENTRY_BYTES != _HASH_AT:
+                    at = chunk.find(needle, at + 1)
+                    continue
+                if any(chunk[at - 4 : at]):  # size 0: no record
+                    yield first + at // ENTRY_BYTES
+                at = chunk.find(needle, at + ENTRY_BYTES)
+
+    def checksum(self, offset: int) -> int:
+        """CRC-32 of the entries below ``offset``. Releases the interpreter."""
+        with memoryview(self.data) as view:
+            return zlib.crc32(view[: max(0, min(offset, self.end_offset) - self.base_offset) * ENTRY_BYTES])
+
+    def clear_from(self, offset: int) -> None:
+        """Forget everything from ``offset`` on: it may not have reached the disk."""
+        position = max(0, offset - self.base_offset) * ENTRY_BYTES
+        try:
+            os.ftruncate(self._descriptor, position)
+            os.ftruncate(self._descriptor, len(self.data))
+        except OSError as error:
+            raise LogStorageError("truncate", self.path, error.errno or errno.EIO) from error
+
+    def sync(self) -> None:
+        """Make everything put so far durable. Raises LogStorageError. Releases the interpreter while it waits."""
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise LogStorageError("sync", self.path, error.errno or errno.EIO) from error

@@ -1,0 +1,66 @@
+"""The checkpoint of an index directory: what of it is known to be on disk, and what it was made for.
+
+    tidelog-index 1            format
+    made-for keys              what the index holds: "keys", or "tags " and the header's name in hex
+    next-offset 4711           everything below is indexed
+    file 0 1000001 1700000000000 1700000360000     an IndexFile: begin offset in its name, next entry number, least and
+                                                   largest timestamp
+    file 0 300000 99887766 0   a ConsumeQueue: its first offset, its entries, CRC-32 of those that are indexed
+    crc 1a2b3c4d               of the lines above
+
+Written after the files were synced, replaced as a whole. At the next start the newest file is cut to what stands here
+and newer files go, so that a crash at any byte of a put costs only the work since the last checkpoint. A checkpoint
+that is missing, torn or made for something else means: build anew.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+from tidelog.log.system.file_system import FileSystem, ReadableFiles
+from tidelog.protocol.errors import KafkaStorageError
+
+CHECKPOINT_FILE = "index-checkpoint"
+_FORMAT = "tidelog-index 1"
+
+
+class FileState(NamedTuple):
+    """One index file: the offset it is named by, the next entry number, bounds of its timestamps in ms."""
+
+    base_offset: int
+    next_entry: int = 0
+    min_timestamp: int = 0
+    max_timestamp: int = 0
+
+
+class Checkpoint(NamedTuple):
+    """See the module."""
+
+    made_for: str
+    next_offset: int
+    files: tuple[FileState, ...]
+
+
+def write_checkpoint(file_system: FileSystem, path: str, checkpoint: Checkpoint, *, sync: bool) -> None:
+    """Replace the file at ``path``. Raises KafkaStorageError."""
+    lines = [_FORMAT, f"made-for {checkpoint.made_for}", f"next-offset {checkpoint.next_offset}"]
+    lines += ["file " + " ".join(map(str, state)) for state in checkpoint.files]
+    text = "\n".join(lines) + "\n"
+    file_system.replace_file(path, f"{text}crc {zlib.crc32(text.encode()):08x}\n".encode(), sync=sync)
+
+
+def read_checkpoint(file_system: ReadableFiles, path: str) -> Checkpoint | None:
+    """What the file says; None when it is missing, torn or foreign."""
+    try:
+        data = file_system.read_file(path) if file_system.exists(path) else b""
+        text, _, crc = data.decode().rpartition("crc ")
+        if zlib.crc32(text.encode()) != int(crc, 16):
+            return None
+        first, made_for, next_offset, *files = text.splitlines()
+        states = tuple(FileState(*map(int, line.split()[1:])) for line in files)
+    except (KafkaStorageError, ValueError, TypeError):
+        return None
+    if first != _FORMAT:
+        return None
+    return Checkpoint(made_for.removeprefix("made-for "), int(next_offset.split()[-1]), states)

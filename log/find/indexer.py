@@ -1,0 +1,227 @@
+"""The indexer of one log: follows it behind the append, from where the indices end to the high watermark.
+
+    step     read up to ``max_bytes`` of whole batches -> rows -> key index, tag index -> next offset published
+
+Sans thread: whoever calls ``step`` decides when and how often; it takes no lock of the log's and touches nothing the
+append path reads, so an acknowledgement never waits for it. Both indices are built from their own next offset: one that
+was switched on later, or has to be built anew, catches up alone, from the log start on.
+
+Invariants: everything below an index's ``next_offset`` is in it; ``next_offset`` moves by whole batches and never above
+the high watermark, so nothing that could still be truncated is indexed. A batch that cannot be read is skipped with
+one line in the log: no reader gets its records either.
+
+An index that reaches beyond the end a log had when it was opened speaks of records that a power loss took: others may
+have their offsets by now, so it is built anew. One that is damaged is reported and built anew. A disk that is full is
+not: the step raises, the caller tries again later.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.find.engine.engine import ENGINE, FindEngine, Stop, Wanted
+from tidelog.log.find.engine.reference import append_batch
+from tidelog.log.find.hashing import key_seed
+from tidelog.log.find.index_file import IndexDamagedError
+from tidelog.log.find.key_index import IndexSizes, KeyIndex
+from tidelog.log.find.rows import Rows
+from tidelog.log.find.tag_index import TagIndex
+from tidelog.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError
+from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.transferable import TransferableRecords
+
+if TYPE_CHECKING:
+    from tidelog.log.config import LogConfig
+    from tidelog.log.unified_log import UnifiedLog
+
+logger = logging.getLogger(__name__)
+
+STEP_BYTES = 4 * 1024 * 1024
+"""A step takes 0.1 ms of Python under the interpreter lock, however much it reads."""
+CHECKPOINT_BYTES = 1024 * 1024 * 1024
+"""After so many indexed bytes a checkpoint is due, so that a crash costs seconds of work; each syncs, and while a file
+system commits what was synced, appends to the log may have to wait."""
+
+
+class LogIndexer:
+    """See the module. One thread at a time steps; look-ups read ``keys`` and ``tags`` on any thread."""
+
+    def __init__(self, log: UnifiedLog, rows: Rows | None = None, engine: FindEngine = ENGINE) -> None:
+        """``rows`` is scratch space that indexers of one thread may share."""
+        self.log = log
+        self.keys: KeyIndex | None = None
+        self.tags: TagIndex | None = None
+        self.config: LogConfig | None = None
+        self.rebuilds = 0
+        self.skipped_batches = 0
+        self._engine = engine
+        self._rows = rows if rows is not None else Rows()
+        self._header: str | None = None
+        self._unsaved_bytes = 0
+        self._seed = key_seed(log.topic_partition.topic)
+
+    # ---- what the topic's configuration asks for
+
+    def configure(self, config: LogConfig | None = None) -> None:
+        """Open, drop or change indices as the topic's configuration says. Raises KafkaStorageError."""
+        config = self.log.config if config is None else config
+        self.config = config
+        sizes = IndexSizes(config.index_slots, config.index_entries, config.index_tag_entries)
+        file_system = self.log.environment.file_system
+        if config.index_keys and self.keys is None:
+            index = KeyIndex(file_system, self.log.directory, sizes)
+            self._open(index)
+            self.keys = index
+        elif not config.index_keys and self.keys is not None:
+            keys, self.keys = self.keys, None
+            file_system.remove_directory(keys.directory)
+        if config.index_tag_header != self._header:
+            tags, self.tags, self._header = self.tags, None, config.index_tag_header
+            if tags is not None and self._header is None:
+                file_system.remove_directory(tags.directory)
+            if self._header is not None:
+                tags = TagIndex(file_system, self.log.directory, sizes, self._header)
+                self._open(tags)
+                self.tags = tags
+
+    def _open(self, index: KeyIndex | TagIndex) -> None:
+        try:
+            offset = index.open()
+        except IndexDamagedError as error:
+            logger.warning("%s: %s; building it anew", self.log.topic_partition, error)
+            self.rebuilds += 1
+            offset = -1
+        if offset > self.log.index_bound:
+            logger.warning("%s: the log has lost records that are indexed; building anew", self.log.topic_partition)
+            self.rebuilds += 1
+        if offset < 0 or offset > self.log.index_bound:
+            index.start_anew(self.log.log_start_offset)
+
+    # ---- progress
+
+    @property
+    def next_offset(self) -> int:
+        """Everything below is in all of the log's indices; the log end where there is none."""
+        offsets = [index.next_offset for index in (self.keys, self.tags) if index is not None]
+        return min(offsets, default=self.log.log_end_offset)
+
+    @property
+    def lag(self) -> int:
+        """Records (offsets) below the high watermark that are not indexed yet."""
+        return max(0, self.log.high_watermark - self.next_offset)
+
+    def step(self, max_bytes: int = STEP_BYTES) -> int:
+        """Index up to ``max_bytes`` more, at least one batch; returns the bytes read, 0 when there is nothing to do.
+
+        Raises KafkaStorageError, and then the indices are where they were.
+        """
+        log = self.log
+        start = self.next_offset
+        watermark = log.high_watermark
+        if start < log.log_start_offset:
+            self._move_to(log.log_start_offset)
+            start = log.log_start_offset
+        if start >= watermark or (self.keys is None and self.tags is None):
+            return 0
+        try:
+            found = log.read(start, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True)
+        except OffsetOutOfRangeError:  # retention was faster: the next step begins at the new log start
+            return 1
+        if not isinstance(found.records, TransferableRecords):
+            self._move_to(watermark)  # what was below it has been cleaned away
+            return 1
+        try:
+            chunk = self._rows.chunk(found.records.size)
+            chunk = chunk[: os.preadv(found.records.file.fileno(), [chunk], found.records.position)]
+            self._index(chunk, found.records.position)
+        except OSError as error:
+            raise KafkaStorageError(f"cannot read {log.topic_partition} for its index: {error}") from error
+        finally:
+            found.records.release()
+        self._unsaved_bytes += len(chunk)
+        if self._unsaved_bytes >= CHECKPOINT_BYTES:
+            self.checkpoint()
+        return len(chunk)
+
+    def _index(self, chunk: memoryview, position: int) -> None:
+        rows = self._rows
+        wanted = Wanted(self._seed, self._header.encode() if self._header is not None else None)
+        done = 0
+        while done < len(chunk):
+            rows.count = 0
+            walk = self._engine.walk_chunk(rows, chunk[done:], wanted, position + done)
+            next_offset = walk.next_offset
+            if walk.stop is Stop.FULL and not walk.position:
+                rows.make_room(next(iter_batches(chunk, done)).record_count)
+                continue
+            if walk.stop is Stop.ODD and not walk.position:
+                size, next_offset = self._walk_odd(chunk, done, position + done, wanted)
+                if not size:
+                    return
+                done += size
+            else:
+                done += walk.position
+            if next_offset < 0:
+                return
+            self._put(next_offset)
+            if walk.stop is Stop.END:
+                return
+
+    def _walk_odd(self, chunk: memoryview, at: int, position: int, wanted: Wanted) -> tuple[int, int]:
+        """Rows of the one batch at ``at``: (its size, the offset behind it), 0 when the chunk cuts it."""
+        batch = next(iter_batches(chunk, at), None)
+        if batch is None:
+            return 0, -1
+        size = batch.size_in_bytes
+        try:
+            if not batch.is_control:
+                append_batch(self._rows, batch, wanted, (position, size))
+        except KafkaError as error:
+            self._rows.count = 0
+            self.skipped_batches += 1
+            logger.warning("%s: not indexed: %s", self.log.topic_partition, error)
+        return size, batch.last_offset + 1
+
+    def _put(self, next_offset: int) -> None:
+        self.log.index_bound = max(self.log.index_bound, next_offset)
+        for index in (self.keys, self.tags):
+            if index is None or index.next_offset >= next_offset:
+                continue
+            # The other one may be behind: this one has the first rows already.
+            index.put(self._rows, self._rows.first_at(index.next_offset), next_offset)
+
+    def _move_to(self, offset: int) -> None:
+        for index in (self.keys, self.tags):
+            if index is not None and index.next_offset < offset:
+                index.next_offset = offset
+
+    # ---- upkeep
+
+    def trim(self) -> None:
+        """Let go of files that only speak of what retention took. Raises KafkaStorageError."""
+        for index in (self.keys, self.tags):
+            if index is not None:
+                index.trim(self.log.log_start_offset)
+
+    def checkpoint(self, *, sync: bool = True) -> None:
+        """Make progress durable. Raises KafkaStorageError."""
+        self._unsaved_bytes = 0
+        for index in (self.keys, self.tags):
+            if index is not None:
+                index.checkpoint(sync=sync)
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether a checkpoint would say something new."""
+        return self._unsaved_bytes > 0
+
+    def rebuild(self) -> None:
+        """Build all indices anew from the log start: one of them was found damaged. Raises KafkaStorageError."""
+        logger.warning("%s: building the indices anew", self.log.topic_partition)
+        self.rebuilds += 1
+        for index in (self.keys, self.tags):
+            if index is not None:
+                index.start_anew(self.log.log_start_offset)

@@ -1,0 +1,1 @@
+"""The sparse indices of one segment: offset, time and aborted transactions."""

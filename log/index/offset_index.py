@@ -1,0 +1,97 @@
+"""The offset index (``.index``): offset -> byte position, one entry per ``index.interval.bytes`` of records.
+
+Entry, 8 bytes big-endian: ``relative offset 4 | position 4``. The offset is the *last* of the batch that begins at
+``position``, relative to the segment's base offset. Both strictly grow, and the first batch of a segment has no entry,
+so a relative offset of 0 can only be an entry of a log with one-record batches after a cleaner's work; Kafka allows it
+too.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from tidelog.log.index.abstract_index import AbstractIndex, floor_slot
+from tidelog.protocol.errors import KafkaStorageError
+
+_KEY = Struct(">i")
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+
+class OffsetPosition(NamedTuple):
+    """A log offset and the byte its batch begins at."""
+
+    offset: int
+    position: int
+
+
+class OffsetIndex(AbstractIndex):
+    """Offset to position; see the module."""
+
+    ENTRY = Struct(">ii")
+
+    __slots__ = ()
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last entry; the base offset when there is none."""
+        last = self._last
+        if last is not None:
+            return self.base_offset + last[0]
+        entries = self.entries
+        return self.entry(entries - 1).offset if entries else self.base_offset
+
+    def entry(self, slot: int) -> OffsetPosition:
+        """The entry at ``slot``. Raises IndexError."""
+        self.entries  # noqa: B018 - opens the file
+        relative, position = self._entry_bytes(slot)
+        return OffsetPosition(self.base_offset + relative, position)
+
+    def can_append_offset(self, offset: int) -> bool:
+        """True when ``offset`` fits the four relative bytes."""
+        return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
+
+    def lookup(self, offset: int) -> OffsetPosition:
+        """The last entry at or below ``offset``; (base offset, 0) when there is none. Any thread."""
+        entries = self.entries
+        mapped = self._map
+        if mapped is None or entries == 0:
+            return OffsetPosition(self.base_offset, 0)
+        slot = floor_slot(mapped, _KEY, 0, 8, entries, offset - self.base_offset)
+        if slot < 0:
+            return OffsetPosition(self.base_offset, 0)
+        relative, position = self.ENTRY.unpack_from(mapped, slot * 8)
+        return OffsetPosition(self.base_offset + relative, position)
+
+    def floor_position(self, position: int) -> int:
+        """The last indexed byte at or before ``position`` at which a batch begins; 0 when there is none."""
+        entries = self.entries
+        mapped = self._map
+        slot = -1 if mapped is None or entries == 0 else floor_slot(mapped, _KEY, 4, 8, entries, position)
+        return 0 if mapped is None or slot < 0 else int(_KEY.unpack_from(mapped, slot * 8 + 4)[0])
+
+    def upper_bound_offset(self, position: int) -> int | None:
+        """The offset of the first entry whose batch begins at or behind byte ``position``; None when there is none."""
+        entries = self.entries
+        mapped = self._map
+        if mapped is None or entries == 0:
+            return None
+        slot = floor_slot(mapped, _KEY, 4, 8, entries, position - 1) + 1
+        return self.base_offset + int(_KEY.unpack_from(mapped, slot * 8)[0]) if slot < entries else None
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry. Raises KafkaStorageError when full or out of order."""
+        entries, relative = self.entries, offset - self.base_offset
+        if entries >= self.max_entries:
+            raise KafkaStorageError(f"{self.path} is full with {entries} entries")
+        if not 0 <= relative <= MAX_RELATIVE_OFFSET or (entries and offset <= self.last_offset):
+            raise KafkaStorageError(f"offset {offset} does not follow {self.last_offset} in {self.path}")
+        self._append_entry(relative, position)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries at and above ``offset``."""
+        entries = self.entries
+        mapped = self._map
+        if mapped is not None and entries:
+            slot = floor_slot(mapped, _KEY, 0, 8, entries, offset - 1 - self.base_offset)
+            self._truncate_to_entries(slot + 1)

@@ -1,0 +1,79 @@
+"""The time index (``.timeindex``): the largest timestamp seen so far -> the offset it had.
+
+Entry, 12 bytes big-endian: ``timestamp 8 | relative offset 4``: every record at or before the offset in this segment
+has a timestamp <= the entry's. Timestamps strictly grow, whatever order producers sent (only a new maximum makes an
+entry), and the last entry of a closed segment is its maximum. Timestamps may be anything up to 2^63 - 1 (F11).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from tidelog.log.index.abstract_index import AbstractIndex, floor_slot
+from tidelog.log.segment.batch_scan import NO_TIMESTAMP
+from tidelog.protocol.errors import KafkaStorageError
+
+_KEY = Struct(">q")
+
+
+class TimestampOffset(NamedTuple):
+    """A timestamp in milliseconds and the offset of the last record of the batch that has it."""
+
+    timestamp: int
+    offset: int
+
+
+class TimeIndex(AbstractIndex):
+    """Timestamp to offset; see the module."""
+
+    ENTRY = Struct(">qi")
+    RESERVED_SLOTS = 1
+
+    __slots__ = ()
+
+    @property
+    def last_entry(self) -> TimestampOffset:
+        """The last entry; (-1, base offset) when there is none."""
+        entries = self.entries
+        return self.entry(entries - 1) if entries else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def entry(self, slot: int) -> TimestampOffset:
+        """The entry at ``slot``. Raises IndexError."""
+        self.entries  # noqa: B018 - opens the file
+        timestamp, relative = self._entry_bytes(slot)
+        return TimestampOffset(timestamp, self.base_offset + relative)
+
+    def lookup(self, timestamp: int) -> TimestampOffset:
+        """The last entry with a timestamp <= ``timestamp``; (-1, base offset) when there is none. Any thread."""
+        entries = self.entries
+        mapped = self._map
+        if mapped is not None and entries:
+            slot = floor_slot(mapped, _KEY, 0, 12, entries, timestamp)
+            if slot >= 0:
+                found, relative = self.ENTRY.unpack_from(mapped, slot * 12)
+                return TimestampOffset(found, self.base_offset + relative)
+        return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def maybe_append(self, timestamp: int, offset: int, *, on_roll: bool = False) -> None:
+        """Add an entry when ``timestamp`` is a new maximum. ``on_roll`` may use the reserved last slot.
+
+        Raises KafkaStorageError when full.
+        """
+        last = self._last
+        if timestamp <= (last[0] if last is not None else self.last_entry.timestamp):
+            return
+        if self.is_full and not on_roll:
+            raise KafkaStorageError(f"{self.path} is full with {self.entries} entries")
+        self._append_entry(timestamp, offset - self.base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries whose offset is at or above ``offset``."""
+        low, high = 0, self.entries
+        while low < high:
+            middle = (low + high) >> 1
+            if self.entry(middle).offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        self._truncate_to_entries(low)

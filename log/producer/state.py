@@ -1,0 +1,445 @@
+"""Producer state of one log: who wrote which sequence last, and which transactions are open (KIP-98).
+
+Per producer id: epoch, coordinator epoch, the last five batches, the first offset of an open transaction.
+
+==============================  ================================================================================
+a batch of an idempotent        answer
+producer arrives
+==============================  ================================================================================
+one of the last five again      duplicate: nothing is written, its first offset is answered
+older epoch                     INVALID_PRODUCER_EPOCH
+new epoch, sequence not 0       OUT_OF_ORDER_SEQUENCE_NUMBER (unless nothing is known of the producer)
+same epoch, gap                 OUT_OF_ORDER_SEQUENCE_NUMBER
+not transactional, but a        INVALID_TXN_STATE
+transaction is open
+marker of an older coordinator  TRANSACTION_COORDINATOR_FENCED
+==============================  ================================================================================
+
+``check`` raises and changes nothing; ``update`` changes and cannot fail: between the two lies the write. The *first
+unstable offset* is the first offset of the oldest transaction that is open, or whose marker the high watermark has not
+passed; read_committed readers stop there. Everything here belongs to the log's lock, but for the published attributes.
+
+Snapshots are taken on roll, on close and after recovery, named by the next offset; loading takes the newest valid one
+at or below the log end and replays the batches behind it. They hold a producer's last batch only:
+``tidelog.log.producer.replay`` reads the four before it from the records.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from tidelog.log.files.checkpoints import CheckpointCorruptError
+from tidelog.log.index.transaction_index import AbortedTxn
+from tidelog.log.producer.snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from tidelog.log.segment.segment import SNAPSHOT_SUFFIX, file_name
+from tidelog.log.system.file_system import FileSystem
+from tidelog.log.system.time import Time
+from tidelog.protocol.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceNumberError,
+    TransactionCoordinatorFencedError,
+)
+
+logger = logging.getLogger(__name__)
+
+BATCHES_TO_RETAIN = 5
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_OFFSET = -1
+MAX_SEQUENCE = 2**31 - 1
+_new_tuple = tuple.__new__
+LOADED_GRACE_MS = 3_600_000
+"""A producer read from a snapshot is known for at least this long: longer than clients retry (delivery.timeout.ms)."""
+DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
+
+
+class ProducerBatch(NamedTuple):
+    """What producer state needs to know of a batch, arriving or replayed."""
+
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+    is_transactional: bool
+
+
+class Marker(NamedTuple):
+    """An end-of-transaction control record."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    offset: int
+    timestamp: int
+    is_abort: bool
+
+
+class BatchMetadata(NamedTuple):
+    """One of a producer's last five batches."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequences wrap around from 2^31 - 1 to 0."""
+        first = self.last_sequence - self.offset_delta
+        return first if first >= 0 else first + MAX_SEQUENCE + 1
+
+
+class ProducerEntry:
+    """State of one producer id."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "touched_ms",
+    )
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.coordinator_epoch = -1
+        self.last_timestamp = -1
+        self.current_txn_first_offset = NO_OFFSET
+        self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_TO_RETAIN)
+        self.touched_ms = 0.0
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the producer's last data record; -1 when unknown."""
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
+        """The retained batch with exactly these sequences, when the epoch is the current one."""
+        if epoch == self.producer_epoch:
+            for batch in self.batches:
+                if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                    return batch
+        return None
+
+    def set_epoch(self, epoch: int) -> None:
+        """A newer epoch starts its sequences anew."""
+        if epoch != self.producer_epoch:
+            self.producer_epoch = epoch
+            self.batches.clear()
+
+    def to_snapshot(self) -> SnapshotEntry:
+        last = self.batches[-1] if self.batches else BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, self.last_timestamp)
+        return SnapshotEntry(self.producer_id, self.producer_epoch, last.last_sequence, last.last_offset,
+                             last.offset_delta, self.last_timestamp, self.coordinator_epoch,
+                             self.current_txn_first_offset)  # fmt: skip
+
+    @classmethod
+    def from_snapshot(cls, saved: SnapshotEntry) -> ProducerEntry:
+        entry = cls(saved.producer_id)
+        entry.producer_epoch = saved.producer_epoch
+        entry.coordinator_epoch = saved.coordinator_epoch
+        entry.last_timestamp = saved.timestamp
+        entry.current_txn_first_offset = max(saved.current_txn_first_offset, NO_OFFSET)
+        if saved.last_offset >= 0:
+            metadata = BatchMetadata(saved.last_sequence, saved.last_offset, saved.offset_delta, saved.timestamp)
+            entry.batches.append(metadata)
+        return entry
+
+
+def check_data(entry: ProducerEntry, batch: ProducerBatch, *, check_sequence: bool) -> None:
+    """Whether ``batch`` may follow what ``entry`` knows.
+
+    Raises InvalidProducerEpochError, OutOfOrderSequenceNumberError, InvalidTxnStateError.
+    """
+    who = f"producer {batch.producer_id} at offset {batch.first_offset}"
+    if batch.producer_epoch < entry.producer_epoch:
+        raise InvalidProducerEpochError(
+            f"epoch {batch.producer_epoch} of {who} is older than {entry.producer_epoch}, the last one seen"
+        )
+    if check_sequence:
+        _check_sequence(entry, batch, who)
+    if entry.current_txn_first_offset >= 0 and not batch.is_transactional:
+        raise InvalidTxnStateError(
+            f"{who} wrote outside of its transaction, open since {entry.current_txn_first_offset}"
+        )
+
+
+def _check_sequence(entry: ProducerEntry, batch: ProducerBatch, who: str) -> None:
+    first = batch.first_sequence
+    if entry.producer_epoch == NO_PRODUCER_EPOCH:
+        return  # nothing is known (any more) of this producer: every sequence is welcome, as in Kafka
+    if batch.producer_epoch != entry.producer_epoch:
+        if first != 0:
+            raise OutOfOrderSequenceNumberError(f"{who} begins epoch {batch.producer_epoch} with sequence {first}")
+        return
+    last = entry.last_sequence
+    if first != last + 1 and not (first == 0 and last == MAX_SEQUENCE):
+        raise OutOfOrderSequenceNumberError(f"{who} sent sequence {first} after {last}")
+
+
+class ProducerStateManager:
+    """Producer state and its snapshots in one partition directory. Under the log's lock, or before the log is
+    shared."""
+
+    __slots__ = (
+        "_directory",
+        "_expiration_ms",
+        "_file_system",
+        "_last_snapshot_offset",
+        "_ongoing",
+        "_time",
+        "_unreplicated",
+        "end_offset",
+        "producers",
+    )
+
+    def __init__(
+        self, file_system: FileSystem, directory: str, time: Time,
+        expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
+    ) -> None:  # fmt: skip
+        self._file_system = file_system
+        self._directory = directory
+        self._time = time
+        self._expiration_ms = expiration_ms
+        self._ongoing: dict[int, int] = {}  # first offset -> producer id, ascending
+        self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset
+        self._last_snapshot_offset = NO_OFFSET
+        self.producers: dict[int, ProducerEntry] = {}
+        self.end_offset = 0
+
+    # ---- checks: raise, change nothing
+
+    def find_duplicate(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
+    ) -> BatchMetadata | None:
+        """The retained batch this one repeats, if any."""
+        entry = self.producers.get(producer_id)
+        return entry.find_duplicate(epoch, first_sequence, last_sequence) if entry is not None else None
+
+    def expecting(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> ProducerEntry | None:
+        """The producer's entry where a batch outside of transactions is simply its next one: of its epoch, the sequence
+        behind the last one, none of the last five again, no transaction open. ``find_duplicate`` and ``check`` have
+        nothing against such a batch, at three times the cost. None: ask them."""
+        entry = self.producers.get(producer_id)
+        if entry is None or entry.producer_epoch != epoch or entry.current_txn_first_offset >= 0:
+            return None
+        batches = entry.batches
+        if not batches or batches[-1].last_sequence != first_sequence - 1:
+            return None
+        for known in batches:
+            if known.last_sequence == last_sequence:
+                return None
+        return entry
+
+    def check(self, batch: ProducerBatch, *, check_sequence: bool) -> None:
+        """See :func:`check_data`."""
+        entry = self.producers.get(batch.producer_id)
+        if entry is not None:
+            check_data(entry, batch, check_sequence=check_sequence)
+
+    def check_marker(self, marker: Marker) -> None:
+        """Whether the coordinator may still end the producer's transaction.
+
+        Raises InvalidProducerEpochError, TransactionCoordinatorFencedError.
+        """
+        entry = self.producers.get(marker.producer_id)
+        if entry is None:
+            return
+        if marker.producer_epoch < entry.producer_epoch:
+            raise InvalidProducerEpochError(
+                f"marker of producer {marker.producer_id} has epoch {marker.producer_epoch}, "
+                f"older than {entry.producer_epoch}"
+            )
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                f"marker of producer {marker.producer_id} comes from coordinator epoch {marker.coordinator_epoch}, "
+                f"which {entry.coordinator_epoch} has replaced"
+            )
+
+    # ---- changes: cannot fail
+
+    def _entry(self, producer_id: int) -> ProducerEntry:
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            entry = self.producers[producer_id] = ProducerEntry(producer_id)
+        entry.touched_ms = self._time.monotonic_ms()
+        return entry
+
+    def advance(self, entry: ProducerEntry, last_sequence: int, offsets: tuple[int, int], timestamp: int) -> None:
+        """Take note of the batch that :meth:`expecting` found to be the next one, now in the log at ``offsets``, first
+        and last."""
+        first_offset, last_offset = offsets
+        entry.touched_ms = self._time.monotonic_ms()
+        entry.batches.append(
+            _new_tuple(BatchMetadata, (last_sequence, last_offset, last_offset - first_offset, timestamp))
+        )
+        entry.last_timestamp = timestamp
+        self.end_offset = last_offset + 1
+
+    def update(self, batch: ProducerBatch) -> None:
+        """Take note of a batch that is in the log."""
+        entry = self._entry(batch.producer_id)
+        entry.set_epoch(batch.producer_epoch)
+        delta = batch.last_offset - batch.first_offset
+        entry.batches.append(BatchMetadata(batch.last_sequence, batch.last_offset, delta, batch.timestamp))
+        entry.last_timestamp = batch.timestamp
+        if batch.is_transactional and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = batch.first_offset
+            self._ongoing[batch.first_offset] = batch.producer_id
+        self.end_offset = batch.last_offset + 1
+
+    def update_marker(self, marker: Marker) -> AbortedTxn | None:
+        """Take note of a marker that is in the log; the transaction to index when it aborted one that wrote here."""
+        entry = self._entry(marker.producer_id)
+        first_offset = entry.current_txn_first_offset
+        entry.set_epoch(marker.producer_epoch)
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = marker.timestamp
+        entry.current_txn_first_offset = NO_OFFSET
+        self.end_offset = marker.offset + 1
+        if first_offset < 0:
+            return None
+        self._ongoing.pop(first_offset, None)
+        self._unreplicated[first_offset] = marker.offset
+        if not marker.is_abort:
+            return None
+        last_stable_offset = next(iter(self._ongoing), marker.offset + 1)
+        return AbortedTxn(marker.producer_id, first_offset, marker.offset, last_stable_offset)
+
+    def on_high_watermark(self, offset: int) -> None:
+        """Forget the ended transactions whose marker lies below ``offset``."""
+        if self._unreplicated:
+            self._unreplicated = {first: last for first, last in self._unreplicated.items() if last >= offset}
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where read_committed readers stop, None when nothing is pending. Under the log's lock."""
+        candidates = [next(iter(offsets)) for offsets in (self._ongoing, self._unreplicated) if offsets]
+        return min(candidates, default=None)
+
+    @property
+    def has_pending(self) -> bool:
+        """True while a transaction is open or its marker is not below the high watermark."""
+        return bool(self._ongoing or self._unreplicated)
+
+    def remove_expired(self, lock: AbstractContextManager[object]) -> int:
+        """Forget producers idle for ``producer.id.expiration.ms`` by both clocks, so that a jump of the wall clock
+        cannot make a live producer unknown (F11). ``lock`` is the log's. Returns how many went."""
+        now, monotonic = self._time.milliseconds(), self._time.monotonic_ms()
+        with lock:
+            expired = [
+                entry.producer_id
+                for entry in self.producers.values()
+                if entry.current_txn_first_offset < 0
+                and now - entry.last_timestamp >= self._expiration_ms
+                and monotonic - entry.touched_ms >= self._expiration_ms
+            ]
+            for producer_id in expired:
+                del self.producers[producer_id]
+        return len(expired)
+
+    # ---- snapshots
+
+    def snapshot_path(self, offset: int) -> str:
+        return os.path.join(self._directory, file_name(offset, SNAPSHOT_SUFFIX))
+
+    def snapshot_offsets(self) -> list[int]:
+        """The offsets of the snapshot files, ascending."""
+        stems = (name.removesuffix(SNAPSHOT_SUFFIX) for name in self._file_system.list_names(self._directory)
+                 if name.endswith(SNAPSHOT_SUFFIX))  # fmt: skip
+        return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdigit())
+
+    def take_snapshot(self, *, sync: bool = False) -> None:
+        """Write the state at ``end_offset``, unless that was done. Raises KafkaStorageError.
+
+        Not synced by default: recovery replays from an older one when a power loss took this one (its CRC tells).
+        """
+        if self.end_offset == self._last_snapshot_offset or self.end_offset == 0:
+            return  # at offset 0 there is nothing to know: ten thousand empty logs close without a file each
+        entries = (entry.to_snapshot() for entry in self.producers.values())
+        self._file_system.replace_file(self.snapshot_path(self.end_offset), encode_snapshot(entries), sync=sync)
+        self._last_snapshot_offset = self.end_offset
+
+    def load(self, log_start_offset: int, log_end_offset: int, *, keep_later: bool = False) -> None:
+        """Take the newest valid snapshot in (log start, log end]; without one, begin empty at the log start.
+
+        The caller replays the batches from ``end_offset`` on. Unreadable snapshots are removed, and those above the log
+        end too (unless ``keep_later``: this is then the state at an earlier offset of a longer log).
+        """
+        self.clear(log_start_offset)
+        for offset in reversed(self.snapshot_offsets()):
+            if offset > log_end_offset:
+                if not keep_later:
+                    self.remove_snapshot(offset)
+                continue
+            if offset < log_start_offset or not self._load_snapshot(offset):
+                continue
+            self.end_offset = self._last_snapshot_offset = offset
+            return
+
+    def _load_snapshot(self, offset: int) -> bool:
+        path = self.snapshot_path(offset)
+        try:
+            saved = decode_snapshot(self._file_system.read_file(path), path)
+        except CheckpointCorruptError as error:
+            logger.warning("producer snapshot removed, its state is replayed from the records: %s", error)
+            self.remove_snapshot(offset)
+            return False
+        now, monotonic = self._time.milliseconds(), self._time.monotonic_ms()
+        # A retry may come right after the restart, whatever the records' own timestamps say (a backfill's are years
+        # old, and the wall clock may have jumped): who looks expired is forgotten only after a grace.
+        idle_before_ms = max(self._expiration_ms - LOADED_GRACE_MS, 0)
+        for item in saved:
+            entry = self.producers[item.producer_id] = ProducerEntry.from_snapshot(item)
+            is_old = now - item.timestamp >= self._expiration_ms
+            entry.touched_ms = monotonic - idle_before_ms if is_old else monotonic
+        opened = sorted((entry.current_txn_first_offset, number) for number, entry in self.producers.items())
+        self._ongoing = {first: number for first, number in opened if first >= 0}
+        return True
+
+    def clear(self, end_offset: int) -> None:
+        """Forget everything in memory and begin at ``end_offset``."""
+        self.producers.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.end_offset = end_offset
+        self._last_snapshot_offset = NO_OFFSET
+
+    def remove_snapshot(self, offset: int) -> None:
+        """Unlink the snapshot at ``offset``, if there."""
+        self._file_system.unlink(self.snapshot_path(offset), missing_ok=True)
+
+    def remove_unreadable_snapshots(self) -> None:
+        """Unlink the snapshots whose checksum is wrong."""
+        for offset in self.snapshot_offsets():
+            path = self.snapshot_path(offset)
+            try:
+                decode_snapshot(self._file_system.read_file(path), path)
+            except CheckpointCorruptError as error:
+                logger.warning("producer snapshot removed: %s", error)
+                self.remove_snapshot(offset)
+
+    def remove_snapshots_outside(self, kept: set[int]) -> None:
+        """Unlink the snapshots whose offset is not in ``kept`` (segment bases and the log end)."""
+        for offset in self.snapshot_offsets():
+            if offset not in kept:
+                self.remove_snapshot(offset)

@@ -1,0 +1,438 @@
+"""LogLoader: from a partition directory to a :class:`UnifiedLog`.
+
+Order of work (each step leaves a directory from which loading begins anew, so a kill at any point converges, F3):
+
+1. leftovers: ``.deleted`` and ``.tmp`` are removed; ``.cleaned`` are removed with every ``.swap`` at or above the
+lowest of
+   them (an unfinished swap is undone); else the ``.swap`` files take the place of the segments they cover (it is
+   finished);
+2. the layout must be a log: names of 20 digits, regular files, base offsets that fit what is inside, no segment
+missing;
+   otherwise the partition refuses (:class:`LogLoadError`) and the others serve;
+3. after a clean stop: a look at both ends of each index. Otherwise: segments from the recovery point on are recovered
+   (``tidelog.log.recovery.segment_recovery``), the others get every index entry checked; what is wrong is rebuilt;
+4. leader epochs and producer state are cut to the log's end, read from their files, and completed from the records.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import NamedTuple
+
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.checkpoints import (
+    CLEANER_OFFSET_FILE,
+    CheckpointCorruptError,
+    read_offset_checkpoint,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.leader_epochs import LeaderEpochCache
+from tidelog.log.producer.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
+from tidelog.log.producer.state import ProducerStateManager
+from tidelog.log.recovery.progress import RecoveryProgress
+from tidelog.log.recovery.segment_recovery import (
+    LogLoadError,
+    index_fault,
+    rebuild_indices,
+    rebuild_transaction_index,
+    recover_segment,
+)
+from tidelog.log.segment.batch_scan import iter_headers
+from tidelog.log.segment.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_FILE_SUFFIXES,
+    SWAP_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    LogSegment,
+    flush_indices,
+)
+from tidelog.log.segment.segments import LogSegments
+from tidelog.log.system.file_system import FileEntry
+from tidelog.log.system.reserve import write_if_room
+from tidelog.log.unified_log import LogParts, UnifiedLog
+from tidelog.protocol.errors import CorruptMessageError, InconsistentTopicIdError, KafkaStorageError
+from tidelog.protocol.record.record_batch import MAGIC_V2
+
+logger = logging.getLogger(__name__)
+
+
+class LoadRequest(NamedTuple):
+    """What to load and what is known of it. ``clean`` says the last stop left the clean-shutdown marker."""
+
+    topic_partition: TopicPartition
+    directory: str
+    config: LogConfig
+    environment: LogEnvironment
+    directory_state: DirectoryState
+    topic_id: bytes | None = None
+    log_start_offset: int = 0
+    recovery_point: int = 0
+    clean: bool = False
+    progress: RecoveryProgress | None = None
+
+
+def load_log(request: LoadRequest) -> UnifiedLog:
+    """Open or create the log in ``request.directory``.
+
+    Raises LogLoadError when the directory is not a servable log, InconsistentTopicIdError when it belongs to another
+    topic of that name, KafkaStorageError.
+    """
+    return LogLoader(request).load()
+
+
+class LogLoader:
+    """One load of one partition directory; used once, by one thread."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        self._request = request
+        self._file_system = request.environment.file_system
+        self._directory = request.directory
+        self._interval_bytes = request.config.index_interval_bytes
+        self._is_compacted = request.config.compact
+        self._environment = (self._file_system, request.environment.time)
+        self._producer_state = ProducerStateManager(
+            self._file_system, self._directory, request.environment.time, request.environment.producer_id_expiration_ms
+        )
+        self._epochs = LeaderEpochCache(self._file_system, self._directory)
+
+    def load(self) -> UnifiedLog:
+        """See :func:`load_log`."""
+        request = self._request
+        topic_id = self._ensure_topic_id()
+        segments = LogSegments(self._open_segments(self._resolve_leftovers()))
+        epochs_known = self._load_epochs()
+        if request.clean:
+            self._check_indices(segments, every_entry=False)
+        else:
+            segments = self._recover(segments)
+        if len(segments) and segments.active.read_next_offset() < request.log_start_offset:
+            segments = self._begin_at_start(segments, segments.active.read_next_offset())
+        if not len(segments):
+            base = request.log_start_offset
+            segments = LogSegments((LogSegment.create(self._directory, base, request.config, self._environment),))
+        self._check_layout(segments)
+        return self._assemble(segments, topic_id, epochs_known=epochs_known)
+
+    def _begin_at_start(self, segments: LogSegments, end: int) -> LogSegments:
+        """No segment, for a log that ends before its log start offset: after an unclean stop its unsynced records are
+        lost, and nobody may read what is left. Raises LogLoadError where synced records are missing."""
+        start = self._request.log_start_offset
+        if self._request.clean or end < self._request.recovery_point:
+            raise LogLoadError(
+                f"{self._directory} ends at {end}, before its log start offset {start}: segments were removed"
+            )
+        logger.warning("%s: ends at %d, begins again at its log start offset %d", self._directory, end, start)
+        for segment in segments:
+            segment.close()
+            segment.delete_files()
+        return LogSegments(())
+
+    # ---- identity
+
+    def _ensure_topic_id(self) -> bytes | None:
+        """The id in ``partition.metadata``, written when there is none; the log's first flush syncs it. Raises
+        InconsistentTopicIdError."""
+        wanted = self._request.topic_id
+        known = self._read_topic_id()
+        if wanted is not None and known is None:
+            write_partition_metadata(self._file_system, self._directory, wanted, sync=False)
+        if wanted is not None and known is not None and wanted != known:
+            raise InconsistentTopicIdError(
+                f"{self._directory} holds the log of another topic with the name {self._request.topic_partition.topic}"
+            )
+        return known if wanted is None else wanted
+
+    def _read_topic_id(self) -> bytes | None:
+        """The id in ``partition.metadata``; None when there is none, or none that can be read and it is known whose
+        directory this is: a power loss may have left the file empty. Raises CheckpointCorruptError."""
+        try:
+            return read_partition_metadata(self._file_system, self._directory)
+        except CheckpointCorruptError as error:
+            if self._request.topic_id is None:
+                raise
+            logger.warning("%s; writing it again", error)
+            return None
+
+    # ---- files
+
+    def _resolve_leftovers(self) -> list[FileEntry]:
+        """Step 1 of the module; returns the listing that is left."""
+        listing = self._file_system.list_directory(self._directory)
+        files = {entry.name for entry in listing if not entry.is_directory}
+        gone = {name for name in files if name.endswith((DELETED_SUFFIX, ".tmp"))}
+        cleaned = {name for name in files if name.endswith(CLEANED_SUFFIX)}
+        swapped = {name for name in files if name.endswith(SWAP_SUFFIX)}
+        if cleaned:
+            lowest = min(self._base_offset(name) for name in cleaned)
+            undone = {name for name in swapped if self._base_offset(name) >= lowest}
+            # The swaps go first: without a .cleaned beside it, a .swap would count as finished.
+            for name in sorted(undone):
+                self._unlink(name)
+            swapped -= undone
+            gone |= cleaned
+        for name in sorted(gone):
+            self._unlink(name)
+        if swapped:
+            self._finish_swap(swapped, files)
+        if gone or cleaned or swapped:
+            self._file_system.sync_directory(self._directory)
+            listing = self._file_system.list_directory(self._directory)
+        return listing
+
+    def _finish_swap(self, swapped: set[str], files: set[str]) -> None:
+        """Remove what the finished segments replace, then take their endings off."""
+        bounds: list[int] = []
+        for name in swapped:
+            if name.removesuffix(SWAP_SUFFIX).endswith(LOG_SUFFIX):
+                base = self._base_offset(name)
+                bounds += [base, max(self._next_offset_of(name, base), base + 1)]
+        if bounds:
+            for name in sorted(files):
+                covered = name.endswith(SEGMENT_FILE_SUFFIXES) and min(bounds) <= self._base_offset(name) < max(bounds)
+                if covered:
+                    logger.info("%s: removing %s, which a finished swap replaces", self._directory, name)
+                    self._unlink(name)
+        for name in sorted(swapped, key=lambda n: (n.removesuffix(SWAP_SUFFIX).endswith(LOG_SUFFIX), n)):
+            path = os.path.join(self._directory, name)
+            self._file_system.rename(path, path.removesuffix(SWAP_SUFFIX))
+
+    def _next_offset_of(self, name: str, base: int) -> int:
+        file = self._file_system.open_file(os.path.join(self._directory, name), writable=False)
+        try:
+            next_offset = base
+            for header in iter_headers(file, 0, file.size()):
+                next_offset = header.last_offset + 1
+            return next_offset
+        finally:
+            file.close()
+
+    def _unlink(self, name: str) -> None:
+        self._file_system.unlink(os.path.join(self._directory, name), missing_ok=True)
+
+    def _base_offset(self, name: str) -> int:
+        stem = name.partition(".")[0]
+        if len(stem) != 20 or not (stem.isascii() and stem.isdigit()):
+            raise LogLoadError(f"{os.path.join(self._directory, name)} is not named by an offset of 20 digits")
+        return int(stem)
+
+    def _open_segments(self, listing: list[FileEntry]) -> list[LogSegment]:
+        """A segment per ``.log`` file. Removes indices without one that lie before the first; refuses others."""
+        segment_files = [entry for entry in listing if entry.name.endswith(SEGMENT_FILE_SUFFIXES)]
+        logs: dict[int, FileEntry] = {}
+        for entry in segment_files:
+            if not entry.is_file:
+                raise LogLoadError(f"{os.path.join(self._directory, entry.name)} is not a regular file")
+            base = self._base_offset(entry.name)
+            if entry.name.endswith(LOG_SUFFIX):
+                logs[base] = entry
+        for entry in segment_files:
+            base = self._base_offset(entry.name)
+            if base in logs:
+                continue
+            # Retention (here and in Kafka) can leave an index behind at the front; between segments it is the trace of
+            # a record file that somebody removed, or whose name a power loss took: what follows is cut then.
+            is_synced = self._request.clean or base < self._request.recovery_point
+            if logs and min(logs) < base < max(logs) and is_synced:
+                raise LogLoadError(
+                    f"segment {base:020d}.log is missing in {self._directory}: {entry.name} is still there"
+                )
+            logger.warning("%s: removing %s, which has no record file", self._directory, entry.name)
+            self._unlink(entry.name)
+        return [
+            LogSegment(self._directory, base, self._request.config, self._environment, size=entry.size)
+            for base, entry in sorted(logs.items())
+        ]
+
+    def _check_layout(self, segments: LogSegments) -> None:
+        """Base offsets must fit the contents. Raises LogLoadError."""
+        previous_end: int | None = None
+        for segment in segments:
+            first = next(iter(segment.headers()), None)
+            where = segment.records.path
+            if first is None and segment is not segments.active and segment.offset_index.entries:
+                raise LogLoadError(f"{where} is empty, but its index has {segment.offset_index.entries} entries")
+            if first is not None and not segment.base_offset <= first.base_offset <= segment.base_offset + 0x7FFFFFFF:
+                raise LogLoadError(f"{where} begins with offset {first.base_offset}, which is not its name's")
+            if previous_end is not None and segment.base_offset < previous_end:
+                raise LogLoadError(f"{where} overlaps the segment before it, which ends at {previous_end}")
+            gap = previous_end is not None and segment.base_offset > previous_end
+            if gap and not (self._was_cleaned_below(segment.base_offset) or _shows_compaction(segments, segment)):
+                raise LogLoadError(
+                    f"offsets {previous_end} to {segment.base_offset - 1} are missing before {where}, and nothing says "
+                    f"that the topic was compacted once; set cleanup.policy=compact,delete to accept that"
+                )
+            previous_end = segment.read_next_offset()
+
+    def _was_cleaned_below(self, offset: int) -> bool:
+        """True when gaps below ``offset`` are the cleaner's: it is a compacted topic's log, or it was once and the
+        cleaner had come so far."""
+        if self._is_compacted:
+            return True
+        path = os.path.join(self._request.directory_state.path, CLEANER_OFFSET_FILE)
+        try:
+            cleaned = read_offset_checkpoint(self._file_system, path)
+        except CheckpointCorruptError as error:
+            logger.warning("what was compacted once is not known: %s", error)
+            return False
+        return cleaned.get(self._request.topic_partition, 0) >= offset
+
+    # ---- indices and recovery
+
+    def _check_indices(self, segments: LogSegments, *, every_entry: bool) -> None:
+        for segment in segments:
+            missing = segment.size > 0 and not (
+                self._file_system.exists(segment.offset_index.path)
+                and self._file_system.exists(segment.time_index.path)
+            )
+            fault = "missing index" if missing else index_fault(segment, self._interval_bytes, every_entry=every_entry)
+            if fault is not None:
+                if segment.size == 0 and segment is not segments.active:
+                    raise LogLoadError(f"{segment.records.path} is empty, but its index is not: {fault}")
+                logger.warning("%s: rebuilding indices of segment %d: %s", self._directory, segment.base_offset, fault)
+                self._request.environment.damage.indices += 1
+                rebuild_indices(segment, self._interval_bytes)
+                flush_indices(segment)
+            self._check_transaction_index(segments, segment)
+
+    def _check_transaction_index(self, segments: LogSegments, segment: LogSegment) -> None:
+        try:
+            segment.transaction_index.sanity_check()
+        except KafkaStorageError as error:
+            logger.warning("%s: rebuilding %s: %s", self._directory, TXN_INDEX_SUFFIX, error)
+            rebuild_transaction_index(segment, self._state_at(segments, segment.base_offset))
+            flush_indices(segment)
+
+    def _state_at(self, segments: LogSegments, offset: int) -> ProducerStateManager:
+        """Producer state just before ``offset``, apart from the log's own."""
+        environment = self._request.environment
+        state = ProducerStateManager(
+            self._file_system, self._directory, environment.time, environment.producer_id_expiration_ms
+        )
+        before = LogSegments(segment for segment in segments if segment.base_offset < offset)
+        rebuild_producer_state(state, before, 0, offset, keep_later_snapshots=True, recalled_bytes=0)
+        return state
+
+    def _recover(self, segments: LogSegments) -> LogSegments:
+        recovery_point = self._request.recovery_point
+        unflushed = segments.values(recovery_point, 2**63 - 1)
+        flushed = LogSegments(segment for segment in segments if segment not in unflushed)
+        self._check_indices(flushed, every_entry=True)
+        # Snapshots are not synced: a power loss may have torn any of them, and each may be asked for by a truncation.
+        self._producer_state.remove_unreadable_snapshots()
+        if not unflushed:
+            return segments
+        state = self._state_at(segments, unflushed[0].base_offset)
+        cut = False
+        kept = list(flushed)
+        end: int | None = None
+        for number, segment in enumerate(unflushed, 1):
+            # A file can lose its unsynced end just between two batches; what follows is then as lost as behind damage.
+            gap = end is not None and segment.base_offset > end >= recovery_point
+            cut = cut or (gap and not self._was_cleaned_below(segment.base_offset))
+            if cut:
+                logger.warning("%s: removing unsynced segment %d behind the cut", self._directory, segment.base_offset)
+                segment.close()
+                segment.delete_files()
+                continue
+            logger.info(
+                "%s: recovering segment %d (%d of %d)", self._directory, segment.base_offset, number, len(unflushed)
+            )
+            state.end_offset = max(state.end_offset, segment.base_offset)
+            cut_bytes = recover_segment(
+                segment,
+                state,
+                self._epochs,
+                synced_below=recovery_point,
+                interval_bytes=self._interval_bytes,
+                progress=self._request.progress,
+                damage=self._request.environment.damage,
+            )
+            cut = cut_bytes > 0
+            write_if_room(state.take_snapshot, f"no snapshot of producers at offset {state.end_offset}")
+            kept.append(segment)
+            end = segment.read_next_offset()
+        return LogSegments(kept)
+
+    # ---- state beside the records
+
+    def _load_epochs(self) -> bool:
+        try:
+            self._epochs.load()
+        except CheckpointCorruptError as error:
+            logger.warning("leader epochs are read from the records: %s", error)
+            return False
+        return True
+
+    def _assemble(self, segments: LogSegments, topic_id: bytes | None, *, epochs_known: bool) -> UnifiedLog:
+        request = self._request
+        end = segments.active.read_next_offset()
+        start = max(request.log_start_offset, segments.first.base_offset)
+        if not epochs_known or (not self._epochs.entries and _has_epochs(segments)):
+            self._rebuild_epochs(segments)
+        self._epochs.truncate_from_end(end)
+        if self._epochs.entries and self._epochs.entries[0].start_offset < start:
+            self._epochs.truncate_from_start(start)
+        self._producer_state.remove_snapshots_outside(bases_and(segments, end))
+        try:
+            needed_recovery = not request.clean and bool(segments.values(request.recovery_point, end))
+            recalled_bytes = RECALLED_BYTES if needed_recovery else RECALLED_BYTES_FLUSHED
+            rebuild_producer_state(self._producer_state, segments, start, end, recalled_bytes=recalled_bytes)
+        except CorruptMessageError as error:
+            # Damage below the recovery point: sequences behind it are not known, transactions that were open there stay
+            # open. Readable records must stay readable, so the log opens.
+            logger.error("%s: producer state is incomplete: %s", self._directory, error)
+        recovery_point = end if request.clean else min(request.recovery_point, end)
+        return UnifiedLog(
+            LogParts(
+                request.topic_partition,
+                topic_id,
+                self._directory,
+                request.config,
+                request.environment,
+                request.directory_state,
+                segments,
+                self._producer_state,
+                self._epochs,
+                start,
+                end,
+                recovery_point,
+                recovered=not request.clean,
+            )
+        )
+
+    def _rebuild_epochs(self, segments: LogSegments) -> None:
+        self._epochs.clear(write=False)
+        for segment in segments:
+            for header in segment.headers():
+                if header.leader_epoch > self._epochs.latest_epoch:
+                    self._epochs.assign(header.leader_epoch, header.base_offset, write=False)
+        self._epochs.save()
+
+
+def _has_epochs(segments: LogSegments) -> bool:
+    """Whether the first batch has a leader epoch: an empty file of epochs is then what a power loss left of one."""
+    header = next((header for segment in segments for header in segment.headers()), None)
+    return header is not None and header.leader_epoch >= 0
+
+
+def _shows_compaction(segments: LogSegments, end: LogSegment) -> bool:
+    """True when a batch before ``end`` lacks records or offsets are missing inside of one file: only a
+    cleaner leaves that, so the log was compacted once, here or by an Apache Kafka."""
+    for segment in segments:
+        if segment is end:
+            return False
+        next_offset: int | None = segment.base_offset
+        for header in segment.headers():
+            if header.magic < MAGIC_V2:
+                next_offset = None
+                continue
+            if header.record_count <= header.last_offset_delta or next_offset not in (None, header.base_offset):
+                return True
+            next_offset = header.last_offset + 1
+    return False

@@ -1,0 +1,377 @@
+"""Making one segment whole again after a crash, and its indices after whatever happened to them.
+
+``recover_segment`` walks every batch: CRC, offsets, then index entries, leader epochs and producer state as an append
+would have made them. Where it stops being a log, the file is cut, if that place can be torn by a crash:
+
+==================================  =====================================================================
+damage at a place that ...          what is done
+==================================  =====================================================================
+was never synced (at or behind      cut there; whatever follows was not synced either
+the recovery point)
+was synced, the header tells the    kept as bytes and reported; readers of that batch see its CRC fail, all others
+length                              read on
+was synced, the header is garbage   the next batch that proves itself (CRC) is looked for, the bytes between kept
+was synced, nothing valid follows   refused: cutting would give old offsets to new records
+==================================  =====================================================================
+
+Valid batches are walked by kernels once those are loaded (``tidelog.log.recovery.walk``,
+``tidelog.log.recovery.scan_engine``), by plain Python until then and wherever a batch is damaged or of an old format.
+
+``index_fault`` says what is wrong with a closed segment's indices, cheaply (both ends) or wholly (every entry);
+``rebuild_indices`` makes them from batch headers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from tidelog.log.damage import DamageCounts
+from tidelog.log.index.time_index import TimestampOffset
+from tidelog.log.leader_epochs import LeaderEpochCache
+from tidelog.log.producer.replay import replay_batch
+from tidelog.log.producer.state import ProducerStateManager
+from tidelog.log.recovery.progress import RecoveryProgress
+from tidelog.log.recovery.scan_engine import SCAN
+from tidelog.log.segment.batch_scan import (
+    BODY_CHUNK_BYTES,
+    BatchHeader,
+    crc_matches,
+    iter_batches,
+    iter_headers,
+    parse_header,
+)
+from tidelog.log.segment.segment import LogSegment
+from tidelog.log.system.reserve import write_if_room
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
+from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
+
+logger = logging.getLogger(__name__)
+
+#: Batches of the plain walk between two looks whether kernels are loaded by now.
+_LOOK_UP_EVERY = 4096
+
+
+class LogLoadError(KafkaStorageError):
+    """A partition directory is not a log that may be served; the message says what and where."""
+
+
+class _IndexBuilder:
+    """Makes the index entries that appends of the same batches would have made."""
+
+    __slots__ = ("_segment", "interval_bytes", "largest", "last_entry_position")
+
+    def __init__(self, segment: LogSegment, interval_bytes: int) -> None:
+        self._segment = segment
+        self.interval_bytes = interval_bytes
+        self.last_entry_position = 0
+        self.largest = TimestampOffset(-1, segment.base_offset)
+        segment.offset_index.reset()
+        segment.time_index.reset()
+
+    def add(self, header: BatchHeader) -> None:
+        if header.max_timestamp > self.largest.timestamp:
+            self.largest = TimestampOffset(header.max_timestamp, header.last_offset)
+        if header.position - self.last_entry_position > self.interval_bytes:
+            self._segment.offset_index.append(header.last_offset, header.position)
+            self._segment.time_index.maybe_append(*self.largest)
+            self.last_entry_position = header.position
+
+    def finish(self) -> None:
+        if self.largest.timestamp >= 0:
+            self._segment.time_index.maybe_append(*self.largest, on_roll=True)
+        self._segment.offset_index.trim()
+        self._segment.time_index.trim()
+        self._segment.forget_state()
+
+
+class SegmentRecovery:
+    """The walk over one segment: how far it is valid, and everything that is made from its batches. One thread."""
+
+    __slots__ = (
+        "_progress",
+        "_state",
+        "builder",
+        "damage",
+        "epochs",
+        "next_offset",
+        "segment",
+        "synced_below",
+        "valid",
+    )
+
+    def __init__(
+        self,
+        segment: LogSegment,
+        state: ProducerStateManager,
+        epochs: LeaderEpochCache,
+        *,
+        synced_below: int,
+        interval_bytes: int,
+        progress: RecoveryProgress | None,
+        damage: DamageCounts,
+    ) -> None:
+        self.segment = segment
+        self.epochs = epochs
+        self.synced_below = synced_below
+        self.builder = _IndexBuilder(segment, interval_bytes)
+        self.valid = 0
+        self.next_offset = segment.base_offset
+        self._state = state
+        self._progress = progress
+        self.damage = damage
+        segment.transaction_index.reset()
+
+    def run(self) -> int:
+        """See :func:`recover_segment`."""
+        while not self._walk():
+            pass
+        segment, size = self.segment, self.segment.size
+        self._state.end_offset = max(self._state.end_offset, self.next_offset)
+        if self.valid < size:
+            self._ensure_unsynced(f"has no valid batch from byte {self.valid} on")
+            logger.warning("%s: cutting %d bytes from byte %d on", segment.records.path, size - self.valid, self.valid)
+            self.damage.cut_bytes += size - self.valid
+            segment.records.truncate_to(self.valid)
+        self.builder.finish()
+        write_if_room(segment.transaction_index.save, "aborted transactions are kept in memory")
+        if self._progress is not None:
+            self._progress.add(size - self.valid)
+        return size - self.valid
+
+    def _walk(self) -> bool:
+        """Walk on; false when kernels came up meanwhile and should take over."""
+        kernels = SCAN.kernels
+        if kernels is not None:
+            from tidelog.log.recovery.walk import KernelScan  # seldom needed
+
+            KernelScan(kernels).run(self)
+        for number, (header, batch) in enumerate(_provable_batches(self), 1):
+            if header.base_offset < self.next_offset or header.last_offset - self.segment.base_offset > 0x7FFFFFFF:
+                self._ensure_unsynced(f"goes back to offset {header.base_offset} at byte {header.position}")
+                return True
+            self.builder.add(header)
+            if header.magic == 2:
+                if header.leader_epoch > self.epochs.latest_epoch:
+                    self.epochs.assign(header.leader_epoch, header.base_offset, write=False)
+                if header.producer_id >= 0:
+                    self.replay(header, batch)
+            self.advance(header.position + header.size, header.last_offset + 1)
+            if number % _LOOK_UP_EVERY == 0 and SCAN.kernels is not kernels:
+                return False
+        return True
+
+    def advance(self, valid: int, next_offset: int) -> None:
+        """Everything below byte ``valid`` was taken."""
+        if self._progress is not None:
+            self._progress.add(valid - self.valid)
+        self.valid, self.next_offset = valid, next_offset
+
+    def replay(self, header: BatchHeader, batch: memoryview) -> None:
+        """Take note of a producer's batch."""
+        aborted = replay_batch(self._state, header, batch)
+        if aborted is not None:
+            self.segment.transaction_index.append(aborted)
+
+    def _ensure_unsynced(self, what: str) -> None:
+        if self.next_offset < self.synced_below:
+            raise LogLoadError(
+                f"{self.segment.records.path} {what}, though offsets up to {self.synced_below} were synced"
+            )
+
+
+def recover_segment(
+    segment: LogSegment,
+    state: ProducerStateManager,
+    epochs: LeaderEpochCache,
+    *,
+    synced_below: int,
+    interval_bytes: int,
+    progress: RecoveryProgress | None = None,
+    damage: DamageCounts,
+) -> int:
+    """See the module; returns the bytes cut off. ``synced_below`` is the recovery point.
+
+    Raises LogLoadError, KafkaStorageError.
+    """
+    return SegmentRecovery(
+        segment,
+        state,
+        epochs,
+        synced_below=synced_below,
+        interval_bytes=interval_bytes,
+        progress=progress,
+        damage=damage,
+    ).run()
+
+
+def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Batches with a right CRC, in order, from where ``work`` stands; stops at the first wrong one, unless it lies
+    below the recovery point."""
+    segment = work.segment
+    position, next_offset = work.valid, work.next_offset
+    while True:
+        try:
+            for header, batch in iter_batches(segment.records, position, segment.size):
+                if not crc_matches(header, batch):
+                    raise CorruptMessageError(f"wrong CRC at byte {header.position} of {segment.records.path}")
+                yield header, batch
+                position, next_offset = header.position + header.size, header.last_offset + 1
+        except CorruptMessageError as error:
+            if next_offset >= work.synced_below:
+                logger.warning("recovery stops: %s", error)
+                return
+            work.damage.batches += 1
+            logger.error("damaged batch kept, its records cannot be read: %s", error)
+            found = find_next_batch(segment, position + 1, next_offset)
+            if found is None:
+                return
+            position = found
+            continue
+        return
+
+
+def find_next_batch(segment: LogSegment, start: int, next_offset: int) -> int | None:
+    """The byte at which the next batch that proves itself begins, behind damage; None when there is none.
+
+    Only magic 2 can be found this way: its header is long enough to tell, and its CRC confirms.
+    """
+    size = segment.size
+    position = start
+    while position + RECORD_BATCH_OVERHEAD <= size:
+        chunk = segment.records.read_at(position, min(BODY_CHUNK_BYTES, size - position))
+        at = chunk.find(b"\x02", 16)
+        while at >= 0 and at - 16 + RECORD_BATCH_OVERHEAD <= len(chunk):
+            candidate = position + at - 16
+            if _proves_itself(segment, chunk, at - 16, candidate, next_offset):
+                return candidate
+            at = chunk.find(b"\x02", at + 1)
+        if position + len(chunk) >= size:
+            return None
+        position += len(chunk) - RECORD_BATCH_OVERHEAD + 1
+    return None
+
+
+def _proves_itself(segment: LogSegment, chunk: bytes, at: int, position: int, next_offset: int) -> bool:
+    try:
+        header = parse_header(chunk, at, position, segment.records.path)
+    except CorruptMessageError:
+        return False
+    if header.base_offset < next_offset or header.position + header.size > segment.size:
+        return False
+    if header.last_offset - segment.base_offset > 0x7FFFFFFF:
+        return False
+    return crc_matches(header, memoryview(segment.records.read_at(position, header.size)))
+
+
+def rebuild_indices(segment: LogSegment, interval_bytes: int) -> None:
+    """Offset and time index of a closed segment from its headers; damage ends the useful part. Raises
+    KafkaStorageError."""
+    builder = _IndexBuilder(segment, interval_bytes)
+    position, next_offset = 0, segment.base_offset
+    while True:
+        try:
+            for header in iter_headers(segment.records, position, segment.size):
+                builder.add(header)
+                position, next_offset = header.position + header.size, header.last_offset + 1
+        except CorruptMessageError as error:
+            logger.error("damaged batch left out of the index: %s", error)
+            found = find_next_batch(segment, position + 1, next_offset)
+            if found is not None:
+                position = found
+                continue
+        break
+    builder.finish()
+
+
+def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) -> None:
+    """The transaction index of a segment; ``state`` is the producer state at its base offset. Raises
+    KafkaStorageError."""
+    segment.transaction_index.reset()
+    for header, batch in segment.batches():
+        if header.producer_id >= 0:
+            aborted = replay_batch(state, header, batch)
+            if aborted is not None:
+                segment.transaction_index.append(aborted)
+    write_if_room(segment.transaction_index.save, "aborted transactions are kept in memory")
+
+
+def index_fault(segment: LogSegment, interval_bytes: int, *, every_entry: bool) -> str | None:
+    """What is wrong with the offset or time index; None when nothing is (that was looked at)."""
+    try:
+        return (
+            _offset_index_fault(segment, every_entry=every_entry)
+            or _stale_fault(segment, interval_bytes)
+            or _time_index_fault(segment, every_entry=every_entry)
+        )
+    except CorruptMessageError as error:
+        return str(error)
+
+
+def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
+    index = segment.offset_index
+    if index.has_partial_entry:
+        return f"{index.path} ends within an entry"
+    count = index.entries
+    slots = range(count) if every_entry else sorted({0, count - 1} if count else ())
+    previous = (segment.base_offset - 1, -1)
+    for slot in slots:
+        entry = index.entry(slot)
+        if entry.offset <= previous[0] or entry.position <= previous[1] or entry.position >= segment.size:
+            return f"{index.path} entry {slot} ({entry.offset} at byte {entry.position}) cannot be"
+        previous = entry
+    if count:
+        last = index.entry(count - 1)
+        for header in segment.headers(last.position):
+            if header.last_offset == last.offset:
+                return None
+            break
+        return f"{index.path} entry {count - 1} does not point at the batch of offset {last.offset}"
+    return None
+
+
+def _stale_fault(segment: LogSegment, interval_bytes: int) -> str | None:
+    """Entries are missing at the end: a rebuild would make another one between the last and the end of the log.
+
+    Kafka leaves such a place at a restart (it counts from there anew); rebuilding then costs once and harms nothing.
+    """
+    index = segment.offset_index
+    start = index.entry(index.entries - 1).position if index.entries else 0
+    for header in segment.headers(start):
+        if header.position - start > interval_bytes:
+            return f"{index.path} has no entry for the batches behind byte {start}"
+    return None
+
+
+def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
+    index = segment.time_index
+    if index.has_partial_entry:
+        return f"{index.path} ends within an entry"
+    count = index.entries
+    previous = TimestampOffset(-1, segment.base_offset - 1)
+    for slot in range(count) if every_entry else sorted({0, count - 1} if count else ()):
+        entry = index.entry(slot)
+        if (
+            entry.timestamp <= previous.timestamp
+            or entry.offset < previous.offset
+            or entry.offset < segment.base_offset
+        ):
+            return f"{index.path} entry {slot} ({entry.timestamp} at {entry.offset}) cannot be"
+        previous = entry
+    return _last_time_entry_fault(segment)
+
+
+def _last_time_entry_fault(segment: LogSegment) -> str | None:
+    """The last entry must be the maximum of a batch that is there; no entries only where batches have no time."""
+    index = segment.time_index
+    if index.entries == 0:
+        for header in segment.headers():
+            return f"{index.path} is empty" if header.max_timestamp >= 0 and segment.offset_index.entries else None
+        return None
+    last = index.last_entry
+    for header in segment.headers(segment.offset_index.lookup(last.offset).position):
+        if header.last_offset == last.offset and header.max_timestamp == last.timestamp:
+            return None
+        if header.last_offset >= last.offset:
+            break
+    return f"{index.path} ends with {last.timestamp} at {last.offset}, which no batch has"

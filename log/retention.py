@@ -1,0 +1,195 @@
+"""Segments that go: retention, truncation, and the swap at the end of a cleaner's round. Callers hold the log's lock.
+
+Deleting a segment: out of the snapshot, files renamed to ``.deleted``, unlinked after ``file.delete.delay.ms``. Readers
+with the old snapshot, or with a promised slice, read on.
+
+Swap (names at rest -> what a crash here leads to at the next start)::
+
+    1  new files written and synced as .cleaned              -> removed; the old segments stay
+    2  renamed to .swap, from the highest base offset down   -> any .cleaned left? then these .swap go too: old segments
+    3  directory synced
+    4  old files renamed to .deleted                         -> all new are .swap: the swap is completed
+    5  .swap endings taken off, from the lowest base up      -> completed
+    6  directory synced; .deleted unlinked later             -> .deleted removed
+
+Retention deletes from the oldest segment on, never above the high watermark, and measures a segment by its *largest*
+timestamp, so a record from the future keeps its segment (F11).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.log.file_use import LogDeletedError
+from tidelog.log.segment.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, LogSegment
+from tidelog.log.system.file_system import LogStorageError
+
+if TYPE_CHECKING:
+    from tidelog.log.unified_log import UnifiedLog
+
+logger = logging.getLogger(__name__)
+
+
+def _schedule_deletion(log: UnifiedLog, segment: LogSegment) -> None:
+    segment.rename_suffix(DELETED_SUFFIX)
+
+    def delete() -> None:
+        segment.release()
+        with contextlib.suppress(LogDeletedError), log.files:  # what was deleted as a whole goes with its directory
+            segment.delete_files()
+
+    log.environment.deletions.schedule(log.config.file_delete_delay_ms, delete)
+
+
+def remove_segments(log: UnifiedLog, removed: Sequence[LogSegment], *, oldest_first: bool = False) -> None:
+    """Take segments out of the log and delete their files later. Raises KafkaStorageError.
+
+    Truncation goes newest first, retention oldest first: a crash in between then leaves no gap.
+    """
+    log.segments = log.segments.replaced(removed=removed)
+    for segment in sorted(removed, key=lambda s: s.base_offset, reverse=not oldest_first):
+        _schedule_deletion(log, segment)
+        log.producer_state.remove_snapshot(segment.base_offset)
+
+
+def delete_old_segments(log: UnifiedLog, now_ms: int) -> int:
+    """Retention by log start offset, time and size; returns how many segments went. Raises KafkaStorageError."""
+    try:
+        count = _delete_while(log, "below the log start offset", _below_start(log))
+        if log.config.delete:
+            if log.config.retention_ms >= 0:
+                count += _delete_while(log, "older than retention.ms", _expired(log, now_ms))
+            if log.config.retention_bytes >= 0:
+                count += _delete_while(log, "beyond retention.bytes", _oversized(log, now_ms))
+    except LogStorageError as error:
+        log.note(error)
+        raise
+    return count
+
+
+Predicate = Callable[[LogSegment, int], bool]
+
+
+def _below_start(log: UnifiedLog) -> Predicate:
+    return lambda _, next_base: next_base <= log.log_start_offset
+
+
+def _expired(log: UnifiedLog, now_ms: int) -> Predicate:
+    limit = now_ms - max(log.config.retention_ms, log.config.min_compaction_lag_ms if log.config.compact else 0)
+    return lambda segment, _: segment.largest_timestamp < limit
+
+
+def _oversized(log: UnifiedLog, now_ms: int) -> Predicate:
+    excess = log.size_bytes - log.config.retention_bytes
+    # A record younger than min.compaction.lag.ms is promised to stay as it is, on a log that is compacted as well.
+    youngest = now_ms - log.config.min_compaction_lag_ms if log.config.compact else None
+
+    def is_excess(segment: LogSegment, _: int) -> bool:
+        nonlocal excess
+        if excess < segment.size or (youngest is not None and segment.largest_timestamp > youngest):
+            return False
+        excess -= segment.size
+        return True
+
+    return is_excess
+
+
+def _delete_while(log: UnifiedLog, reason: str, should_go: Predicate) -> int:
+    segments = log.segments
+    removed: list[LogSegment] = []
+    for index, segment in enumerate(segments):
+        is_active = index + 1 == len(segments)
+        next_base = log.log_end_offset if is_active else segments[index + 1].base_offset
+        # An empty active segment is already all that is left; and nothing above the high watermark may go.
+        if (is_active and segment.size == 0) or next_base > log.high_watermark or not should_go(segment, next_base):
+            break
+        removed.append(segment)
+    if not removed:
+        return 0
+    if len(removed) == len(segments):
+        log.roll()
+    logger.info("%s: deleting %d segments %s", log.topic_partition, len(removed), reason)
+    # The start moves first: a reader that comes now is told OFFSET_OUT_OF_RANGE instead of losing its file.
+    log.maybe_increment_log_start_offset(max(log.segments[len(removed)].base_offset, log.log_start_offset))
+    remove_segments(log, removed, oldest_first=True)
+    return len(removed)
+
+
+def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
+    """Steps 2 and 3 of the module's table for flushed ``.cleaned`` segments. Without the log's lock: a directory takes
+    milliseconds to sync, up to a hundred while others write, and appends would wait for it on the event loop.
+
+    Raises KafkaStorageError; the swap is undone then, or by the next start.
+    """
+    try:
+        for segment in sorted(new, key=lambda s: s.base_offset, reverse=True):
+            assert segment.suffix == CLEANED_SUFFIX
+            segment.rename_suffix(SWAP_SUFFIX)
+        log.environment.file_system.sync_directory(log.directory)
+    except LogStorageError as error:
+        if error.recoverable:
+            undo_swap(log, new)
+        else:
+            _swap_failed(log, error)
+        raise
+
+
+def undo_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
+    """Make ``.swap`` segments ``.cleaned`` again, so that no start takes them for a swap to finish, whatever follows.
+
+    Raises KafkaStorageError.
+    """
+    try:
+        for segment in new:
+            segment.rename_suffix(CLEANED_SUFFIX)
+    except LogStorageError as error:
+        _swap_failed(log, error)
+        raise
+
+
+def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
+    """Steps 4 and 5. Under the log's lock; whoever calls syncs the directory after it.
+
+    Raises KafkaStorageError; the next start then finishes the swap.
+    """
+    ascending = sorted(new, key=lambda segment: segment.base_offset)
+    present = [segment for segment in old if segment in log.segments]
+    assert log.segments.active not in present, "the active segment cannot be replaced"
+    try:
+        for segment in sorted(present, key=lambda s: s.base_offset):
+            _schedule_deletion(log, segment)
+        for segment in ascending:
+            segment.rename_suffix("")
+    except LogStorageError as error:
+        _swap_failed(log, error)
+        raise
+    log.segments = log.segments.replaced(removed=present, added=ascending)
+    kept = {segment.base_offset for segment in ascending}
+    for segment in present:
+        if segment.base_offset not in kept:
+            log.producer_state.remove_snapshot(segment.base_offset)
+
+
+def sync_swap(log: UnifiedLog) -> None:
+    """Step 6. Without the log's lock. Raises KafkaStorageError.
+
+    Without a descriptor for it the names are made durable by the next sync of the directory: each state before that is
+    one of the table.
+    """
+    try:
+        log.environment.file_system.sync_directory(log.directory)
+    except LogStorageError as error:
+        if error.recoverable:
+            logger.warning("%s: the swapped segments' names are not synced yet: %s", log.topic_partition, error)
+            return
+        _swap_failed(log, error)
+        raise
+
+
+def _swap_failed(log: UnifiedLog, error: LogStorageError) -> None:
+    """Half-renamed files and a snapshot that disagrees with them: only loading the log again may sort that out."""
+    log.note(error)
+    log.take_out_of_service(error)

@@ -1,0 +1,71 @@
+"""Where reading goes on behind damage in a segment: one rule for readers, audits, exports and checks.
+
+    the batch's own end      when a batch that follows it stands there, or the bytes end there
+    an indexed batch         the first one behind the damage that the offset index names and whose checksum holds
+    the end of the bytes     when there is neither
+
+The nearest of them wins: a damaged size that happens to lead to another batch must not hide the batches between.
+What lies between is not searched for anything that looks like a batch: a value may well hold a batch of another log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.log.segment.batch_scan import BatchHeader, PositionalReader, crc_matches, parse_header
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
+
+#: An old message may be shorter than a header of magic 2.
+_SHORTEST_HEADER = 26
+
+
+def find_resume_position(file: PositionalReader, position: int, end: int, indexed: Iterable[tuple[int, int]]) -> int:
+    """The byte at which reading goes on behind the damaged batch at ``position``: above it, at most ``end``.
+
+    ``indexed``: byte position and last offset of the offset index's entries in order, at least those behind the damage;
+    Apache Kafka notes the last offset of an append, which may be several batches.
+    """
+    own = _own_end(file, position, end)
+    for entry_position, last_offset in indexed:
+        if entry_position <= position:
+            continue
+        if entry_position >= own:
+            break
+        header = _whole_batch_at(file, entry_position, end)
+        if header is not None and header.last_offset <= last_offset:
+            return entry_position
+    return own
+
+
+def _own_end(file: PositionalReader, position: int, end: int) -> int:
+    """The end of the damaged batch when its size can be believed, else ``end``."""
+    header = _header_at(file, position, end)
+    if header is None or position + header.size >= end:
+        return end
+    if _whole_batch_at(file, position, end) is not None:
+        return position + header.size  # its offset is wrong, which no checksum covers
+    following = _header_at(file, position + header.size, end)
+    if following is None or following.base_offset <= header.base_offset:
+        return end
+    is_next = following.base_offset == header.last_offset + 1
+    return position + header.size if is_next or _whole_batch_at(file, following.position, end) is not None else end
+
+
+def _header_at(file: PositionalReader, position: int, end: int) -> BatchHeader | None:
+    data = file.read_at(position, min(RECORD_BATCH_OVERHEAD, end - position))
+    if len(data) < _SHORTEST_HEADER or (data[16] == 2 and len(data) < RECORD_BATCH_OVERHEAD):
+        return None
+    try:
+        header = parse_header(data, 0, position, file.path)
+    except CorruptMessageError:
+        return None
+    return header if position + header.size <= end else None
+
+
+def _whole_batch_at(file: PositionalReader, position: int, end: int) -> BatchHeader | None:
+    """The header of the batch at ``position`` when its checksum holds."""
+    header = _header_at(file, position, end)
+    if header is None or not crc_matches(header, memoryview(file.read_at(position, header.size))):
+        return None
+    return header

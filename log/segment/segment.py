@@ -1,0 +1,399 @@
+"""A segment: one record file with its offset, time and transaction index, all named by the base offset in 20 digits.
+
+Invariants:
+
+- batches lie in offset order; the first offset of the first is >= the base offset, the last one fits 31 bits above it;
+- an index entry is made *before* the batch at whose start more than ``index.interval.bytes`` have passed since the last
+  entry, so a rebuild (which sees only bytes) makes the same entries as the appends did;
+- the time index's last entry of a closed segment is the segment's maximum.
+
+Append belongs to the log's lock. Reads take none: they copy ``records.size`` (or the log's published end) once and
+clip.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.log.files.file_records import FileRecords
+from tidelog.log.index.abstract_index import seal_index
+from tidelog.log.index.offset_index import OffsetIndex, OffsetPosition
+from tidelog.log.index.time_index import TimeIndex, TimestampOffset
+from tidelog.log.index.transaction_index import TransactionIndex
+from tidelog.log.segment.batch_scan import NO_TIMESTAMP, BatchHeader, iter_batches, iter_headers
+from tidelog.log.system.file_system import FileSystem, LogStorageError
+from tidelog.log.system.time import Time
+from tidelog.protocol.record.record_batch import Buffer
+from tidelog.protocol.transferable import TransferableRecords
+
+if TYPE_CHECKING:
+    from tidelog.log.config import LogConfig
+
+logger = logging.getLogger(__name__)
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+SEGMENT_FILE_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """``00000000000000000042.log``: the base offset in 20 digits, so that names sort as offsets do."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class SegmentPosition(NamedTuple):
+    """Where the batch that holds an offset begins, and its size in bytes."""
+
+    position: int
+    size: int
+
+
+class SegmentRead(NamedTuple):
+    """A slice of a segment: ``size`` bytes from ``position``; ``first_size`` is its first batch, or 0 when not looked
+    at."""
+
+    position: int
+    size: int
+    first_size: int
+
+
+class LogSegment:
+    """See the module."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_created_ms",
+        "_file_system",
+        "_index_interval_bytes",
+        "_is_index_full",
+        "_largest",
+        "_rolling_timestamp",
+        "_sequential_hint",
+        "_time",
+        "base_offset",
+        "directory",
+        "offset_index",
+        "records",
+        "roll_jitter_ms",
+        "suffix",
+        "time_index",
+        "transaction_index",
+    )
+
+    def __init__(
+        self, directory: str, base_offset: int, config: LogConfig, environment: tuple[FileSystem, Time],
+        *, size: int = 0, suffix: str = "",
+    ) -> None:  # fmt: skip
+        file_system, time = environment
+        stem = os.path.join(directory, f"{base_offset:020d}")
+        self._file_system = file_system
+        self._time = time
+        self.directory = directory
+        self.base_offset = base_offset
+        self.suffix = suffix
+        self.records = FileRecords(file_system, stem + LOG_SUFFIX + suffix, size)
+        index_bytes = config.segment_index_bytes
+        self.offset_index = OffsetIndex(file_system, stem + INDEX_SUFFIX + suffix, base_offset, index_bytes)
+        self.time_index = TimeIndex(file_system, stem + TIME_INDEX_SUFFIX + suffix, base_offset, index_bytes)
+        self.transaction_index = TransactionIndex(file_system, stem + TXN_INDEX_SUFFIX + suffix, base_offset)
+        self.roll_jitter_ms = config.random_segment_jitter()
+        self._index_interval_bytes = config.index_interval_bytes
+        self._created_ms = time.milliseconds()
+        self._rolling_timestamp: int | None = None
+        self._largest: TimestampOffset | None = None
+        self._bytes_since_entry = -1 if size else 0
+        self._is_index_full: bool | None = None  # asked at every append, changes with an entry only
+        self._sequential_hint = OffsetPosition(-1, 0)
+
+    @classmethod
+    def create(
+        cls, directory: str, base_offset: int, config: LogConfig, environment: tuple[FileSystem, Time], suffix: str = ""
+    ) -> LogSegment:
+        """Make the files of an empty segment. Raises KafkaStorageError, leaving none of them behind."""
+        segment = cls(directory, base_offset, config, environment, suffix=suffix)
+        made = False
+        try:
+            segment.records.create()
+            segment.offset_index.create()
+            segment.time_index.create()
+            # A transaction index of a segment that was here before must not speak for this one.
+            environment[0].unlink(segment.transaction_index.path, missing_ok=True)
+            made = True
+        finally:
+            if not made:
+                segment.close()
+                segment.delete_files()
+        return segment
+
+    @property
+    def size(self) -> int:
+        """Bytes of records."""
+        return self.records.size
+
+    @property
+    def paths(self) -> tuple[str, str, str, str]:
+        """The paths of the segment's files (the last one often does not exist)."""
+        return self.records.path, self.offset_index.path, self.time_index.path, self.transaction_index.path
+
+    # ---- append and roll
+
+    def append(self, records: Buffer, last_offset: int, max_timestamp: int, offset_of_max: int) -> int:
+        """Write batches at the end and return the byte they begin at. ``last_offset`` is that of the first batch (what
+        an index entry says of the position), ``offset_of_max`` the last offset of the batch that has ``max_timestamp``.
+
+        Raises KafkaStorageError, with the records cut back. Under the log's lock.
+        """
+        size = self.records.size
+        since = self._bytes_since_entry
+        if since < 0:
+            since = _bytes_since_last_entry(self)
+        largest = self._largest or self.largest  # may read files: nothing that can fail comes behind the write
+        position = self.records.append(records)
+        if size == 0:
+            self._rolling_timestamp = max_timestamp
+        if max_timestamp > largest.timestamp:
+            self._largest = largest = TimestampOffset(max_timestamp, offset_of_max)
+        if since > self._index_interval_bytes:
+            self._is_index_full = None
+            if _append_entries(self, last_offset, position, largest):
+                since = 0
+        self._bytes_since_entry = since + len(records)
+        return position
+
+    def should_roll(self, config: LogConfig, size: int, max_timestamp: int, last_offset: int) -> bool:
+        """True when ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset
+        range."""
+        own_size = self.records.size
+        if own_size > config.segment_bytes - size or last_offset - self.base_offset > 0x7FFFFFFF:
+            return True
+        is_full = self._is_index_full
+        if is_full is None:
+            is_full = self._is_index_full = self.offset_index.is_full or self.time_index.is_full
+        if is_full:
+            return True
+        if own_size == 0:
+            return False
+        first = self._rolling_timestamp
+        waited = self.time_waited_for_roll(max_timestamp) if first is None or first < 0 else max_timestamp - first
+        return waited > config.segment_ms - self.roll_jitter_ms
+
+    def time_waited_for_roll(self, max_timestamp: int) -> int:
+        """Milliseconds from the first batch's timestamp to ``max_timestamp``; from creation when batches carry none."""
+        first = self._rolling_timestamp
+        if first is None:
+            first = self._rolling_timestamp = _first_timestamp(self)
+        return max_timestamp - first if first >= 0 else self._time.milliseconds() - self._created_ms
+
+    @property
+    def first_batch_timestamp(self) -> int:
+        """The first batch's timestamp, or 2^63 - 1 when unknown: the age of the segment's oldest record, for the
+        cleaner."""
+        first = _first_timestamp(self) if self._rolling_timestamp is None else self._rolling_timestamp
+        return first if first >= 0 else 2**63 - 1
+
+    def on_become_inactive(self) -> None:
+        """Finish the indices before the log appends to a new segment."""
+        if self.records.size:
+            self.time_index.maybe_append(*self.largest, on_roll=True)
+        self.offset_index.trim()
+        self.time_index.trim()
+
+    @property
+    def largest(self) -> TimestampOffset:
+        """The largest timestamp with its offset; after a restart the time index's last entry or a later batch's."""
+        largest = self._largest
+        if largest is None:
+            largest = self._largest = _read_largest(self)
+        return largest
+
+    def adopt_largest(self, largest: TimestampOffset) -> None:
+        """Take over the maximum from who wrote the records elsewhere (the cleaner): spares a scan of the segment."""
+        self._largest = largest
+
+    @property
+    def largest_timestamp(self) -> int:
+        """What retention by time measures: the largest record timestamp, or the file's age when records carry none."""
+        timestamp = self.largest.timestamp
+        if timestamp >= 0:
+            return timestamp
+        names = {entry.name: entry.modified_ms for entry in self._file_system.list_directory(self.directory)}
+        return names.get(os.path.basename(self.records.path), self._time.milliseconds())
+
+    # ---- read
+
+    def translate_offset(self, offset: int, start: int = 0) -> SegmentPosition | None:
+        """The first batch that ends at or after ``offset``; None when the segment has none. Any thread.
+
+        Raises CorruptMessageError.
+        """
+        hint = self._sequential_hint
+        if hint.offset == offset and hint.position >= start:
+            position = hint.position
+        else:
+            position = max(self.offset_index.lookup(offset).position, start)
+        for header in iter_headers(self.records, position, self.records.size):
+            if header.last_offset >= offset:
+                # A consumer that takes one large batch a fetch comes back for the next one: no search then (8 µs).
+                # Stored only while the bytes are those looked at; a truncation after that forgets it.
+                if hint is self._sequential_hint:
+                    self._sequential_hint = OffsetPosition(header.last_offset + 1, header.position + header.size)
+                return SegmentPosition(header.position, header.size)
+        return None
+
+    def read(self, offset: int, max_bytes: int, max_position: int, *, min_one_message: bool) -> SegmentRead | None:
+        """What a fetch at ``offset`` may have below byte ``max_position``; None when nothing at or after it is here.
+
+        Any thread. Raises CorruptMessageError.
+        """
+        found = self.translate_offset(offset)
+        if found is None or found.position >= max_position:
+            return None
+        if min_one_message:
+            max_bytes = max(max_bytes, found.size)
+        return SegmentRead(found.position, min(max_bytes, max_position - found.position), found.size)
+
+    def slice(self, position: int, size: int) -> TransferableRecords:
+        """A promise of bytes of the record file."""
+        return self.records.slice(position, size)
+
+    def headers(self, start: int = 0, end: int | None = None) -> Iterator[BatchHeader]:
+        """Batch headers from byte ``start``."""
+        return iter_headers(self.records, start, self.records.size if end is None else end)
+
+    def batches(self, start: int = 0, end: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Batches with their bytes, from byte ``start``; each view is valid until the next step."""
+        return iter_batches(self.records, start, self.records.size if end is None else end)
+
+    def read_next_offset(self) -> int:
+        """One past the last offset in the segment; the base offset when it is empty. Scans from the last index
+        entry."""
+        next_offset = self.base_offset
+        entries = self.offset_index.entries
+        start = self.offset_index.entry(entries - 1).position if entries else 0
+        for header in iter_headers(self.records, start, self.records.size):
+            next_offset = header.last_offset + 1
+        return next_offset
+
+    # ---- truncate, flush, files
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop batches from the one that holds ``offset`` on; returns the bytes removed. Under the log's lock."""
+        found = self.translate_offset(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
+        removed = self.records.truncate_to(found.position) if found is not None else 0
+        if self.records.size == 0:
+            self._created_ms = self._time.milliseconds()
+            self._rolling_timestamp = None
+        self.forget_state()
+        return removed
+
+    def forget_state(self) -> None:
+        """Read maxima and distances from the files again, after a rebuild of the indices."""
+        self._largest = None
+        self._rolling_timestamp = None
+        self._bytes_since_entry = -1
+        self._is_index_full = None
+        self._sequential_hint = OffsetPosition(-1, 0)
+
+    def flush(self, *, with_indices: bool = True) -> None:
+        """Make records and indices durable. Raises KafkaStorageError. Any thread, no lock.
+
+        The active segment goes without its indices: recovery rebuilds them anyhow, and a group sync costs one
+        fdatasync.
+        """
+        self.records.flush()
+        if with_indices:
+            flush_indices(self)
+
+    def rename_suffix(self, suffix: str) -> None:
+        """Give all four files the ending ``suffix`` (in place of the present one); the record file goes last."""
+        stem = os.path.join(self.directory, f"{self.base_offset:020d}")
+        self.offset_index.rename_to(stem + INDEX_SUFFIX + suffix)
+        self.time_index.rename_to(stem + TIME_INDEX_SUFFIX + suffix)
+        self.transaction_index.rename_to(stem + TXN_INDEX_SUFFIX + suffix)
+        self.records.rename_to(stem + LOG_SUFFIX + suffix)
+        self.suffix = suffix
+
+    def close(self) -> None:
+        """Close all files (the record file stays open under its readers)."""
+        if self._largest is not None and self.records.size and not self.suffix:
+            self.time_index.maybe_append(*self._largest, on_roll=True)
+        self.offset_index.close()
+        self.time_index.close()
+        self.transaction_index.close()
+        self.records.close()
+
+    def release(self) -> None:
+        """Close all files as they are, for a segment whose names are gone already."""
+        self._largest = None
+        # The records first: a reader that finds the transaction index gone must not be promised records any more.
+        self.records.close()
+        self.offset_index.release()
+        self.time_index.release()
+        self.transaction_index.release()
+
+    def delete_files(self) -> None:
+        """Unlink all files, whichever exist. Call ``close`` first."""
+        for path in self.paths:
+            self._file_system.unlink(path, missing_ok=True)
+
+
+def seal(segment: LogSegment) -> None:
+    """Open no file of it by its name any more: the name will be another log's. Open files go on. Any thread."""
+    segment.records.seal()
+    seal_index(segment.offset_index)
+    seal_index(segment.time_index)
+    segment.transaction_index.seal()
+
+
+def _append_entries(segment: LogSegment, last_offset: int, position: int, largest: TimestampOffset) -> bool:
+    """Make index entries for the batch at ``position``.
+
+    A full disk here does not undo the append: the records are in place, and an index with an entry less only makes
+    look-ups longer; the next append tries again.
+    """
+    try:
+        segment.offset_index.append(last_offset, position)
+        segment.time_index.maybe_append(largest.timestamp, largest.offset)
+    except LogStorageError as error:
+        logger.warning("no index entry for offset %d: %s", last_offset, error)
+        return False
+    return True
+
+
+def _bytes_since_last_entry(segment: LogSegment) -> int:
+    """After a restart: the bytes since the last index entry, so that the next one lies where a rebuild puts it."""
+    entries = segment.offset_index.entries
+    return segment.size - (segment.offset_index.entry(entries - 1).position if entries else 0)
+
+
+def _first_timestamp(segment: LogSegment) -> int:
+    for header in segment.headers():
+        return header.max_timestamp
+    return NO_TIMESTAMP
+
+
+def _read_largest(segment: LogSegment) -> TimestampOffset:
+    largest = segment.time_index.last_entry
+    for header in segment.headers(segment.offset_index.lookup(largest.offset).position):
+        if header.max_timestamp > largest.timestamp:
+            largest = TimestampOffset(header.max_timestamp, header.last_offset)
+    return largest
+
+
+def flush_indices(segment: LogSegment) -> None:
+    """Make the indices durable, also those of a closed segment. Raises KafkaStorageError. Any thread, no lock."""
+    segment.offset_index.flush()
+    segment.time_index.flush()
+    segment.transaction_index.flush()

@@ -1,0 +1,108 @@
+"""Whether transaction indices agree with the markers of their segments, checked while batches stream by.
+
+    abort marker of a transaction with records     has an entry
+    entry                                          names an abort marker of its segment, and its producer
+    its first offset                               at or before the transaction's first record, behind the marker before
+    its last stable offset                         not above what was undecided after the marker: a reader stops there
+
+A cleaner takes records away, so an entry may begin before the first record that is left. What began before the walk
+did is not known, and not judged. One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidelog.log.index.transaction_index import ENTRY
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.record.record_batch import Buffer, RecordBatch, parse_end_transaction_marker
+
+
+def ends_transaction(batch: Buffer) -> bool | None:
+    """Whether a control batch commits its producer's transaction; None when it ends none, or cannot be read."""
+    try:
+        record = next(iter(RecordBatch(batch).records()), None)
+        marker = None if record is None else parse_end_transaction_marker(record)
+    except KafkaError:
+        return None
+    return None if marker is None else marker.commit
+
+
+@dataclass(slots=True)
+class _Ended:
+    """An aborted transaction as the log tells it; ``first`` None: no record of it was met."""
+
+    producer_id: int
+    first: int | None
+    marker: int
+    marker_before: int
+    undecided: int
+
+
+class TransactionIndexCheck:
+    """Follows the transactions of consecutive segments; see the module."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}
+        self._markers: dict[int, int] = {}
+        self._ended: dict[int, _Ended] = {}
+
+    def forget(self) -> None:
+        """Nothing is known of what is open: the log is damaged here."""
+        self._open.clear()
+        self._markers.clear()
+        self._ended.clear()
+
+    def see_records(self, producer_id: int, base_offset: int) -> None:
+        """A batch of a transaction that has records."""
+        self._open.setdefault(producer_id, base_offset)
+
+    def see_marker(self, producer_id: int, offset: int, *, is_abort: bool) -> None:
+        """A marker."""
+        first = self._open.pop(producer_id, None)
+        if is_abort:
+            undecided = min([offset + 1, *self._open.values()])
+            self._ended[offset] = _Ended(producer_id, first, offset, self._markers.get(producer_id, -1), undecided)
+        self._markers[producer_id] = offset
+
+    @property
+    def newest_abort(self) -> int:
+        """The offset of the segment's last abort marker that needs an entry; -1 when there is none."""
+        return max((one.marker for one in self._ended.values() if one.first is not None), default=-1)
+
+    def finish_segment(self, data: bytes) -> list[tuple[int, str]]:
+        """(entry's number or -1, what is wrong) of the segment's transaction index, whose bytes are ``data``."""
+        ended, self._ended = self._ended, {}
+        whole = len(data) // ENTRY.size * ENTRY.size
+        found = [(-1, f"{len(data) - whole} bytes behind the last entry")] if len(data) > whole else []
+        found += _entry_faults(ENTRY.iter_unpack(data[:whole]), ended)
+        found += [
+            (-1, f"no entry for producer {one.producer_id}'s aborted transaction of offset {one.first} to {one.marker}")
+            for one in ended.values()
+            if one.first is not None
+        ]
+        return found
+
+
+def _entry_faults(entries: Iterable[tuple[int, ...]], ended: dict[int, _Ended]) -> list[tuple[int, str]]:
+    """What is wrong with entries; takes the transactions they answer for out of ``ended``."""
+    found = []
+    previous = -1
+    for slot, (version, producer_id, first, last, stable) in enumerate(entries):
+        one = ended.get(last)
+        transaction = f"producer {producer_id}, {first} to {last}, stable {stable}"
+        if version != 0:
+            found.append((slot, f"unknown version {version}"))
+        elif one is None or one.producer_id != producer_id:
+            found.append((slot, f"no abort marker in the segment fits it ({transaction})"))
+        elif last <= previous:
+            found.append((slot, f"does not follow the one that ends at {previous} ({transaction})"))
+        elif not one.marker_before < first <= (last - 1 if one.first is None else one.first):
+            found.append((slot, f"does not begin where the transaction does, at {one.first} ({transaction})"))
+        elif not 0 <= stable <= one.undecided:
+            found.append((slot, f"offset {one.undecided} was undecided after it ({transaction})"))
+        if one is not None and one.producer_id == producer_id and version == 0:
+            del ended[last]
+        previous = max(previous, last)
+    return found

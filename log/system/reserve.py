@@ -1,0 +1,78 @@
+"""The reserve: a file of a few MB in a log directory that is given up when the disk is full.
+
+Deleting a topic needs a little room itself (the metadata store writes that it is deleted), and so do checkpoints.
+Records never get that room: while the reserve is given up, ``DirectoryState`` refuses appends. Once there is room
+again, the file is made again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from tidelog.log.system.file_system import FileSystem, LogStorageError, allocate
+from tidelog.protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+RESERVE_FILE = ".reserve"
+DEFAULT_RESERVE_BYTES = 8 * 1024 * 1024
+#: A small file system gives no more than this part of itself.
+_SMALLEST_SHARE = 16
+
+
+class Reserve:
+    """The reserve of one directory; ``size_bytes`` 0 means none. One thread at a time (``DirectoryState``'s lock)."""
+
+    __slots__ = ("_file_system", "_path", "_size_bytes")
+
+    def __init__(self, file_system: FileSystem, directory: str, size_bytes: int) -> None:
+        self._file_system = file_system
+        self._path = os.path.join(directory, RESERVE_FILE)
+        self._size_bytes = size_bytes
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is something to give up."""
+        return self._file_system.exists(self._path)
+
+    def make(self) -> None:
+        """Allocate the file unless it is there. Raises LogStorageError; nothing is left of it then."""
+        if self._size_bytes == 0 or self.exists:
+            return
+        total, _ = self._file_system.disk_space(os.path.dirname(self._path))
+        file = self._file_system.open_file(self._path, create=True)
+        made = False
+        try:
+            allocate(file, min(self._size_bytes, total // _SMALLEST_SHARE))
+            made = True
+        finally:
+            file.close()
+            if not made:
+                self._file_system.unlink(self._path)
+
+    def give_up(self) -> bool:
+        """Return the room to the file system; False when there was none."""
+        if not self.exists:
+            return False
+        try:
+            self._file_system.unlink(self._path)
+        except KafkaStorageError:
+            return False
+        return True
+
+
+def write_if_room(write: Callable[[], object], consequence: str) -> None:
+    """Do ``write`` unless the disk is full: then ``consequence`` is logged. Raises KafkaStorageError for all else."""
+    try:
+        write()
+    except LogStorageError as error:
+        if not error.lacks_room:
+            raise
+        logger.warning("%s: %s", consequence, error)
+
+
+def lacks_room(error: BaseException) -> bool:
+    """Whether an error says that the disk is full."""
+    return isinstance(error, LogStorageError) and error.lacks_room

@@ -1,0 +1,591 @@
+"""LogValidator: what a producer sent becomes what the log stores, in three passes of one duty each.
+
+    validate   sizes, CRC, magic, codec, record structure, keys on compacted topics, timestamps   changes nothing
+    assign     offsets and leader epoch: in place when nothing else changes, else the set is rebuilt
+    restamp    log append time (or a wrong largest timestamp): in place, with a new CRC
+
+In place whenever it can be: a magic 2 batch whose codec, format and offset deltas are already what the topic wants; an
+uncompressed set of the topic's magic; a magic 1 wrapper whose inner offsets are 0..n-1
+(``tidelog.log.validation.message_sets``). Otherwise the records are decoded and one batch (or set) of the topic's
+format and codec is built from them.
+
+The usual request, one magic 2 batch with nothing to change, takes a path of its own: one header unpack, one CRC, one
+walk over the records, one ``pack_into``. What it dislikes goes the general way, which finds the same fault again and
+names it; a records section that does not decompress or is malformed is refused at once, as the general way would.
+
+What is refused is what Kafka's LogValidator and UnifiedLog refuse, with the same error codes; faults of single records
+carry the records' indices (KIP-467). Three things are stricter: a producer may not set the delete horizon bit, and
+timestamps below -1 or beyond 64 bits are invalid.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.log.records import engine
+from tidelog.log.records.work_budget import (
+    NO_BUDGET,
+    TURN_OLD_BYTES,
+    TURN_RECOMPRESSED_BYTES,
+    TURN_RECORDS,
+    TURN_RECORDS_COMPILED,
+    WorkBudget,
+)
+from tidelog.protocol.errors import (
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    UnsupportedForMessageFormatError,
+)
+from tidelog.protocol.record.crc import crc32c
+from tidelog.protocol.record.record_batch import (
+    ATTRIBUTES_OFFSET,
+    CONTROL_MASK,
+    CREATE_TIME,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_OFFSET,
+    MAGIC_V0,
+    MAGIC_V2,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    BatchOptions,
+    BatchTimes,
+    Buffer,
+    Record,
+    RecordBatch,
+    assemble_batch,
+    build_batch,
+    iter_batches,
+    set_crc,
+)
+
+if TYPE_CHECKING:
+    from tidelog.protocol.record.message_set import LegacyRecordBatch
+
+_OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_OFFSET = 35
+_SLOW_ATTRIBUTES = TIMESTAMP_TYPE_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
+_new_tuple = tuple.__new__
+
+UNBOUNDED_MS = (1 << 63) - 1
+#: What a produced batch may decompress to, or ``MAX_EXPANSION`` times ``max.message.bytes`` where that is more; Kafka
+#: has no bound. gzip takes 3.3 ms a MiB, so a bomb stalls its thread for 50 ms, the other codecs for 10.
+MIN_DECOMPRESSED_BOUND_BYTES = 16 * 1024 * 1024
+MAX_EXPANSION = 4
+#: Faults listed one by one in an answer; a request of a million bad records must not make a million strings.
+MAX_RECORD_ERRORS = 100
+
+
+class AppendOrigin(Enum):
+    """Who appends: clients may not write control batches; coordinators and replication may."""
+
+    CLIENT = 0
+    COORDINATOR = 1
+    REPLICATION = 2
+
+
+class ValidationParams(NamedTuple):
+    """The topic's side of validation; the log keeps one per configuration. Sizes in bytes, times in ms.
+
+    ``magic`` is the topic's message format. ``compression`` None means "producer": keep the codec that came.
+    ``max_decompressed_bytes`` None means the bound that follows from ``max_message_bytes``.
+    """
+
+    topic_partition: str = ""
+    magic: int = MAGIC_V2
+    compression: int | None = None
+    compression_level: int | None = None
+    timestamp_type: int = CREATE_TIME
+    timestamp_before_max_ms: int = UNBOUNDED_MS
+    timestamp_after_max_ms: int = UNBOUNDED_MS
+    max_message_bytes: int = 1024 * 1024 + LOG_OVERHEAD
+    max_decompressed_bytes: int | None = None
+    is_compacted: bool = False
+
+    @property
+    def decompressed_bound(self) -> int:
+        """What a batch may decompress to, in bytes; more is MESSAGE_TOO_LARGE; Java then splits (KIP-126)."""
+        if self.max_decompressed_bytes is not None:
+            return self.max_decompressed_bytes
+        return max(MIN_DECOMPRESSED_BOUND_BYTES, MAX_EXPANSION * self.max_message_bytes)
+
+
+class AppendContext(NamedTuple):
+    """The moment's side of validation: the offset to assign first, the leader epoch, now in ms, and who appends."""
+
+    next_offset: int
+    leader_epoch: int
+    now_ms: int
+    origin: AppendOrigin = AppendOrigin.CLIENT
+    budget: WorkBudget = NO_BUDGET
+
+
+class BatchSummary(NamedTuple):
+    """One batch as it will be stored, at ``position`` of the result's records, for producer state and index."""
+
+    position: int
+    size_in_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    is_transactional: bool
+    is_control: bool
+
+
+class ValidationResult(NamedTuple):
+    """What to append. ``records`` is the same view when all was done in place, else new bytes.
+
+    ``offset_of_max_timestamp`` is shallow: the last offset of the first batch that holds the largest timestamp, as
+    Kafka's time index has it; -1 when there is no timestamp (magic 0). ``log_append_time_ms`` is -1 under create time.
+    """
+
+    records: Buffer
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    shallow_count: int
+    batches: tuple[BatchSummary, ...]
+    sizes_changed: bool
+    log_append_time_ms: int
+
+
+class RecordError(NamedTuple):
+    """A refused record: its index in the batch and why (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+
+class RejectedRecordsError(InvalidRecordError):
+    """Single records are at fault: ``record_errors`` lists them (at most ``MAX_RECORD_ERRORS``)."""
+
+    def __init__(self, message: str, record_errors: Sequence[RecordError]) -> None:
+        super().__init__(message)
+        self.record_errors = tuple(record_errors)
+
+
+class RejectedTimestampsError(InvalidTimestampError):
+    """Single records have timestamps out of bounds: ``record_errors`` lists them (at most ``MAX_RECORD_ERRORS``)."""
+
+    def __init__(self, message: str, record_errors: Sequence[RecordError]) -> None:
+        super().__init__(message)
+        self.record_errors = tuple(record_errors)
+
+
+def record_errors(error: BaseException) -> tuple[RecordError, ...]:
+    """The records an error of this module blames, for Produce v8+ answers; empty when the whole batch is at fault."""
+    return error.record_errors if isinstance(error, RejectedRecordsError | RejectedTimestampsError) else ()
+
+
+class LogValidator:
+    """Validates and assigns under one :class:`ValidationParams`. Immutable; any thread, one at a time per buffer."""
+
+    __slots__ = ("_after_ms", "_before_ms", "_codec", "_is_fast", "_is_keyed", "_max_bytes", "_max_plain", "params")
+
+    def __init__(self, params: ValidationParams) -> None:
+        self.params = params
+        self._is_fast = params.magic == MAGIC_V2 and params.timestamp_type == CREATE_TIME
+        self._codec = params.compression
+        self._max_bytes = params.max_message_bytes
+        self._max_plain = params.decompressed_bound
+        self._before_ms = params.timestamp_before_max_ms
+        self._after_ms = params.timestamp_after_max_ms
+        self._is_keyed = params.is_compacted
+
+    def validate_and_assign_offsets(
+        self,
+        records: memoryview,
+        next_offset: int,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        budget: WorkBudget = NO_BUDGET,
+    ) -> ValidationResult:
+        """Check ``records`` (any magic) and give them offsets from ``next_offset`` on, in place where possible.
+
+        Raises InvalidRecordError, CorruptMessageError, MessageTooLargeError, InvalidTimestampError,
+        UnsupportedCompressionTypeError, UnsupportedForMessageFormatError, and TooMuchForTurnError where ``budget`` is
+        that of a turn; the buffer is then unchanged.
+        """
+        if self._is_fast and len(records) >= RECORD_BATCH_OVERHEAD and records[MAGIC_OFFSET] == MAGIC_V2:
+            result = self._single_unchanged(records, next_offset, leader_epoch, now_ms, budget)
+            if result is not None:
+                return result
+        context = AppendContext(next_offset, leader_epoch, now_ms, origin, budget)
+        return validate_generally(records, self.params, context)
+
+    def _single_unchanged(  # one flat function: each call less is 0.1 µs of the 2.5 µs a produce may spend here
+        self, records: memoryview, next_offset: int, leader_epoch: int, now_ms: int, budget: WorkBudget
+    ) -> ValidationResult | None:
+        """The path of one magic 2 batch that needs nothing but offset and epoch; None: take the general way."""
+        (
+            base_offset, length, _, _, checksum, attributes, last_delta, base_timestamp, max_timestamp,
+            producer_id, producer_epoch, base_sequence, count,
+        ) = HEADER.unpack_from(records)  # fmt: skip
+        size = length + LOG_OVERHEAD
+        codec = attributes & 0x07
+        if (
+            base_offset != 0
+            or size != len(records)
+            or size > self._max_bytes
+            or attributes & _SLOW_ATTRIBUTES
+            or last_delta != count - 1
+            or last_delta < 0
+            or (base_sequence < 0 and producer_id != NO_PRODUCER_ID)
+            or not (self._codec is None or codec == self._codec)
+            or records.readonly
+            or crc32c(records[ATTRIBUTES_OFFSET:]) != checksum
+        ):
+            return None
+        section: Buffer = records[RECORD_BATCH_OVERHEAD:]
+        if count > TURN_RECORDS and budget.in_turn:
+            ensure_few_records(count, budget)
+        if codec:
+            section = budget.decompress(section, codec, self._max_plain, count)
+        low, high, first_keyless, is_consecutive = engine.check_section(section, count, budget.header_bytes)
+        low += base_timestamp
+        if (
+            not is_consecutive
+            or high + base_timestamp != max_timestamp
+            or low < NO_TIMESTAMP
+            or low < now_ms - self._before_ms
+            or max_timestamp > now_ms + self._after_ms
+            or (first_keyless >= 0 and self._is_keyed)
+        ):
+            return None
+        _OFFSET_LENGTH_EPOCH.pack_into(records, 0, next_offset, length, leader_epoch)
+        last_offset = next_offset + last_delta
+        last_sequence = base_sequence if base_sequence < 0 else (base_sequence + last_delta) & 0x7FFFFFFF
+        is_transactional = attributes & TRANSACTIONAL_MASK != 0
+        summary = _new_tuple(BatchSummary, (
+            0, size, next_offset, last_offset, max_timestamp, producer_id, producer_epoch, base_sequence,
+            last_sequence, is_transactional, False,
+        ))  # fmt: skip
+        shallow = last_offset if max_timestamp >= 0 else -1
+        return _new_tuple(ValidationResult, (
+            records, next_offset, last_offset, max_timestamp, shallow, 1, (summary,), False, NO_TIMESTAMP,
+        ))  # fmt: skip
+
+
+def validate_and_assign_offsets(
+    records: memoryview, params: ValidationParams, context: AppendContext
+) -> ValidationResult:
+    """One-off form of :meth:`LogValidator.validate_and_assign_offsets`; same errors."""
+    return LogValidator(params).validate_and_assign_offsets(records, *context)
+
+
+def validate_generally(records: memoryview, params: ValidationParams, context: AppendContext) -> ValidationResult:
+    """Validation without the short cut; the same result and errors as the short cut, by a longer way."""
+    batches = _checked_batches(records, params, context)
+    first = batches[0]
+    if isinstance(first, RecordBatch):
+        return _validate_batch(first, params, context)
+    from tidelog.log.validation.message_sets import validate_message_set
+
+    entries = [batch for batch in batches if not isinstance(batch, RecordBatch)]
+    return validate_message_set(records, entries, params, context)
+
+
+def _checked_batches(
+    records: memoryview, params: ValidationParams, context: AppendContext
+) -> list[RecordBatch | LegacyRecordBatch]:
+    """One batch or wrapper, or the messages of an old set, of one magic, each of a good size and checksum."""
+    batches: list[RecordBatch | LegacyRecordBatch] = []
+    for batch in iter_batches(records):
+        magic = batches[0].magic if batches else batch.magic
+        if batch.magic != magic:
+            raise InvalidRecordError(
+                f"Batch magic {batch.magic} differs from the first batch's, {magic}, in {params.topic_partition}"
+            )
+        ensure_size(batch.size_in_bytes, params)
+        if magic != MAGIC_V2:
+            context.budget.ensure_for_turn(len(records), TURN_OLD_BYTES)
+            context.budget.ensure_rebuildable(len(batches) + 1)
+        batch.ensure_valid()
+        if batches and (magic == MAGIC_V2 or batch.is_compressed or batches[0].is_compressed):
+            raise InvalidRecordError("Compressed outer record has more than one batch")
+        batches.append(batch)
+    if not batches:
+        raise InvalidRecordError(f"Record batch has no batches at all in {params.topic_partition}")
+    return batches
+
+
+def ensure_size(size: int, params: ValidationParams) -> None:
+    """Raises MessageTooLargeError above ``max.message.bytes``."""
+    if size > params.max_message_bytes:
+        raise MessageTooLargeError(
+            f"The record batch size in the append to {params.topic_partition} is {size} bytes which exceeds the "
+            f"maximum configured value of {params.max_message_bytes}"
+        )
+
+
+# --- magic 2, pass by pass -------------------------------------------------------------------------------------------
+
+
+def _validate_batch(batch: RecordBatch, params: ValidationParams, context: AppendContext) -> ValidationResult:
+    _check_header(batch, params, context)
+    section = _section_of(batch, params, context)
+    check = engine.check_section(section, batch.record_count, context.budget.header_bytes)
+    _check_records(batch, section, check, params, context)
+    is_plain_control = batch.is_control and not batch.is_compressed
+    codec = batch.compression_type if params.compression is None or is_plain_control else params.compression
+    if params.magic == MAGIC_V2 and codec == batch.compression_type and check.is_consecutive:
+        return _finish_in_place(batch, batch.base_timestamp + check.max_timestamp_delta, params, context)
+    if params.magic == MAGIC_V2 and check.is_consecutive:
+        context.budget.ensure_for_turn(len(section), TURN_RECOMPRESSED_BYTES)
+        max_timestamp = batch.base_timestamp + check.max_timestamp_delta
+        return _recompressed(batch, section, max_timestamp, _options(batch, codec, params, context), params)
+    context.budget.rebuild(batch.record_count)
+    return rebuild(batch.parse(section), _options(batch, codec, params, context), params)
+
+
+def _section_of(batch: RecordBatch, params: ValidationParams, context: AppendContext) -> Buffer:
+    """The batch's records section, decompressed within what the request may still cause."""
+    count = batch.record_count
+    ensure_few_records(count, context.budget)
+    if not batch.is_compressed:
+        return batch.records_section()
+    section, bound = batch.records_section(), params.decompressed_bound
+    return context.budget.decompress(section, batch.compression_type, bound, max(count, 0))
+
+
+def ensure_few_records(count: int, budget: WorkBudget) -> None:
+    """Raises TooMuchForTurnError when a turn is too short to look at ``count`` records of magic 2."""
+    budget.ensure_for_turn(count, TURN_RECORDS_COMPILED if engine.ENGINE.has_kernels else TURN_RECORDS)
+
+
+def _check_header(batch: RecordBatch, params: ValidationParams, context: AppendContext) -> None:
+    where = f"in topic partition {params.topic_partition}"
+    if context.origin is AppendOrigin.CLIENT:
+        _check_client_header(batch, where)
+    if params.magic < MAGIC_V2 and batch.is_transactional:
+        raise UnsupportedForMessageFormatError(
+            f"Transactional records cannot be used with magic version {params.magic}"
+        )
+    if params.magic < MAGIC_V2 and batch.producer_id != NO_PRODUCER_ID:
+        raise UnsupportedForMessageFormatError(f"Idempotent records cannot be used with magic version {params.magic}")
+
+
+def _check_client_header(batch: RecordBatch, where: str) -> None:
+    if batch.base_offset != 0:
+        raise InvalidRecordError(
+            f"The baseOffset of the record batch should be 0, but it is {batch.base_offset} {where}"
+        )
+    if batch.last_offset_delta < 0:
+        raise InvalidRecordError(f"Batch has an invalid offset range: [0, {batch.last_offset_delta}] {where}")
+    if batch.record_count <= 0:
+        raise InvalidRecordError(f"Invalid reported count for record batch: {batch.record_count} {where}")
+    if batch.last_offset_delta + 1 != batch.record_count:
+        raise InvalidRecordError(
+            f"Inconsistent batch offset range [0, {batch.last_offset_delta}] and count {batch.record_count} {where}"
+        )
+    if batch.is_control:
+        raise InvalidRecordError(f"Clients are not allowed to write control records {where}")
+    if batch.delete_horizon_ms is not None:
+        raise InvalidRecordError(f"Clients are not allowed to set a delete horizon {where}")
+    if batch.producer_id != NO_PRODUCER_ID and batch.base_sequence < 0:
+        raise InvalidRecordError(
+            f"Invalid sequence number {batch.base_sequence} in record batch with producerId {batch.producer_id} {where}"
+        )
+
+
+def _check_records(
+    batch: RecordBatch, section: Buffer, check: engine.SectionCheck, params: ValidationParams, context: AppendContext
+) -> None:
+    """Whole-batch bounds first; only when they fail are the records looked at one by one, to name them."""
+    low = batch.base_timestamp + check.min_timestamp_delta
+    high = batch.base_timestamp + check.max_timestamp_delta
+    if low < -UNBOUNDED_MS - 1 or high > UNBOUNDED_MS:
+        raise InvalidTimestampError(f"Timestamps from {low} to {high} do not fit 64 bits")
+    suspicious = (
+        (params.is_compacted and check.first_keyless_index >= 0)
+        or batch.timestamp_type == LOG_APPEND_TIME
+        or low < max(NO_TIMESTAMP, context.now_ms - params.timestamp_before_max_ms)
+        or high > context.now_ms + params.timestamp_after_max_ms
+    )
+    if suspicious:
+        context.budget.rebuild(batch.record_count)
+        check_each_record(batch.parse(section), batch.timestamp_type, params, context)
+
+
+def check_each_record(
+    records: Iterable[Record], timestamp_type: int, params: ValidationParams, context: AppendContext
+) -> None:
+    """Keys and timestamps, record by record. Raises RejectedRecordsError, RejectedTimestampsError."""
+    faults: list[RecordError] = []
+    invalid_timestamp = False
+    for index, record in enumerate(records):
+        if params.is_compacted and record.key is None:
+            where = f"in topic partition {params.topic_partition}"
+            faults.append(RecordError(index, f"Compacted topic cannot accept message without key {where}"))
+        elif fault := _timestamp_fault(record.timestamp, timestamp_type, params, context.now_ms):
+            invalid_timestamp = True
+            faults.append(RecordError(index, fault))
+        if len(faults) == MAX_RECORD_ERRORS:
+            break
+    if not faults:
+        return
+    shown = "; ".join(f"record {index}: {message}" for index, message in faults[:3])
+    if invalid_timestamp:
+        raise RejectedTimestampsError(f"One or more records have an invalid timestamp: {shown}", faults)
+    raise RejectedRecordsError(f"One or more records have been rejected due to {len(faults)} errors: {shown}", faults)
+
+
+def _timestamp_fault(timestamp: int, timestamp_type: int, params: ValidationParams, now_ms: int) -> str | None:
+    if params.timestamp_type == CREATE_TIME and timestamp != NO_TIMESTAMP:
+        earliest = max(0, now_ms - params.timestamp_before_max_ms)
+        latest = now_ms + params.timestamp_after_max_ms
+        if not earliest <= timestamp <= latest:
+            return f"Timestamp {timestamp} is out of range. The timestamp should be within [{earliest}, {latest}]"
+        return None
+    if timestamp_type == LOG_APPEND_TIME:
+        return "Producer should not set timestamp type to LogAppendTime"
+    return None
+
+
+def _finish_in_place(
+    batch: RecordBatch, max_timestamp: int, params: ValidationParams, context: AppendContext
+) -> ValidationResult:
+    view = batch.view()
+    if view.readonly:
+        view = memoryview(bytearray(view))
+    _OFFSET_LENGTH_EPOCH.pack_into(
+        view, 0, context.next_offset, batch.size_in_bytes - LOG_OVERHEAD, context.leader_epoch
+    )
+    if params.timestamp_type == LOG_APPEND_TIME:
+        max_timestamp = context.now_ms
+    restamp(view, params.timestamp_type, max_timestamp)
+    return result_of(view, params, sizes_changed=False)
+
+
+def restamp(view: memoryview, timestamp_type: int, max_timestamp: int) -> None:
+    """Set timestamp type and largest timestamp (ms) of the magic 2 batch ``view`` in place; new CRC if they change."""
+    batch = RecordBatch(view)
+    if batch.timestamp_type == timestamp_type and batch.max_timestamp == max_timestamp:
+        return
+    attributes = batch.attributes & ~TIMESTAMP_TYPE_MASK
+    if timestamp_type == LOG_APPEND_TIME:
+        attributes |= TIMESTAMP_TYPE_MASK
+    _ATTRIBUTES.pack_into(view, ATTRIBUTES_OFFSET, attributes)
+    _MAX_TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_OFFSET, max_timestamp)
+    set_crc(view, 0, batch.size_in_bytes)
+
+
+# --- rebuilding ------------------------------------------------------------------------------------------------------
+
+
+def _options(batch: RecordBatch, codec: int, params: ValidationParams, context: AppendContext) -> BatchOptions:
+    return BatchOptions(
+        base_offset=context.next_offset,
+        partition_leader_epoch=context.leader_epoch,
+        compression=codec,
+        level=params.compression_level,
+        log_append_time=context.now_ms if params.timestamp_type == LOG_APPEND_TIME else None,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        is_transactional=batch.is_transactional,
+        is_control=batch.is_control,
+    )
+
+
+def _recompressed(
+    batch: RecordBatch, section: Buffer, max_timestamp: int, options: BatchOptions, params: ValidationParams
+) -> ValidationResult:
+    """Another codec around the same, well-formed records: no record is decoded."""
+    if options.log_append_time is not None:
+        max_timestamp = options.log_append_time
+    times = BatchTimes(batch.base_timestamp, max_timestamp)
+    assert options.base_offset is not None
+    built = assemble_batch(
+        section,
+        options,
+        base_offset=options.base_offset,
+        last_offset_delta=batch.last_offset_delta,
+        times=times,
+        count=batch.record_count,
+    )
+    return result_of(memoryview(built), params, sizes_changed=True)
+
+
+def rebuild(records: Iterable[Record], options: BatchOptions, params: ValidationParams) -> ValidationResult:
+    """Give ``records`` consecutive offsets from ``options.base_offset`` on and build them in the topic's format.
+
+    Raises MessageTooLargeError when the result is too large.
+    """
+    first = options.base_offset or 0
+    numbered = [
+        Record(first + index, record.timestamp, record.key, record.value, record.headers)
+        for index, record in enumerate(records)
+    ]
+    if params.magic == MAGIC_V2:
+        return result_of(memoryview(build_batch(numbered, options)), params, sizes_changed=True)
+    from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+
+    built = build_message_set(
+        numbered,
+        MessageSetOptions(params.magic, options.compression, options.level, options.log_append_time),
+    )
+    return result_of(memoryview(built), params, sizes_changed=True)
+
+
+def result_of(view: memoryview, params: ValidationParams, *, sizes_changed: bool) -> ValidationResult:
+    """The result for finished ``view``. Raises MessageTooLargeError when rebuilding made a batch too large."""
+    return result_from(
+        view, tuple(_summary(batch) for batch in iter_batches(view)), params, sizes_changed=sizes_changed
+    )
+
+
+def result_from(
+    view: memoryview, summaries: tuple[BatchSummary, ...], params: ValidationParams, *, sizes_changed: bool
+) -> ValidationResult:
+    """As :func:`result_of`, from summaries that are already there."""
+    newest = max(summaries, key=lambda summary: summary.max_timestamp)
+    if sizes_changed:
+        for summary in summaries:
+            ensure_size(summary.size_in_bytes, params)
+    max_timestamp = newest.max_timestamp
+    is_append_time = params.timestamp_type == LOG_APPEND_TIME and params.magic > MAGIC_V0
+    return ValidationResult(
+        records=view,
+        first_offset=summaries[0].base_offset,
+        last_offset=summaries[-1].last_offset,
+        max_timestamp=max_timestamp,
+        offset_of_max_timestamp=newest.last_offset if max_timestamp != NO_TIMESTAMP else -1,
+        shallow_count=len(summaries),
+        batches=summaries,
+        sizes_changed=sizes_changed,
+        log_append_time_ms=max_timestamp if is_append_time else NO_TIMESTAMP,
+    )
+
+
+def _summary(batch: RecordBatch | LegacyRecordBatch) -> BatchSummary:
+    return BatchSummary(
+        batch.position,
+        batch.size_in_bytes,
+        batch.base_offset,
+        batch.last_offset,
+        batch.max_timestamp,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.last_sequence,
+        batch.is_transactional,
+        batch.is_control,
+    )

@@ -1,0 +1,228 @@
+"""The indexer and the look-ups over what it made: answers are those of a full scan, whatever happened to the log."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.support.cleaning import whole
+from tests.support.finding import CONFIG, catch_up, check_answers, fill, indexed_bench, indexer_of
+from tests.support.logs import NOW_MS, append, marker, producer_batch
+from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
+from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.log.config import LogConfig
+from tidelog.log.find.consume_queue import ConsumeQueueFile
+from tidelog.log.find.engine.engine import FindEngine
+from tidelog.log.find.index_file import IndexFile
+from tidelog.log.find.indexer import LogIndexer
+from tidelog.log.find.lookup import NotIndexedError, Query, find_newest
+from tidelog.log.validation.validator import AppendOrigin
+from tidelog.protocol.record.record_batch import Record, build_batch
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_are_those_of_a_full_scan(tmp_path: Path, seed: int) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(seed), 200)
+    indexer = indexer_of(log)
+    assert indexer.keys is not None
+    assert len(indexer.keys.files) > 2
+    check_answers(log, indexer, records)
+
+
+def test_answers_with_kernels(tmp_path: Path) -> None:
+    kernels = pytest.importorskip(
+        "tidelog.log.find.engine.kernel_calls", reason="no numba: pip install 'tidelog[kernels]'"
+    )
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(9), 200)
+    engine = FindEngine()
+    engine.use_kernels(kernels)
+    check_answers(log, indexer_of(log, engine), records)
+
+
+def test_a_forced_collision_of_all_keys(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path), **{"index.keys.slots": 1}).open()
+    keys = [b"".join(parts) for parts in product((b"Aa", b"BB"), repeat=4)]
+    for round_ in range(5):
+        batch = build_batch([Record(i, NOW_MS + i, key, b"%d" % round_) for i, key in enumerate(keys)])
+        log.append_as_leader(memoryview(batch), leader_epoch=0)
+    log.update_high_watermark(log.log_end_offset)
+    indexer = indexer_of(log)
+    for index, key in enumerate(keys):
+        found = [record.offset for record in find_newest(log, indexer, Query(key=key))]
+        assert found == [round_ * len(keys) + index for round_ in reversed(range(5))]
+
+
+def test_retained_away_records_are_not_found(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(1), 200)
+    indexer = indexer_of(log)
+    assert indexer.keys is not None
+    assert indexer.tags is not None
+    files = len(indexer.keys.files), len(indexer.tags.files)
+    log.maybe_increment_log_start_offset(records[len(records) // 2].offset)
+    log.delete_old_segments(NOW_MS)
+    remaining = [record for record in records if record.offset >= log.log_start_offset]
+    check_answers(log, indexer, remaining)
+    indexer.trim()
+    assert len(indexer.keys.files) < files[0]
+    assert len(indexer.tags.files) < files[1]
+    check_answers(log, indexer, remaining)
+
+
+def test_records_after_the_index_was_made_are_found_once_it_follows(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    generator = random.Random(2)
+    records = fill(log, generator, 50)
+    indexer = indexer_of(log)
+    records += fill(log, generator, 50)
+    assert indexer.lag == log.high_watermark - indexer.next_offset > 0
+    catch_up(indexer)
+    assert indexer.lag == 0
+    check_answers(log, indexer, records)
+
+
+def test_an_index_switched_on_later_begins_at_the_log_start(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path), **{"index.tag.header": ""}).open()
+    records = fill(log, random.Random(3), 60)
+    indexer = indexer_of(log)
+    with pytest.raises(NotIndexedError):
+        next(find_newest(log, indexer, Query(tag=b"paid", tag_header="kind")))
+    indexer.configure(LogConfig(CONFIG))
+    assert indexer.next_offset == 0
+    catch_up(indexer)
+    check_answers(log, indexer, records)
+
+
+def test_another_header_makes_the_tag_index_anew(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(3), 60)
+    indexer_of(log).checkpoint()
+    indexer = LogIndexer(log)
+    indexer.configure(LogConfig({**CONFIG, "index.tag.header": "other"}))
+    catch_up(indexer)
+    expected = [r.offset for r in reversed(records) if dict(r.headers).get("other") == b"x"]
+    assert [r.offset for r in find_newest(log, indexer, Query(tag=b"x", tag_header="other"))] == expected
+
+
+def test_a_checkpoint_syncs_every_file_that_was_put_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    generator = random.Random(4)
+    fill(log, generator, 200)
+    indexer = indexer_of(log)
+    assert indexer.keys is not None
+    assert indexer.tags is not None
+    synced: list[str] = []
+    monkeypatch.setattr(IndexFile, "sync", lambda file: synced.append(file.path))
+    monkeypatch.setattr(ConsumeQueueFile, "sync", lambda file: synced.append(file.path))
+    indexer.checkpoint()
+    assert min(len(indexer.keys.files), len(indexer.tags.files)) > 2
+    paths = [file.path for file in indexer.keys.files]
+    assert synced == paths + [file.path for file in indexer.tags.files]
+    while len(indexer.keys.files) == len(paths):
+        fill(log, generator, 10)
+        catch_up(indexer)
+    synced.clear()
+    indexer.checkpoint()
+    put_into = [file.path for file in indexer.keys.files[len(paths) - 1 :]]
+    assert [path for path in synced if path.endswith(".keys")] == put_into
+
+
+def test_switching_off_removes_the_files(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    fill(log, random.Random(3), 20)
+    indexer = indexer_of(log)
+    indexer.configure(LogConfig())
+    assert not (Path(log.directory) / "keys").exists()
+    assert not (Path(log.directory) / "tags").exists()
+    assert indexer.step() == 0
+
+
+def test_a_clean_restart_goes_on_where_the_checkpoint_says(tmp_path: Path) -> None:
+    bench = indexed_bench(str(tmp_path))
+    log = bench.open()
+    generator = random.Random(4)
+    records = fill(log, generator, 80)
+    indexer_of(log).checkpoint()
+    log.close()
+    log = bench.open(clean=True)
+    log.update_high_watermark(log.log_end_offset)
+    indexer = LogIndexer(log)
+    indexer.configure()
+    assert indexer.next_offset == log.log_end_offset
+    check_answers(log, indexer, records)
+    records += fill(log, generator, 80)
+    catch_up(indexer)
+    check_answers(log, indexer, records)
+
+
+def test_time_bounds_are_included(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    times = [NOW_MS, NOW_MS - 5_000, NOW_MS + 1, NOW_MS + 999, NOW_MS + 1000]  # the second is late: before the first
+    log.append_as_leader(
+        memoryview(build_batch([Record(i, t, b"k", b"") for i, t in enumerate(times)])), leader_epoch=0
+    )
+    log.update_high_watermark(log.log_end_offset)
+    indexer = indexer_of(log)
+    for begin in times:
+        for end in times:
+            found = {r.timestamp for r in find_newest(log, indexer, Query(key=b"k", begin=begin, end=end))}
+            assert found == {t for t in times if begin <= t <= end}
+
+
+def test_paging_below_an_offset_gives_each_record_once(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path)).open()
+    records = fill(log, random.Random(5), 100)
+    indexer = indexer_of(log)
+    for query in (Query(key=b"Aa"), Query(tag=b"paid", tag_header="kind"), Query()):
+        found: list[int] = []
+        while True:
+            page = find_newest(log, indexer, query, found[-1] if found else None)
+            part = [record.offset for record, _ in zip(page, range(7), strict=False)]
+            if not part:
+                break
+            found += part
+        assert found == [r.offset for r in reversed(records) if query.matches(r)]
+
+
+@pytest.mark.parametrize("query", [Query(key=b"k"), Query(), Query(begin=NOW_MS)], ids=str)
+def test_who_reads_committed_finds_nothing_of_aborted_and_open_transactions(tmp_path: Path, query: Query) -> None:
+    log = indexed_bench(str(tmp_path), **{"index.tag.header": ""}).open()
+    for number, commit in enumerate((False, True, False, True)):
+        append(log, producer_batch(number, 1, transactional=True))
+        append(log, producer_batch(0, 1, producer_id=100 + number))  # of no transaction, between
+        append(log, marker(7, commit=commit), AppendOrigin.COORDINATOR)
+    append(log, producer_batch(4, 1, transactional=True))  # open
+    append(log, producer_batch(0, 1, producer_id=200))  # behind the last stable offset
+    indexer = indexer_of(log)
+    everything = [0, 1, 3, 4, 6, 7, 9, 10, 12, 13]
+    assert [r.offset for r in find_newest(log, indexer, query)] == everything[::-1]
+    aborted = (0, 6, 12, 13)
+    committed = [offset for offset in reversed(everything) if offset not in aborted]
+    assert [r.offset for r in find_newest(log, indexer, query, committed=True)] == committed
+    assert [r.offset for r in find_newest(log, indexer, query, 4, committed=True)] == [3, 1]
+
+
+def test_records_cleaned_away_are_not_found(tmp_path: Path) -> None:
+    log = indexed_bench(str(tmp_path), **{"cleanup.policy": "compact", "index.tag.header": ""}).open()
+    for number in range(30):
+        keys = (b"Aa", b"BB", b"k%d" % (number % 4))
+        batch = build_batch([Record(i, NOW_MS, key, b"%d" % number) for i, key in enumerate(keys)])
+        log.append_as_leader(memoryview(batch), leader_epoch=0)
+        if number % 10 == 9:
+            log.roll()
+    log.update_high_watermark(log.log_end_offset)
+    indexer = indexer_of(log)
+    assert len(list(find_newest(log, indexer, Query(key=b"Aa")))) == 30
+    options = CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024)
+    Cleaner(ReferenceEngine(), options).clean(whole(log), NOW_MS)
+    assert [r.value for r in find_newest(log, indexer, Query(key=b"Aa"))] == [b"29"]
+    assert [r.value for r in find_newest(log, indexer, Query(key=b"k1"))] == [b"29"]
+    later = indexer_of(log)  # from its checkpoint or anew: the same
+    later.rebuild()
+    catch_up(later)
+    assert [r.offset for r in find_newest(log, later, Query(key=b"BB"))] == [log.log_end_offset - 2]

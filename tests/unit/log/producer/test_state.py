@@ -1,0 +1,85 @@
+"""A batch that is simply its producer's next one takes a short way: same verdict and same state as by the long one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.log.producer.state import MAX_SEQUENCE, Marker, ProducerBatch, ProducerStateManager
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
+from tidelog.protocol.errors import KafkaError
+
+COUNTS = (1, 2, 5)
+NEXT = 0
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([7, 8]),  # producer
+        st.sampled_from([3, 3, 3, 3, 4, 2]),  # epoch
+        st.sampled_from([NEXT] * 6 + [1, 3, -1, -2, -5, -MAX_SEQUENCE]),  # how far from the sequence that is due
+        st.sampled_from(COUNTS),
+        st.sampled_from(["plain"] * 6 + ["transactional", "commit", "abort"]),
+    ),
+    max_size=30,
+)
+
+
+def state() -> ProducerStateManager:
+    return ProducerStateManager(OsFileSystem(), str(Path("nowhere")), ManualTime())
+
+
+def seen(state: ProducerStateManager) -> object:
+    """All that a manager knows."""
+    entries = {
+        number: (entry.producer_epoch, list(entry.batches), entry.last_timestamp, entry.current_txn_first_offset,
+                 entry.touched_ms)
+        for number, entry in state.producers.items()
+    }  # fmt: skip
+    return entries, state.end_offset, state.first_unstable_offset
+
+
+def append(state: ProducerStateManager, batch: ProducerBatch) -> str:
+    """Check and note a batch by the long way; what came of it."""
+    known = state.find_duplicate(batch.producer_id, batch.producer_epoch, batch.first_sequence, batch.last_sequence)
+    if known is not None:
+        return "duplicate"
+    try:
+        state.check(batch, check_sequence=True)
+    except KafkaError as error:
+        return type(error).__name__
+    state.update(batch)
+    return "appended"
+
+
+@given(STEPS, st.sampled_from([0, 41, MAX_SEQUENCE - 7, MAX_SEQUENCE]))
+def test_both_ways_agree(steps: list[tuple[int, int, int, int, str]], first: int) -> None:
+    long, short = state(), state()
+    due: dict[int, int] = {}
+    for offset, (producer, epoch, distance, count, kind) in enumerate(steps):
+        if kind in ("commit", "abort"):
+            marker = Marker(producer, 4, 0, 10 * offset, 0, kind == "abort")
+            assert long.update_marker(marker) == short.update_marker(marker)
+            continue
+        sequence = (due.get(producer, first) + distance) & MAX_SEQUENCE
+        last = (sequence + count - 1) & MAX_SEQUENCE
+        offsets = (10 * offset, 10 * offset + count - 1)
+        batch = ProducerBatch(producer, epoch, sequence, last, *offsets, 1000 + offset, kind == "transactional")
+        outcome = append(long, batch)
+        entry = None if batch.is_transactional else short.expecting(producer, epoch, sequence, last)
+        if entry is None:
+            assert append(short, batch) == outcome
+        else:
+            assert outcome == "appended"
+            short.advance(entry, last, offsets, batch.timestamp)
+        assert seen(short) == seen(long)
+        if outcome == "appended":
+            due[producer] = (last + 1) & MAX_SEQUENCE
+
+
+def test_what_follows_takes_the_short_way() -> None:
+    short = state()
+    assert short.expecting(7, 3, 0, 4) is None, "nothing is known of it"
+    assert append(short, ProducerBatch(7, 3, 0, 4, 0, 4, 1000, False)) == "appended"
+    assert short.expecting(7, 3, 5, 5) is short.producers[7]

@@ -1,0 +1,147 @@
+"""File system seam and record file: errors with names, retained descriptors, appends that fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.faulty_file_system import FaultyFileSystem
+from tidelog.log.files.file_records import FileRecords
+from tidelog.log.retention_clock import BELIEVED_AFTER_MS, RetentionClock
+from tidelog.log.system.file_system import LogStorageError, OsFileSystem
+from tidelog.log.system.time import ManualTime
+from tidelog.protocol.errors import KafkaStorageError
+
+FILES = OsFileSystem()
+
+
+def test_error_names_operation_path_and_errno(tmp_path: Path) -> None:
+    with pytest.raises(LogStorageError, match=r"open of .*none failed: No such file") as caught:
+        FILES.open_file(str(tmp_path / "none"))
+    assert (caught.value.operation, caught.value.os_errno) == ("open", errno.ENOENT)
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "recoverable"),
+    [
+        ("write", errno.ENOSPC, True),
+        ("write", errno.EROFS, True),
+        ("write", errno.EIO, False),
+        ("sync", errno.ENOSPC, False),
+    ],
+)
+def test_what_takes_a_directory_offline(operation: str, code: int, recoverable: bool) -> None:
+    assert LogStorageError(operation, "x", code).recoverable is recoverable
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(LogStorageError):
+        FILES.open_file(str(tmp_path / "link"))
+    kinds = {entry.name: (entry.is_file, entry.is_directory) for entry in FILES.list_directory(str(tmp_path))}
+    assert kinds == {"real": (True, False), "link": (False, False)}
+
+
+def test_replace_and_remove(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    FILES.replace_file(path, b"long content")
+    FILES.replace_file(path, b"short", sync=False)
+    assert FILES.read_file(path) == b"short"
+    assert FILES.list_names(str(tmp_path)) == ["a"]
+    FILES.make_directory(str(tmp_path / "d" / "e"))
+    (tmp_path / "d" / "file").write_bytes(b"")
+    (tmp_path / "d" / "link").symlink_to(tmp_path)
+    FILES.remove_directory(str(tmp_path / "d"))
+    FILES.remove_directory(str(tmp_path / "d"))
+    FILES.unlink(path)
+    FILES.unlink(path, missing_ok=True)
+    with pytest.raises(LogStorageError):
+        FILES.unlink(path)
+    assert FILES.list_names(str(tmp_path)) == []
+
+
+def test_lock_is_exclusive(tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    held = FILES.lock_file(path)
+    assert held is not None
+    assert FILES.lock_file(path) is None
+    held.close()
+    again = FILES.lock_file(path)
+    assert again is not None
+    again.close()
+
+
+def test_reading_past_the_end_is_short(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+    file = FILES.open_file(str(tmp_path / "f"), writable=False)
+    assert file.read_at(1, 100) == b"bc"
+    file.close()
+    file.close()
+
+
+def test_failed_append_is_cut_back(tmp_path: Path) -> None:
+    disk = FaultyFileSystem(str(tmp_path), seed=1)
+    records = FileRecords(disk, str(tmp_path / "f"), 0)
+    records.create()
+    records.append(b"first")
+    disk.fail_at = {len(disk.calls): errno.ENOSPC}
+    with pytest.raises(KafkaStorageError):
+        records.append(b"second" * 100)
+    assert os.path.getsize(tmp_path / "f") == 5
+    assert records.append(b"third") == 5
+    records.close()
+
+
+def test_cut_that_fails_too_comes_first_next_time(tmp_path: Path) -> None:
+    disk = FaultyFileSystem(str(tmp_path), seed=1)
+    records = FileRecords(disk, str(tmp_path / "f"), 0)
+    records.create()
+    records.append(b"first")
+    disk.fail_operation = {"write": errno.ENOSPC, "truncate": errno.ENOSPC}
+    for _ in range(2):
+        with pytest.raises(KafkaStorageError):
+            records.append(b"second" * 100)
+    disk.fail_operation = {}
+    assert records.append(b"x") == 5
+    assert (tmp_path / "f").read_bytes() == b"firstx"
+    records.close()
+
+
+def test_descriptor_lives_until_the_last_release(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abcdef")
+    records = FileRecords(FILES, str(tmp_path / "f"), 6)
+    part = records.slice(2, 3)
+    records.close()
+    assert os.pread(part.file.fileno(), part.size, part.position) == b"cde"
+    number = part.file.fileno()
+    part.release()
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(number)
+    with pytest.raises(KafkaStorageError):
+        part.file.retain()
+    with pytest.raises(KafkaStorageError):
+        records.slice(0, 1)
+
+
+def test_file_that_exists_with_content_is_not_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    with pytest.raises(KafkaStorageError, match="not empty"):
+        FileRecords(FILES, str(tmp_path / "f"), 0).create()
+
+
+def test_retention_clock_believes_small_drift_and_backward_jumps() -> None:
+    time = ManualTime(1_000_000_000)
+    clock = RetentionClock(time)
+    assert clock.believed(time.milliseconds()) == 1_000_000_000
+    time.jump_wall(60_000)
+    assert clock.believed(time.milliseconds()) == 1_000_060_000
+    time.jump_wall(-500_000)
+    assert clock.believed(time.milliseconds()) == 999_560_000
+    time.jump_wall(86_400_000)
+    assert clock.believed(time.milliseconds()) == 999_560_000
+    time.advance(BELIEVED_AFTER_MS)
+    assert clock.believed(time.milliseconds()) == time.milliseconds()

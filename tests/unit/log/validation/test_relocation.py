@@ -1,0 +1,43 @@
+"""Relocation: what was validated for one offset is, moved to another, what validation there gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.records import NOW_MS
+from tidelog.log.validation.relocation import StaleOffsetsError, relocated
+from tidelog.log.validation.validator import LogValidator, ValidationParams, ValidationResult
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
+
+CODECS = [0, 1, 2, 3]
+
+
+def sent(magic: int, codec: int) -> bytes:
+    records = [Record(number, NOW_MS - 3 * number, b"key-%d" % number, b"value") for number in range(5)]
+    if magic == 2:
+        return bytes(build_batch(records, BatchOptions(compression=codec)))
+    return build_message_set(records, MessageSetOptions(magic, codec))
+
+
+def validated(records: bytes, offset: int, params: ValidationParams) -> ValidationResult:
+    view = memoryview(bytearray(records))
+    return LogValidator(params).validate_and_assign_offsets(view, offset, 7, NOW_MS)
+
+
+@pytest.mark.parametrize("timestamp_type", [0, 1])
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("target", [0, 1, 2])
+@pytest.mark.parametrize("source", [0, 1, 2])
+def test_moved_is_as_validated_there(source: int, target: int, codec: int, timestamp_type: int) -> None:
+    params = ValidationParams(magic=target, timestamp_type=timestamp_type)
+    there = validated(sent(source, codec), 5_000, params)
+    for offset in (0, 4_999, 5_000, 70_000):
+        here = validated(sent(source, codec), offset, params)
+        if target == 0 and codec and offset != 5_000:
+            with pytest.raises(StaleOffsetsError):
+                relocated(here, 5_000)
+            continue
+        moved = relocated(here, 5_000)
+        assert bytes(moved.records) == bytes(there.records)
+        assert moved._replace(records=b"") == there._replace(records=b"")
