@@ -29,9 +29,9 @@ from benchmarks.procfs import CpuTime, cpu_time
 from benchmarks.report import append_section
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import MissingToolError
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, CleanerStats
-from tidelog.cleaner.engine import load_engine
+from tidelog.cleaner.engine.engine import load_engine
 from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, CleanerStats
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.topic_partition import TopicPartition

@@ -26,8 +26,8 @@ from tidelog.log.system.thread_priority import give_way
 from tidelog.log.system.time import Time
 
 if TYPE_CHECKING:
-    from tidelog.cleaner.cleaner import CleanerStats
-    from tidelog.cleaner.engine import Engine
+    from tidelog.cleaner.engine.engine import Engine
+    from tidelog.cleaner.round.cleaner import CleanerStats
 
 #: Clean and dirty bytes from which a round is worth loading the kernels (and their 90 MB). Plain Python does 20,000 to
 #: 40,000 records a second and holds the interpreter lock meanwhile.
@@ -42,7 +42,7 @@ EngineLoader = Callable[[bool], "Engine"]
 
 
 def _load_engine(large: bool) -> Engine:
-    from tidelog.cleaner.engine import load_engine
+    from tidelog.cleaner.engine.engine import load_engine
 
     return load_engine(large=large)
 
@@ -54,10 +54,10 @@ def _processors() -> int:
 
 def _import_cleaner() -> ModuleType:
     """The round's module, which brings numpy."""
-    if "tidelog.cleaner.cleaner" not in sys.modules:
+    if "tidelog.cleaner.round.cleaner" not in sys.modules:
         with quiet_import("numpy"):
-            return importlib.import_module("tidelog.cleaner.cleaner")
-    return importlib.import_module("tidelog.cleaner.cleaner")  # waits while another thread is importing it
+            return importlib.import_module("tidelog.cleaner.round.cleaner")
+    return importlib.import_module("tidelog.cleaner.round.cleaner")  # waits while another thread is importing it
 
 
 class RoundRunner:

@@ -1,7 +1,7 @@
 """Compact: the newest record of each key stays, over the closed segments of many logs of a stopped broker at once.
 
-Each log is one task and one round of the broker's own cleaner (``tidelog.cleaner.cleaner``), so the segments that come
-out are those the broker would have written; the driver then saves how far each log is clean, in the broker's
+Each log is one task and one round of the broker's own cleaner (``tidelog.cleaner.round.cleaner``), so the segments that
+come out are those the broker would have written; the driver then saves how far each log is clean, in the broker's
 checkpoint. Killed and run again, a log that was done is found clean or is cleaned once more, with the same records
 left.
 
@@ -127,8 +127,8 @@ def _known(checkpoints: dict[str, dict[TopicPartition, int]], plan: LogPlan) -> 
 
 def compact_log(work: CompactWork) -> CompactResult:
     """One cleaning round over one log. Raises KafkaStorageError."""
-    from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
-    from tidelog.cleaner.engine import load_engine
+    from tidelog.cleaner.engine.engine import load_engine
+    from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 
     log = open_log(work.log)
     try:

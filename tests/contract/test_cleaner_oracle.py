@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.cleaning import records_of, whole
 from tests.support.kafka_jars import broker_classpath
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
-from tidelog.cleaner.engine import Engine, ReferenceEngine, load_engine
+from tidelog.cleaner.engine.engine import Engine, ReferenceEngine, load_engine
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint

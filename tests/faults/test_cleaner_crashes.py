@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, open_log, records_of, whole
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
-from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.cleaner.engine.engine import ReferenceEngine
 from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, RoundHooks
 from tidelog.log.check import check_directory
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, open_log, records_of, whole
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
-from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.cleaner.engine.engine import ReferenceEngine
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.check import check_directory
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 

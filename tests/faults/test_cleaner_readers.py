@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, open_log, whole
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
-from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.cleaner.engine.engine import ReferenceEngine
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.record.record_batch import Record, iter_batches

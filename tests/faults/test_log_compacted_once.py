@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log, records_of, whole
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
-from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.cleaner.engine.engine import ReferenceEngine
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
 from tidelog.log.recovery.segment_recovery import LogLoadError

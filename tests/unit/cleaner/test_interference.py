@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, open_log, records_of, whole
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
-from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.cleaner.engine.engine import ReferenceEngine
 from tidelog.cleaner.errors import CleaningAbortedError
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, RoundHooks
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
 

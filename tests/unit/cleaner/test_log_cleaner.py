@@ -17,7 +17,7 @@ import pytest
 from tests.support.cleaning import PARTITION, LogWriter, open_log, records_of
 from tidelog.cleaner.cleaner_manager import CleaningState
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF, CleanerConfig
-from tidelog.cleaner.engine import Engine, ReferenceEngine
+from tidelog.cleaner.engine.engine import Engine, ReferenceEngine
 from tidelog.cleaner.log_cleaner import CleaningUnavailableError, LogCleaner
 from tidelog.cleaner.throttle import Throttle
 from tidelog.log.files.topic_partition import TopicPartition
@@ -227,7 +227,7 @@ import sys, threading
 from tidelog.cleaner.round_runner import _import_cleaner
 first = threading.Thread(target=_import_cleaner)
 first.start()
-while "tidelog.cleaner.cleaner" not in sys.modules:
+while "tidelog.cleaner.round.cleaner" not in sys.modules:
     pass
 _import_cleaner().CleanerOptions
 first.join()

@@ -19,9 +19,9 @@ pytest.importorskip("pyarrow")
 
 from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log, whole
 from tidelog.cleaner.checkpoint import CleanerCheckpoint
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, RoundHooks
-from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.cleaner.engine.engine import ReferenceEngine
 from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, RoundHooks
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.columns import Columns

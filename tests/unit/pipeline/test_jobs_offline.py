@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.pipelines import NOW_MS, DataDirectory, fill
-from tidelog.cleaner.cleaner import Cleaner
-from tidelog.cleaner.engine import load_engine
+from tidelog.cleaner.engine.engine import load_engine
 from tidelog.cleaner.log_to_clean import look_at
+from tidelog.cleaner.round.cleaner import Cleaner
 from tidelog.log.check import check_directory
 from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,

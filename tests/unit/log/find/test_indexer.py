@@ -11,8 +11,8 @@ import pytest
 from tests.support.cleaning import whole
 from tests.support.finding import CONFIG, catch_up, check_answers, fill, indexed_bench, indexer_of
 from tests.support.logs import NOW_MS, append, marker, producer_batch
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
-from tidelog.cleaner.engine import ReferenceEngine
+from tidelog.cleaner.engine.engine import ReferenceEngine
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.config import LogConfig
 from tidelog.log.find.consume_queue import ConsumeQueueFile
 from tidelog.log.find.engine.engine import FindEngine

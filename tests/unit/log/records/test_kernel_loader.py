@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from tidelog.cleaner.kernel_group import CLEANER
+from tidelog.cleaner.engine.kernel_group import CLEANER
 from tidelog.log.find.engine.kernel_group import FIND
 from tidelog.log.records import compile as compile_module
 from tidelog.log.records import kernel_loader

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tidelog.cleaner import layout as at
-from tidelog.cleaner import reference
-from tidelog.cleaner.kernel_group import CLEANER
-from tidelog.cleaner.offset_map import (
+from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine import reference
+from tidelog.cleaner.engine.kernel_group import CLEANER
+from tidelog.cleaner.engine.offset_map import (
     DIGEST_BYTES,
     MD5_ALGORITHM,
     PROCESS_SECRET,
@@ -80,7 +80,7 @@ class KeyMap(Protocol):
 
 
 class Engine(Protocol):
-    """Record-level work; ``tidelog.cleaner.kernels`` describes each call."""
+    """Record-level work; ``tidelog.cleaner.engine.kernels`` describes each call."""
 
     name: str
 
@@ -278,8 +278,8 @@ class ReferenceEngine:
 
 
 class BucketMap:
-    """:class:`KeyMap` in compiled code (layout: ``tidelog.cleaner.map_kernels``). Grows by 4 up to ``memory`` bytes:
-    few keys stay in the processor's caches, and a round over few keys costs no 128 MiB."""
+    """:class:`KeyMap` in compiled code (layout: ``tidelog.cleaner.engine.map_kernels``). Grows by 4 up to ``memory``
+    bytes: few keys stay in the processor's caches, and a round over few keys costs no 128 MiB."""
 
     def __init__(self, kernels: Any, memory: int, load_factor: float, algorithm: str, first_bytes: int) -> None:
         self._kernels = kernels
@@ -377,9 +377,10 @@ class KernelEngine:
     name = "kernels"
 
     def __init__(self, kernels: Any = None) -> None:
-        """``kernels`` has ``tidelog.cleaner.kernel_group.CLEANER``'s as attributes; None: numba's, imported now."""
+        """``kernels`` has ``tidelog.cleaner.engine.kernel_group.CLEANER``'s as attributes; None: numba's, imported
+        now."""
         if kernels is None:
-            from tidelog.cleaner.numba_kernels import KERNELS
+            from tidelog.cleaner.engine.numba_kernels import KERNELS
 
             kernels = SimpleNamespace(**KERNELS)
         self._kernels = kernels

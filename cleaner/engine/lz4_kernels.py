@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidelog.cleaner.layout import (
+from tidelog.cleaner.engine.batch_table import (
     ATTRIBUTES,
     BATCH_OVERHEAD,
     BODY,

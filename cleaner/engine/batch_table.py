@@ -74,7 +74,7 @@ DIRTY_ORDINALS = 1 << 39
 LZ4 = 3
 LZ4_HASH_SLOTS = 4096
 
-# The compiled map of keys (drawn in tidelog.cleaner.map_kernels).
+# The compiled map of keys (drawn in tidelog.cleaner.engine.map_kernels).
 ENTRIES_PER_BUCKET = 3
 BUCKET_BYTES = 64
 BUCKET_WORDS = 8

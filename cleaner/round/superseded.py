@@ -2,9 +2,9 @@
 
 Walks the dirty section once and leaves one bit per record. While the map holds all its keys, records of the clean
 section are looked up in it when the copy pass comes to them. When it does not, the keys go through hash ranges
-(``tidelog.cleaner.spill``) and the clean section is walked here as well, so that every byte is read twice in the round
-at most, whatever the number of keys. Stretches of which nothing stays are not read again
-(``tidelog.cleaner.stretches``).
+(``tidelog.cleaner.round.spill``) and the clean section is walked here as well, so that every byte is read twice in the
+round at most, whatever the number of keys. Stretches of which nothing stays are not read again
+(``tidelog.cleaner.round.stretches``).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tidelog.cleaner import layout as at
-from tidelog.cleaner.chunk import Reading, Step
-from tidelog.cleaner.engine import ByteArray, Engine, IntegerArray, KeyMap, TransactionRows
+from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.engine import ByteArray, Engine, IntegerArray, KeyMap, TransactionRows
 from tidelog.cleaner.errors import UnframedSegmentError
-from tidelog.cleaner.segment_reader import SegmentReader
-from tidelog.cleaner.spill import Bits, Spill
-from tidelog.cleaner.stretches import Stretch, Stretches
+from tidelog.cleaner.round.chunk import Reading, Step
+from tidelog.cleaner.round.segment_reader import SegmentReader
+from tidelog.cleaner.round.spill import Bits, Spill
+from tidelog.cleaner.round.stretches import Stretch, Stretches
 from tidelog.log.segment.segment import LogSegment
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidelog.cleaner import layout as at
-from tidelog.cleaner.engine import ByteArray, IntegerArray, KernelEngine, TransactionRows, WordArray
-from tidelog.cleaner.offset_map import SIPHASH_ALGORITHM
+from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.engine import ByteArray, IntegerArray, KernelEngine, TransactionRows, WordArray
+from tidelog.cleaner.engine.offset_map import SIPHASH_ALGORITHM
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 

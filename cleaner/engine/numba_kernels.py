@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidelog.cleaner import kernels, lz4_kernels, map_kernels, transaction_kernels
-from tidelog.cleaner.kernel_group import CLEANER
+from tidelog.cleaner.engine import kernels, lz4_kernels, map_kernels, transaction_kernels
+from tidelog.cleaner.engine.kernel_group import CLEANER
 
 KERNELS: dict[str, Any] = {
     name: getattr(module, name)

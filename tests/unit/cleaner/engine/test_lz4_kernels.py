@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.cleaner import layout as at
-from tidelog.cleaner.engine import ByteArray, IntegerArray, KernelEngine, load_engine
-from tidelog.cleaner.layout import BatchState
+from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.batch_table import BatchState
+from tidelog.cleaner.engine.engine import ByteArray, IntegerArray, KernelEngine, load_engine
 from tidelog.protocol.record.compression import CompressionType, compress
 
 ENGINE = load_engine()

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, log_bytes, open_log, records_of, whole
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions, CleanerStats, RoundHooks
-from tidelog.cleaner.engine import Engine, ReferenceEngine, load_engine
+from tidelog.cleaner.engine.engine import Engine, ReferenceEngine, load_engine
 from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean
-from tidelog.cleaner.segment_writer import group_segments
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, CleanerStats, RoundHooks
+from tidelog.cleaner.round.segment_writer import group_segments
 from tidelog.log.check import check_directory
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.cleaner import layout as at
-from tidelog.cleaner.engine import (
+from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.batch_table import BatchState
+from tidelog.cleaner.engine.engine import (
     ByteArray,
     IntegerArray,
     KernelEngine,
@@ -20,8 +21,7 @@ from tidelog.cleaner.engine import (
     WordArray,
     load_engine,
 )
-from tidelog.cleaner.layout import BatchState
-from tidelog.cleaner.offset_map import MD5_ALGORITHM, PROCESS_SECRET, SIPHASH_ALGORITHM, siphash128
+from tidelog.cleaner.engine.offset_map import MD5_ALGORITHM, PROCESS_SECRET, SIPHASH_ALGORITHM, siphash128
 from tidelog.protocol.record.crc import crc32c
 from tidelog.protocol.record.record_batch import (
     BatchOptions,
@@ -169,7 +169,7 @@ def test_engines_agree_on_broken_batches(parts: list[bytearray], cut: int, seed:
 @settings(max_examples=200, deadline=None)
 @given(keys=st.lists(st.binary(max_size=200), max_size=10), seed=st.integers(0, 7))
 def test_compiled_digests_are_those_of_the_libraries(keys: list[bytes], seed: int) -> None:
-    from tidelog.cleaner import map_kernels
+    from tidelog.cleaner.engine import map_kernels
 
     buffer = np.frombuffer(bytes(seed) + b"".join(keys) + bytes(at.PADDING), np.uint8).copy()
     ends = np.cumsum([len(key) for key in keys], dtype=np.int64)

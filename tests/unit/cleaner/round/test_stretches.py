@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, log_bytes, open_log, records_of, whole
-from tidelog.cleaner import layout as at
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
-from tidelog.cleaner.engine import Engine, IntegerArray, ReferenceEngine, load_engine
-from tidelog.cleaner.layout import BatchState
-from tidelog.cleaner.stretches import Stretch, Stretches
+from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.batch_table import BatchState
+from tidelog.cleaner.engine.engine import Engine, IntegerArray, ReferenceEngine, load_engine
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
+from tidelog.cleaner.round.stretches import Stretch, Stretches
 
 NOBODY: IntegerArray = np.zeros(0, np.int64)
 ENGINES = [ReferenceEngine(), load_engine()]
@@ -78,7 +78,7 @@ def test_a_stretch_with_a_producers_last_batch_is_read(last: int, *, stays: bool
 
 
 def test_only_so_many_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.cleaner.stretches.MOST_STRETCHES", 2)
+    monkeypatch.setattr("tidelog.cleaner.round.stretches.MOST_STRETCHES", 2)
     stretches = Stretches()
     for segment in range(3):
         stretches.note(segment, 0, rows({}))
@@ -119,7 +119,7 @@ def test_with_and_without_them_a_round_leaves_the_same(
     outcomes, read = [], []
     write(tmp_path, seed)
     for most in (0, 1000):
-        monkeypatch.setattr("tidelog.cleaner.stretches.MOST_STRETCHES", most)
+        monkeypatch.setattr("tidelog.cleaner.round.stretches.MOST_STRETCHES", most)
         directory = tmp_path / f"cleaned-{most}"
         shutil.copytree(tmp_path, directory, ignore=shutil.ignore_patterns("cleaned-*"))
         log = open_log(directory, compacted(segment_bytes=9000))

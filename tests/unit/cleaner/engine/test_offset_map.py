@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cleaner.offset_map import (
+from tidelog.cleaner.engine.offset_map import (
     HASH_ALGORITHMS,
     MD5_ALGORITHM,
     OffsetMapFullError,

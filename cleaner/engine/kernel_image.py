@@ -5,8 +5,8 @@ Once for each version of its source; see ``tidelog.log.records.array_kernels``.
 
 from __future__ import annotations
 
-from tidelog.cleaner.kernel_group import CLEANER
-from tidelog.cleaner.numba_kernels import KERNELS
+from tidelog.cleaner.engine.kernel_group import CLEANER
+from tidelog.cleaner.engine.numba_kernels import KERNELS
 from tidelog.log.records.array_kernels import compile_group
 from tidelog.log.records.kernel_loader import image_path
 from tidelog.log.records.machine_code import write_image

@@ -1,6 +1,6 @@
 """One cleaning round over one log. No threads, no clock of its own: what it may need is handed in.
 
-    index pass   dirty section -> one "superseded" bit per record                       (``tidelog.cleaner.key_index``)
+    index pass   dirty section -> one "superseded" bit per record          (``tidelog.cleaner.round.superseded``)
     copy pass    group by group: filter -> .cleaned -> flush -> swap under the log's lock -> progress
 
 The segments of the round are a snapshot; the files are held open by their readers. Truncation, deletion and retention
@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tidelog.cleaner import layout as at
-from tidelog.cleaner.chunk import TABLE_ROWS, Reading
-from tidelog.cleaner.engine import Engine, IntegerArray, TransactionRows
+from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.engine import Engine, IntegerArray, TransactionRows
+from tidelog.cleaner.engine.offset_map import SIPHASH_ALGORITHM
 from tidelog.cleaner.errors import CleaningAbortedError, UnframedSegmentError
-from tidelog.cleaner.key_index import KeyIndex, Section
 from tidelog.cleaner.log_to_clean import LogToClean
-from tidelog.cleaner.offset_map import SIPHASH_ALGORITHM
-from tidelog.cleaner.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch, always
-from tidelog.cleaner.segment_writer import CleanedSegment, group_segments
-from tidelog.cleaner.stretches import Stretch
+from tidelog.cleaner.round.chunk import TABLE_ROWS, Reading
+from tidelog.cleaner.round.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch, always
+from tidelog.cleaner.round.segment_writer import CleanedSegment, group_segments
+from tidelog.cleaner.round.stretches import Stretch
+from tidelog.cleaner.round.superseded import KeyIndex, Section
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.segment.segment import LogSegment
 from tidelog.protocol.errors import KafkaStorageError

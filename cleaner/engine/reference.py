@@ -1,5 +1,5 @@
-"""The cleaner's work in plain Python: what ``tidelog.cleaner.kernels`` must equal, and what runs where numba is not
-installed.
+"""The cleaner's work in plain Python: what ``tidelog.cleaner.engine.kernels`` must equal, and what runs where numba is
+not installed.
 
 Same functions, same tables, same bytes out; each is written the obvious way, over ``bytes`` and ``struct``. The
 oracle of the property tests.
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tidelog.cleaner import layout as at
-from tidelog.cleaner.layout import BATCH_OVERHEAD, LOG_OVERHEAD, SMALLEST_RECORD, BatchState, Unreadable
+from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.batch_table import BATCH_OVERHEAD, LOG_OVERHEAD, SMALLEST_RECORD, BatchState, Unreadable
 from tidelog.protocol.record.crc import crc32c
 
 if TYPE_CHECKING:
-    from tidelog.cleaner.engine import TransactionRows
+    from tidelog.cleaner.engine.engine import TransactionRows
 
 IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
@@ -166,7 +166,7 @@ def _describe_any(data: bytes, position: int, size: int, offsets: tuple[int, int
 def scan_batches(
     buffer: ByteArray, limits: tuple[int, int], offsets: tuple[int, int], table: IntegerArray
 ) -> tuple[int, int, int]:
-    """See ``tidelog.cleaner.kernels.scan_batches``."""
+    """See ``tidelog.cleaner.engine.kernels.scan_batches``."""
     data = buffer.tobytes()
     position, end = limits
     row = 0
@@ -189,7 +189,7 @@ def scan_batches(
 
 
 def parse_records(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: IntegerArray) -> int:
-    """See ``tidelog.cleaner.kernels.parse_records``."""
+    """See ``tidelog.cleaner.engine.kernels.parse_records``."""
     data = buffer.tobytes()
     found = 0
     for row in table[rows[0] : rows[1]]:
@@ -353,7 +353,7 @@ def filter_batches(
     out_table: IntegerArray,
     stats: IntegerArray,
 ) -> tuple[int, int, int]:
-    """See ``tidelog.cleaner.kernels.filter_batches``."""
+    """See ``tidelog.cleaner.engine.kernels.filter_batches``."""
     batch_filter = BatchFilter(buffer.tobytes(), superseded, bias, clock, stats)
     target = written = 0
     for number in range(rows[0], rows[1]):
@@ -379,7 +379,7 @@ def filter_batches(
 def index_entries(
     out_table: IntegerArray, written: int, interval: int, state: IntegerArray, entries: IntegerArray
 ) -> int:
-    """See ``tidelog.cleaner.kernels.index_entries``."""
+    """See ``tidelog.cleaner.engine.kernels.index_entries``."""
     found = 0
     for row in out_table[:written]:
         if row[at.OUT_MAX_TIMESTAMP] > state[2]:
@@ -470,7 +470,7 @@ class BatchDecisions:
 def decide_batches(
     buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
 ) -> list[int]:
-    """See ``tidelog.cleaner.transaction_kernels.decide_batches``; returns the aborted transactions whose marker
+    """See ``tidelog.cleaner.engine.transaction_kernels.decide_batches``; returns the aborted transactions whose marker
     stays."""
     decisions = BatchDecisions(buffer.tobytes(), transactions)
     for row in table[rows[0] : rows[1]]:

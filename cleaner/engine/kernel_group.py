@@ -7,7 +7,7 @@ from pathlib import Path
 from tidelog.log.records.array_kernels import INTEGER, Array, KernelGroup, Signature
 
 _HERE = Path(__file__).resolve().parent
-_RECORDS = _HERE.parent / "log" / "records"
+_RECORDS = _HERE.parents[1] / "log" / "records"
 
 _BYTES, _LONGS, _TABLE = Array("uint8"), Array("int64"), Array("int64", 2)
 _WORDS, _DIGESTS = Array("uint64"), Array("uint64", 2)
@@ -17,11 +17,11 @@ _BITS = (_BYTES, _BYTES)
 
 CLEANER = KernelGroup(
     name="cleaner",
-    module="tidelog.cleaner.kernel_image",
-    fallback="tidelog.cleaner.warm_kernels",
+    module="tidelog.cleaner.engine.kernel_image",
+    fallback="tidelog.cleaner.engine.warm_kernels",
     sources=(
         *(_HERE / name for name in ("kernels.py", "map_kernels.py", "transaction_kernels.py", "lz4_kernels.py")),
-        _HERE / "layout.py",
+        _HERE / "batch_table.py",
         Path(__file__).resolve(),
         _RECORDS / "intrinsics.py",
     ),

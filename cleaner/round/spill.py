@@ -21,7 +21,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from tidelog.cleaner.engine import ByteArray, Engine, IntegerArray, KeyMap, WordArray
+from tidelog.cleaner.engine.engine import ByteArray, Engine, IntegerArray, KeyMap, WordArray
 from tidelog.log.system.file_system import LogStorageError
 
 PARTITIONS = 256

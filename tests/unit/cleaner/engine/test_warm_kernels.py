@@ -10,8 +10,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 
-from tidelog.cleaner import warm_kernels, kernels, lz4_kernels, map_kernels, transaction_kernels
-from tidelog.cleaner.cleaner import Cleaner, CleanerOptions
+from tidelog.cleaner.engine import warm_kernels, kernels, lz4_kernels, map_kernels, transaction_kernels
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, open_log, whole
 
 def compiled():

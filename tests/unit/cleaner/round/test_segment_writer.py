@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
-from tidelog.cleaner.segment_writer import COPY_STEP_BYTES, copy_range
+from tidelog.cleaner.round.segment_writer import COPY_STEP_BYTES, copy_range
 from tidelog.log.files.file_records import FileRecords
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidelog.cleaner.layout import (
+from tidelog.cleaner.engine.batch_table import (
     BUCKET_WORDS,
     DIRTY_ORDINALS,
     ENTRIES_PER_BUCKET,
@@ -28,7 +28,7 @@ from tidelog.cleaner.layout import (
     MD5,
     PROBES,
 )
-from tidelog.cleaner.layout import SIZE_COUNTER as SIZE
+from tidelog.cleaner.engine.batch_table import SIZE_COUNTER as SIZE
 from tidelog.log.records.intrinsics import ByteArray, Integer, IntegerArray, WordArray, kernel, load_u64, prefetch
 
 #: How many keys ahead of the probe the bucket is asked for; 1 M keys: 112 ns per put without, 35 ns with.

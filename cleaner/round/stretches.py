@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tidelog.cleaner import layout as at
-from tidelog.cleaner.engine import ByteArray, IntegerArray
-from tidelog.cleaner.layout import BatchState
+from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.batch_table import BatchState
+from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 
 #: Of 64 bytes each. The rest of a longer log (100 GB in steps of 1 MB) is read twice.
 MOST_STRETCHES = 100_000

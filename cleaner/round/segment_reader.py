@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tidelog.cleaner import layout as at
-from tidelog.cleaner.chunk import Chunk, Reading, Step, place
-from tidelog.cleaner.engine import ByteArray, Engine, IntegerArray
+from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.batch_table import BATCH_OVERHEAD, BatchState, Unreadable
+from tidelog.cleaner.engine.engine import ByteArray, Engine, IntegerArray
 from tidelog.cleaner.errors import UnframedSegmentError
-from tidelog.cleaner.layout import BATCH_OVERHEAD, BatchState, Unreadable
-from tidelog.cleaner.legacy_run import LegacyRun
+from tidelog.cleaner.round.chunk import Chunk, Reading, Step, place
+from tidelog.cleaner.round.message_sets import LegacyRun
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.protocol.errors import (
     CorruptMessageError,

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidelog.cleaner.kernels import _record
-from tidelog.cleaner.layout import (
+from tidelog.cleaner.engine.batch_table import (
     ATTRIBUTES,
     BASE_OFFSET,
     BASE_TIMESTAMP,
@@ -33,6 +32,7 @@ from tidelog.cleaner.layout import (
     TRANSACTIONAL_MASK,
     BatchState,
 )
+from tidelog.cleaner.engine.kernels import _record
 from tidelog.log.records.intrinsics import ByteArray, Integer, IntegerArray, kernel, load_be_u16
 
 _POISON = int(BatchState.POISON)

@@ -1,4 +1,5 @@
-"""The cleaner's loops over batches and records, compiled (``tidelog.cleaner.reference`` says the same in plain Python).
+"""The cleaner's loops over batches and records, compiled (``tidelog.cleaner.engine.reference`` says the same in plain
+Python).
 
 - ``scan_batches`` frames a chunk into a batch table and checks lengths, magic and CRC;
 - ``parse_records`` lists the keys of the table's readable batches, ready to be hashed;
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidelog.cleaner.layout import (
+from tidelog.cleaner.engine.batch_table import (
     ATTRIBUTES,
     BASE_OFFSET,
     BASE_TIMESTAMP,
