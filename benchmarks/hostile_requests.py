@@ -2,7 +2,7 @@
 
 Each is a name, an API version and a message; ``benchmarks.bystander`` sends them to Tidelog and to Apache Kafka, and
 ``tests/faults/test_long_requests.py`` to a broker process. The counts are those of the largest legal request
-(``broker/handlers/bounds.py``), or larger: then the broker closes the connection.
+(``broker/requests/bounds.py``), or larger: then the broker closes the connection.
 """
 
 from __future__ import annotations

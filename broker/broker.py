@@ -13,17 +13,17 @@ from tidelog.protocol.types import Part
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from tidelog.broker.config import BrokerConfig
-    from tidelog.broker.config_manager import ConfigManager
-    from tidelog.broker.fetch_session import FetchSessionCache
-    from tidelog.broker.metadata import MetadataCache
-    from tidelog.broker.metadata_store import MetadataStore
-    from tidelog.broker.metrics import Metrics
-    from tidelog.broker.producer_ids import ProducerIdManager
-    from tidelog.broker.purgatory import Purgatory
-    from tidelog.broker.replica_manager import ReplicaManager
-    from tidelog.broker.timers import TimerQueue
-    from tidelog.broker.topic_manager import TopicManager
+    from tidelog.broker.config.broker_config import BrokerConfig
+    from tidelog.broker.controller.configs import ConfigManager
+    from tidelog.broker.controller.producer_ids import ProducerIdManager
+    from tidelog.broker.controller.topics import TopicManager
+    from tidelog.broker.loop.timers import TimerQueue
+    from tidelog.broker.metadata.image import MetadataCache
+    from tidelog.broker.metadata.store import MetadataStore
+    from tidelog.broker.metrics.registry import Metrics
+    from tidelog.broker.replica.fetch_session import FetchSessionCache
+    from tidelog.broker.replica.purgatory import Purgatory
+    from tidelog.broker.replica.replica_manager import ReplicaManager
     from tidelog.log.manager import LogManager
     from tidelog.log.system.file_system import OpenFile
 
@@ -63,13 +63,13 @@ class Broker:
     coordinators: Any = None
     """The group and transaction coordinators, made when the first request for them comes."""
     cleaner: Any = None
-    """The log cleaner, once ``tidelog.broker.compaction`` has started it."""
+    """The log cleaner, once ``tidelog.broker.cleaning`` has started it."""
     indexing: Any = None
-    """The indexer thread, once a topic with an index has made ``tidelog.broker.indexing`` start it."""
+    """The indexer thread, once a topic with an index has made ``tidelog.broker.find.indexing`` start it."""
     virtual_partitions: Any = None
     """The partitions of virtual topics, once one was asked for."""
     quotas: Any = None
-    """Client quotas at work (``tidelog.broker.quotas``); None while none was ever set."""
+    """Client quotas at work (``tidelog.broker.quota.quotas``); None while none was ever set."""
 
 
 class RequestCount:
@@ -86,7 +86,8 @@ NO_REQUESTS = RequestCount()
 
 
 class Repeat(Protocol):
-    """Answers a connection's next request where it is like its last one (``tidelog.broker.repeated_fetch``)."""
+    """Answers a connection's next request where it is like its last one
+    (``tidelog.broker.requests.repeated_fetch``)."""
 
     def answer(self, frame: memoryview) -> bytes | list[Part] | None:
         """The whole frame of the answer, or None where the request has to go the general way."""

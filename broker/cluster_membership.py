@@ -23,7 +23,7 @@ from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
-    from tidelog.broker.config import BrokerConfig
+    from tidelog.broker.config.broker_config import BrokerConfig
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
 QUORUM_STATE_FILE = "quorum-state"
@@ -87,6 +87,6 @@ def quorum_of(file_system: FileSystem, place: str) -> set[int]:
 
 def members_of(file_system: FileSystem, place: str) -> set[int]:
     """The brokers that the metadata log names. Raises KafkaStorageError."""
-    from tidelog.broker.kraft_metadata import read_cluster_metadata  # only on the directory of a KRaft node
+    from tidelog.broker.adoption.kraft_metadata import read_cluster_metadata  # only on the directory of a KRaft node
 
     return read_cluster_metadata(file_system, place).brokers

@@ -19,26 +19,26 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 
-from tidelog.broker.acceptor import (
+from tidelog.broker.admin.listener import AdminListener
+from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
+from tidelog.broker.controller.client_quotas import QUOTAS_PREFIX
+from tidelog.broker.loop.background_jobs import BackgroundJobs, Job
+from tidelog.broker.loop.garbage import GarbageCollector
+from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
+from tidelog.broker.metrics.log_metrics import register_log_metrics
+from tidelog.broker.metrics.registry import Sample
+from tidelog.broker.network.acceptor import (
     Acceptor,
     ConnectionRate,
     DescriptorReserve,
     highest_client_descriptor,
     raise_descriptor_limit,
 )
-from tidelog.broker.admin_http import AdminListener
-from tidelog.broker.background import BackgroundJobs, Job
-from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.client_quotas import QUOTAS_PREFIX
-from tidelog.broker.config import BrokerConfig, Endpoint
-from tidelog.broker.connection import Connection
-from tidelog.broker.dispatch import Dispatcher
-from tidelog.broker.garbage import GarbageCollector
-from tidelog.broker.log_metrics import register_log_metrics
-from tidelog.broker.metadata import INTERNAL_TOPICS, TopicImage
-from tidelog.broker.metrics import Sample
-from tidelog.broker.partition import Partition
-from tidelog.broker.shell import STALL_MS, Limits, Shell
+from tidelog.broker.network.connection import Connection
+from tidelog.broker.network.shell import STALL_MS, Limits, Shell
+from tidelog.broker.replica.partition import Partition
+from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.startup import build_broker
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE
 from tidelog.log.files.topic_partition import TopicPartition
@@ -95,7 +95,7 @@ class Server:
         loop = asyncio.get_running_loop()
         broker = self._broker = await build_broker(self.config, self.time, loop)
         if broker.store.list(QUOTAS_PREFIX):
-            from tidelog.broker.quotas import load_quotas  # only where a client has a quota
+            from tidelog.broker.quota.quotas import load_quotas  # only where a client has a quota
 
             load_quotas(broker)
         idle_ms = self.config.get_int("connections.max.idle.ms")
@@ -266,7 +266,7 @@ class Server:
 def start_cleaner(server: Server) -> None:
     """Imported and started only now: compaction can wait until the broker answers."""
     if server.is_running and server.config.get_bool("log.cleaner.enable"):
-        from tidelog.broker.compaction import cleaner_of
+        from tidelog.broker.cleaning import cleaner_of
 
         cleaner_of(server.broker)
 
@@ -281,7 +281,7 @@ def index_topic(broker: Broker, image: TopicImage) -> None:
     if broker.indexing is not None:
         broker.indexing.topic_changed(image)
     elif wants_index(image):
-        from tidelog.broker.indexing import indexing_of
+        from tidelog.broker.find.indexing import indexing_of
 
         indexing_of(broker)
 
@@ -289,7 +289,7 @@ def index_topic(broker: Broker, image: TopicImage) -> None:
 def virtual_partition(broker: Broker, image: TopicImage, index: int) -> Partition:
     """A partition of a virtual topic; imported with the first one."""
     if broker.virtual_partitions is None:
-        from tidelog.broker.virtual_topics import VirtualPartitions
+        from tidelog.broker.find.virtual_topics import VirtualPartitions
 
         broker.virtual_partitions = VirtualPartitions(broker)
     partition: Partition = broker.virtual_partitions.partition(image, index)
@@ -299,7 +299,7 @@ def virtual_partition(broker: Broker, image: TopicImage, index: int) -> Partitio
 def start_indexing(server: Server) -> None:
     """Imported and started only where a topic has an index, once the broker answers."""
     if server.is_running:
-        from tidelog.broker.indexing import indexing_of
+        from tidelog.broker.find.indexing import indexing_of
 
         indexing_of(server.broker)
 
@@ -324,7 +324,7 @@ def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> No
 
 def count_requests(dispatcher: Dispatcher) -> Iterable[Sample]:
     """Requests by API; the module comes with the admin interface, which is who asks."""
-    from tidelog.broker.admin_metrics import request_samples
+    from tidelog.broker.admin.prometheus import request_samples
 
     return request_samples(dispatcher.routes())
 
@@ -333,7 +333,7 @@ def count_throttled(broker: Broker) -> Iterable[Sample]:
     """Requests made to wait; without client quotas there are none, nor anything to import."""
     if broker.quotas is None:
         return ()
-    from tidelog.broker.quotas import throttled_samples
+    from tidelog.broker.quota.quotas import throttled_samples
 
     return throttled_samples(broker.quotas)
 
@@ -343,7 +343,7 @@ def forget_cleaned(broker: Broker, partition: TopicPartition) -> None:
     directories = broker.config.log_dirs
     if broker.cleaner is None and not any(os.path.exists(os.path.join(d, CLEANER_OFFSET_FILE)) for d in directories):
         return
-    from tidelog.broker.compaction import forget_deleted
+    from tidelog.broker.cleaning import forget_deleted
 
     forget_deleted(broker, partition)
 

@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster_membership import check_is_alone
-from tidelog.broker.config_manager import ConfigManager, current_config
+from tidelog.broker.controller.configs import ConfigManager, current_config
+from tidelog.broker.controller.producer_ids import ProducerIdManager
+from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
-from tidelog.broker.fetch_session import FetchSessionCache
-from tidelog.broker.metadata import MetadataCache
-from tidelog.broker.metadata_store import MetadataStoreError, SqliteMetadataStore
-from tidelog.broker.metrics import Metrics
-from tidelog.broker.producer_ids import ProducerIdManager
-from tidelog.broker.purgatory import Purgatory
-from tidelog.broker.replica_manager import ReplicaManager
-from tidelog.broker.strays import StrayLogs
-from tidelog.broker.threads import in_thread
-from tidelog.broker.timers import TimerQueue
-from tidelog.broker.topic_manager import TopicManager
-from tidelog.broker.turn_clock import TurnClock
+from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.loop.turn_clock import TurnClock
+from tidelog.broker.metadata.image import MetadataCache
+from tidelog.broker.metadata.store import MetadataStoreError, SqliteMetadataStore
+from tidelog.broker.metrics.registry import Metrics
+from tidelog.broker.replica.fetch_session import FetchSessionCache
+from tidelog.broker.replica.purgatory import Purgatory
+from tidelog.broker.replica.replica_manager import ReplicaManager
+from tidelog.broker.replica.strays import StrayLogs
 from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
 from tidelog.log.files.topic_partition import TopicPartition
@@ -43,7 +43,7 @@ from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.types import random_uuid, uuid_to_str
 
 if TYPE_CHECKING:
-    from tidelog.broker.config import BrokerConfig
+    from tidelog.broker.config.broker_config import BrokerConfig
 
 STORE_FILE = "metadata.sqlite"
 LOCK_FILE = ".lock"

@@ -1,6 +1,6 @@
 """Kafka's error table, one exception class per code, and the two mappings between them.
 
-Handlers raise these; :mod:`tidelog.broker.dispatch` turns them into codes, per partition where a response has
+Handlers raise these; :mod:`tidelog.broker.requests.dispatch` turns them into codes, per partition where a response has
 partitions. A class is named as the code in Kafka's ``Errors`` enum, in camel case and ending in ``Error``
 (INVALID_TOPIC_EXCEPTION is InvalidTopicError). Each declares its code, whether a client may try again, and what to say
 when the raiser says nothing (its docstring). A second class for a code is refused at import; a subclass without a code

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from tidelog.broker.admin_http import ADMIN_KEYS
-from tidelog.broker.config_keys import (
+from tidelog.broker.admin.listener import ADMIN_KEYS
+from tidelog.broker.config.keys import (
     GROUP_KEYS,
     LOG_TIME_KEYS,
     NO_EFFECT,
@@ -18,7 +18,7 @@ from tidelog.broker.config_keys import (
     TOPIC_KEYS,
     TRANSACTION_KEYS,
 )
-from tidelog.broker.resource_configs import CLIENT_METRICS_CONFIG_DEF, GROUP_CONFIG_DEF
+from tidelog.broker.config.resources import CLIENT_METRICS_CONFIG_DEF, GROUP_CONFIG_DEF
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import NO_DEFAULT, ConfigKey

@@ -12,36 +12,36 @@ import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config_description import ResourceType
-from tidelog.broker.coordinator.assignment_interval import assignment_interval_ms
+from tidelog.broker.config.description import ResourceType
+from tidelog.broker.controller.topics import DELETED_PREFIX
 from tidelog.broker.coordinator.config import group_config, transaction_config
-from tidelog.broker.coordinator.durability import SyncGate
-from tidelog.broker.coordinator.group_coordinator import GroupCoordinator
-from tidelog.broker.coordinator.group_records import GroupRecordSerde
-from tidelog.broker.coordinator.group_shard import GroupShard
-from tidelog.broker.coordinator.markers import BrokerMarkerWriter
-from tidelog.broker.coordinator.runtime import CoordinatorRuntime
-from tidelog.broker.coordinator.streams_config import streams_config
-from tidelog.broker.coordinator.timer import CoordinatorTimer
-from tidelog.broker.coordinator.topic_log import InternalTopicLog
-from tidelog.broker.coordinator.transaction_coordinator import TransactionCoordinator
-from tidelog.broker.coordinator.transaction_records import TransactionRecordSerde
-from tidelog.broker.coordinator.transaction_shard import TransactionShard
-from tidelog.broker.metadata import (
+from tidelog.broker.coordinator.group.assignment_interval import assignment_interval_ms
+from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
+from tidelog.broker.coordinator.group.records import GroupRecordSerde
+from tidelog.broker.coordinator.group.shard import GroupShard
+from tidelog.broker.coordinator.group.streams.config import streams_config
+from tidelog.broker.coordinator.runtime.durability import SyncGate
+from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
+from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
+from tidelog.broker.coordinator.transaction.coordinator import TransactionCoordinator
+from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
+from tidelog.broker.coordinator.transaction.records import TransactionRecordSerde
+from tidelog.broker.coordinator.transaction.shard import TransactionShard
+from tidelog.broker.metadata.image import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
     SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
 from tidelog.broker.share.sessions import SessionKey
-from tidelog.broker.topic_manager import DELETED_PREFIX
 from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.coordinator.share_coordinator import ShareCoordinator
-    from tidelog.broker.coordinator.share_members import ShareMembers
-    from tidelog.broker.coordinator.streams_members import StreamsMembers
+    from tidelog.broker.coordinator.group.share.members import ShareMembers
+    from tidelog.broker.coordinator.group.streams.members import StreamsMembers
+    from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
     from tidelog.broker.share.share_groups import ShareGroups
 
 logger = logging.getLogger(__name__)
@@ -92,9 +92,9 @@ class Coordinators:
     @cached_property
     def share(self) -> ShareCoordinator:
         """Made with the first share group."""
-        from tidelog.broker.coordinator.share_coordinator import ShareCoordinator, ShareStateLog
-        from tidelog.broker.coordinator.share_records import ShareStateSerde
-        from tidelog.broker.coordinator.share_state import ShareStateShard
+        from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator, ShareStateLog
+        from tidelog.broker.coordinator.share_state.records import ShareStateSerde
+        from tidelog.broker.coordinator.share_state.state import ShareStateShard
 
         broker = self._broker
         log = ShareStateLog(
@@ -123,14 +123,14 @@ class Coordinators:
     @cached_property
     def share_members(self) -> ShareMembers:
         """Made with the first member of a share group."""
-        from tidelog.broker.coordinator.share_members import ShareMembers
+        from tidelog.broker.coordinator.group.share.members import ShareMembers
 
         return ShareMembers(self.groups.runtime, self.share, self._broker.metadata, self._latest_offset)
 
     @cached_property
     def streams_members(self) -> StreamsMembers:
         """Made with the first member of a streams group."""
-        from tidelog.broker.coordinator.streams_members import StreamsMembers
+        from tidelog.broker.coordinator.group.streams.members import StreamsMembers
 
         return StreamsMembers(self.groups.runtime, self._broker.topics.changes)
 

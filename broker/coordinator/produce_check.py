@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.transaction_state import PartitionKey
+from tidelog.broker.coordinator.transaction.state import PartitionKey
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,

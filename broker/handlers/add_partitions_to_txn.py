@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.durability import durably
 from tidelog.broker.coordinator.errors import for_old_producer
-from tidelog.broker.coordinator.transaction_state import PartitionKey
-from tidelog.broker.steps import Steps
+from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.coordinator.transaction.state import PartitionKey
+from tidelog.broker.loop.steps import Steps
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import NONE, KafkaError, OperationNotAttemptedError, UnknownTopicOrPartitionError
 from tidelog.protocol.messages.add_partitions_to_txn import (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.client_quotas import ClientQuotas, QuotaChange, entity_of
-from tidelog.broker.quotas import load_quotas
-from tidelog.broker.steps import Steps
+from tidelog.broker.controller.client_quotas import ClientQuotas, QuotaChange, entity_of
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.quota.quotas import load_quotas
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.alter_client_quotas import (

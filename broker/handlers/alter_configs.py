@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.config_manager import topic_of
-from tidelog.broker.deferred import Deferred, error_of
-from tidelog.broker.steps import Steps, without_traceback
+from tidelog.broker.controller.configs import topic_of
+from tidelog.broker.loop.deferred import Deferred, error_of
+from tidelog.broker.loop.steps import Steps, without_traceback
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
 from tidelog.protocol.messages.alter_configs import (

@@ -6,8 +6,8 @@ Asking for it is done at once; any other is an invalid assignment; cancelling fi
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.replica_assignment import check_replicas
-from tidelog.broker.steps import Steps
+from tidelog.broker.controller.replica_assignment import check_replicas
+from tidelog.broker.loop.steps import Steps
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidReplicaAssignmentError,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.config_description import ResourceType
-from tidelog.broker.features import supported_features
-from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.config.description import ResourceType
+from tidelog.broker.controller.features import supported_features
+from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
 from tidelog.protocol.messages.api_versions import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.consumer_group_heartbeat import (

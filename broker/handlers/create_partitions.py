@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.deferred import Deferred
-from tidelog.broker.metadata import TopicImage
-from tidelog.broker.quotas import mutation_quota
-from tidelog.broker.replica_assignment import check_replicas
-from tidelog.broker.steps import Steps, without_traceback
+from tidelog.broker.controller.replica_assignment import check_replicas
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps, without_traceback
+from tidelog.broker.metadata.image import TopicImage
+from tidelog.broker.quota.quotas import mutation_quota
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidReplicaAssignmentError,

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.metadata import TopicImage
-from tidelog.broker.quotas import mutation_quota
-from tidelog.broker.replica_assignment import check_topic_assignment
-from tidelog.broker.steps import Steps, each, without_traceback
-from tidelog.broker.topic_changes import USE_DEFAULT, Change, NewTopic
-from tidelog.broker.topic_manager import check_partition_limit
+from tidelog.broker.controller.replica_assignment import check_topic_assignment
+from tidelog.broker.controller.topic_changes import USE_DEFAULT, Change, NewTopic
+from tidelog.broker.controller.topics import check_partition_limit
+from tidelog.broker.loop.steps import Steps, each, without_traceback
+from tidelog.broker.metadata.image import TopicImage
+from tidelog.broker.quota.quotas import mutation_quota
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidConfigError, InvalidReplicaAssignmentError, InvalidRequestError, KafkaError
 from tidelog.protocol.messages.create_topics import (

@@ -7,7 +7,7 @@ only compacted, as Kafka refuses them. The new start is written to log-start-off
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.steps import Steps
+from tidelog.broker.loop.steps import Steps
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
 from tidelog.protocol.messages.delete_records import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.client_quotas import ClientQuotas, FilterComponent
+from tidelog.broker.controller.client_quotas import ClientQuotas, FilterComponent
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.describe_client_quotas import (

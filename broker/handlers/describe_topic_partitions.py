@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tidelog.broker.authorized_operations import TOPIC_OPERATIONS
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.metadata import TopicImage
-from tidelog.broker.steps import Steps
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.metadata.image import TopicImage
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
 from tidelog.protocol.messages.describe_topic_partitions import (

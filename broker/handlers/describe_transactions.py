@@ -6,8 +6,8 @@ from functools import partial
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.transaction_state import by_topic
-from tidelog.broker.steps import Steps, each
+from tidelog.broker.coordinator.transaction.state import by_topic
+from tidelog.broker.loop.steps import Steps, each
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, TransactionalIdNotFoundError
 from tidelog.protocol.messages.describe_transactions import (

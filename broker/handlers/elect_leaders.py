@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, each
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import ElectionNotNeededError, KafkaError, UnknownTopicOrPartitionError
 from tidelog.protocol.messages.elect_leaders import (

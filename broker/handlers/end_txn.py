@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.durability import durably
 from tidelog.broker.coordinator.errors import error_for_old_producer
+from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from tidelog.broker.addresses import address_for_client
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.deferred import Deferred
-from tidelog.broker.fetch_session import FetchContext, FetchTarget, Result
-from tidelog.broker.partition import Partition
-from tidelog.broker.purgatory import Parked
-from tidelog.broker.repeated_fetch import repeated_fetch
-from tidelog.broker.steps import Steps
-from tidelog.broker.threads import in_thread
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.network.advertised_address import address_for_client
+from tidelog.broker.replica.fetch_session import FetchContext, FetchTarget, Result
+from tidelog.broker.replica.partition import Partition
+from tidelog.broker.replica.purgatory import Parked
+from tidelog.broker.requests.repeated_fetch import repeated_fetch
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.api_keys import ApiKey
@@ -314,7 +314,7 @@ def converted_response(
     broker: Broker, context: FetchContext, params: ReadParams, read: ReadResult
 ) -> FetchResponse | Deferred[FetchResponse]:
     """The response in the format of clients from before 0.11; in a thread when there is much to convert."""
-    from tidelog.broker.down_conversion import Conversion, convert_all, fits_turn
+    from tidelog.broker.replica.down_conversion import Conversion, convert_all, fits_turn
 
     converting = [data for _, data in read.results if data.records]
     conversions = [

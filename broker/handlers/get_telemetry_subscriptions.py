@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.client_metrics import subscription_of
+from tidelog.broker.controller.client_metrics import subscription_of
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.get_telemetry_subscriptions import (

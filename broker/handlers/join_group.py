@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.durability import durably
-from tidelog.broker.deferred import Deferred
+from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.steps import Steps
+from tidelog.broker.loop.steps import Steps
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.topic_patterns import Pattern, compile_pattern
-from tidelog.broker.coordinator.transaction_state import Transaction
-from tidelog.broker.coordinator.transaction_state import TransactionState as State
-from tidelog.broker.steps import Steps
+from tidelog.broker.coordinator.group.topic_patterns import Pattern, compile_pattern
+from tidelog.broker.coordinator.transaction.state import Transaction
+from tidelog.broker.coordinator.transaction.state import TransactionState as State
+from tidelog.broker.loop.steps import Steps
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.list_transactions import (

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.deferred import Deferred
-from tidelog.broker.steps import Steps
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.fetch_session import FetchContext
     from tidelog.broker.handlers.fetch import PartitionRead, ReadParams, ReadResult
-    from tidelog.broker.partition import Partition
+    from tidelog.broker.replica.fetch_session import FetchContext
+    from tidelog.broker.replica.partition import Partition
 
 PER_STEP = 4
 """Partitions that are read in one step: 20 µs when their logs are open, and some milliseconds where they are not."""

@@ -11,7 +11,7 @@ from functools import partial
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, each
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import NONE, KafkaError, UnknownTopicOrPartitionError
 from tidelog.protocol.messages.offset_fetch import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from tidelog.broker.share.config import check_enabled
 from tidelog.broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from tidelog.broker.share.config import check_enabled
 from tidelog.broker.share.reading import RECORD_LIMIT, ReadParams, Results, ShareRead, failed

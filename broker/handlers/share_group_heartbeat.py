@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.durability import durably
+from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError

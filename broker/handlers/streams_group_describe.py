@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker, RequestContext
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.streams_config import check_enabled
-from tidelog.broker.steps import Steps, each
+from tidelog.broker.coordinator.group.streams.config import check_enabled
+from tidelog.broker.loop.steps import Steps, each
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.streams_group_describe import (

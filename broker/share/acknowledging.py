@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.coordinator.share_state import StateKey
+from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.share.sessions import PartitionKey
 from tidelog.broker.share.share_partition import REJECT, RENEW, AcknowledgementBatch
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicIdError, UnknownTopicOrPartitionError
@@ -13,7 +13,7 @@ from tidelog.protocol.messages.share_acknowledge import AcknowledgeTopic
 from tidelog.protocol.messages.share_fetch import FetchTopic
 
 if TYPE_CHECKING:
-    from tidelog.broker.metadata import MetadataCache
+    from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.share.share_groups import ShareGroups
 
 _FIRST_VERSION_WITH_RENEWAL = 2

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.config_description import ResourceType
+from tidelog.broker.config.description import ResourceType
 from tidelog.broker.share.share_partition import Limits
 from tidelog.protocol.errors import UnsupportedVersionError
 
@@ -61,7 +61,7 @@ class ShareConfigs:
         return known[1]
 
     def _parse(self, texts: Mapping[str, str]) -> ShareConfig:
-        from tidelog.broker.resource_configs import GROUP_CONFIG_DEF
+        from tidelog.broker.config.resources import GROUP_CONFIG_DEF
 
         own = GROUP_CONFIG_DEF.parse_given(texts)
         config = self._broker.config

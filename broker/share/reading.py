@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.coordinator.share_state import StateKey
-from tidelog.broker.deferred import Deferred
+from tidelog.broker.coordinator.share_state.state import StateKey
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.share.log_batches import aborted_batches, cut, read_batches
 from tidelog.broker.share.sessions import PartitionKey
 from tidelog.broker.share.share_groups import ServedPartition, ShareGroups, wake_key
@@ -26,7 +26,7 @@ from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.purgatory import Parked
+    from tidelog.broker.replica.purgatory import Parked
 
 RECORD_LIMIT = 1
 """Acquire mode: exactly as many records as asked for at most (KIP-1206)."""

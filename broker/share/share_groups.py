@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.broker.coordinator.share_state import ShareState, StateKey, Written
+from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written
 from tidelog.broker.share.config import BY_DURATION, EARLIEST, ShareConfig, ShareConfigs, duration_ms
 from tidelog.broker.share.sessions import PartitionKey, SessionKey, ShareSessions
 from tidelog.broker.share.share_partition import (
@@ -35,8 +35,8 @@ from tidelog.protocol.errors import (
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker, RequestContext
-    from tidelog.broker.coordinator.share_coordinator import ShareStateStore
-    from tidelog.broker.timers import Timer
+    from tidelog.broker.coordinator.share_state.coordinator import ShareStateStore
+    from tidelog.broker.loop.timers import Timer
     from tidelog.log.unified_log import UnifiedLog
     from tidelog.protocol.messages.share_fetch import AcquiredRecords
 

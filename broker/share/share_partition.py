@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tidelog.broker.share.spans import (
+from tidelog.broker.coordinator.share_state.spans import (
     ACQUIRED,
     ARCHIVED,
     AVAILABLE,

@@ -13,7 +13,10 @@ import pytest
 from tests.contract.test_messages import Definition, declared_fields, defined_fields
 from tests.support import kafka_jars
 from tests.support.messages import versions
-from tidelog.broker.coordinator import group_records, share_records, streams_records, transaction_records
+from tidelog.broker.coordinator.group import records as group_records
+from tidelog.broker.coordinator.share_state import records as share_records
+from tidelog.broker.coordinator.transaction import records as transaction_records
+from tidelog.protocol.coordinator_records import streams as streams_records
 from tidelog.protocol.schema.fields import Message, version_range
 
 SCHEMAS = {

@@ -15,15 +15,15 @@ from tests.support.questions import Broker
 from tests.support.scripts import shares
 from tests.support.scripts.registry import write
 from tidelog.broker.coordinator.config import GroupConfig
-from tidelog.broker.coordinator.group_records import GroupRecordSerde
-from tidelog.broker.coordinator.group_shard import GroupShard
-from tidelog.broker.coordinator.replay import Serde, Shard, replay_chunk
-from tidelog.broker.coordinator.share_group import ShareGroup
-from tidelog.broker.coordinator.share_records import ShareStateSerde
-from tidelog.broker.coordinator.share_state import ShareStateShard, StateKey
-from tidelog.broker.coordinator.timer import CoordinatorTimer
-from tidelog.broker.metadata import MetadataCache
-from tidelog.broker.share.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE
+from tidelog.broker.coordinator.group.records import GroupRecordSerde
+from tidelog.broker.coordinator.group.shard import GroupShard
+from tidelog.broker.coordinator.group.share.group import ShareGroup
+from tidelog.broker.coordinator.runtime.replay import Serde, Shard, replay_chunk
+from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+from tidelog.broker.coordinator.share_state.records import ShareStateSerde
+from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE
+from tidelog.broker.coordinator.share_state.state import ShareStateShard, StateKey
+from tidelog.broker.metadata.image import MetadataCache
 from tidelog.log.system.time import ManualTime
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]

@@ -10,11 +10,11 @@ import pytest
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tests.support.kafka_directories import KafkaDirectory
 from tests.support.logs import NOW_MS
-from tidelog.broker.adoption import carry_out
-from tidelog.broker.adoption_plan import AdoptionOptions, make_plan
-from tidelog.broker.kraft_metadata import PartitionRecord, TopicRecord
-from tidelog.broker.metadata_store import SqliteMetadataStore
-from tidelog.broker.topic_manager import TOPICS_PREFIX
+from tidelog.broker.adoption.adopt import carry_out
+from tidelog.broker.adoption.kraft_metadata import PartitionRecord, TopicRecord
+from tidelog.broker.adoption.plan import AdoptionOptions, make_plan
+from tidelog.broker.controller.topics import TOPICS_PREFIX
+from tidelog.broker.metadata.store import SqliteMetadataStore
 from tidelog.log.check import check_directory
 from tidelog.log.files.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition

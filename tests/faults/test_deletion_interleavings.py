@@ -21,8 +21,8 @@ import pytest
 
 from tests.support.interleaving import BLOCKED_S, InterleavedFileSystem
 from tests.support.logs import NOW_MS, LogBench, append, batch, producer_batch, read_records, values
-from tidelog.broker.indexing import UPKEEP_MS, Indexing
-from tidelog.broker.metrics import Metrics
+from tidelog.broker.find.indexing import UPKEEP_MS, Indexing
+from tidelog.broker.metrics.registry import Metrics
 from tidelog.cleaner.config import CleanerConfig
 from tidelog.cleaner.log_cleaner import LogCleaner
 from tidelog.cleaner.log_to_clean import LogToClean

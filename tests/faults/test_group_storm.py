@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.coordinator.classic_group import STABLE
-from tidelog.broker.coordinator.consumer_group import ConsumerGroup, ConsumerGroupState
-from tidelog.broker.deferred import Deferred
+from tidelog.broker.coordinator.group.classic.group import STABLE
+from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup, ConsumerGroupState
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
 from tidelog.protocol.messages.heartbeat import HeartbeatRequest

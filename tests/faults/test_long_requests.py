@@ -19,8 +19,8 @@ from benchmarks.hostile_requests import Hostile, hostile_requests
 from tests.support.broker import TidelogProcess
 from tests.support.long_requests import all_cases, build
 from tests.support.turns import longest_turn_cpu_s
-from tidelog.broker.handlers.bounds import max_elements
-from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.requests.bounds import max_elements
+from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest
 

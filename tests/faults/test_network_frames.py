@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
-from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION
 
 MAX_REQUEST_BYTES = 1_000_000

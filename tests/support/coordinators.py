@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 
 from tidelog.broker.broker import RequestContext
 from tidelog.broker.coordinator.config import GroupConfig, TransactionConfig
-from tidelog.broker.coordinator.group_coordinator import GroupCoordinator
-from tidelog.broker.coordinator.group_records import GroupRecordSerde
-from tidelog.broker.coordinator.group_shard import GroupShard
-from tidelog.broker.coordinator.result import CoordinatorRecord
-from tidelog.broker.coordinator.runtime import CoordinatorRuntime
-from tidelog.broker.coordinator.timer import CoordinatorTimer
-from tidelog.broker.coordinator.transaction_coordinator import TransactionCoordinator
-from tidelog.broker.coordinator.transaction_records import TransactionRecordSerde
-from tidelog.broker.coordinator.transaction_shard import ProducerIdAndEpoch, TransactionShard
-from tidelog.broker.coordinator.transaction_state import PartitionKey, Transaction
-from tidelog.broker.deferred import Deferred
-from tidelog.broker.metadata import MetadataCache, TopicImage
+from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
+from tidelog.broker.coordinator.group.records import GroupRecordSerde
+from tidelog.broker.coordinator.group.shard import GroupShard
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
+from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
+from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+from tidelog.broker.coordinator.transaction.coordinator import TransactionCoordinator
+from tidelog.broker.coordinator.transaction.records import TransactionRecordSerde
+from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, TransactionShard
+from tidelog.broker.coordinator.transaction.state import PartitionKey, Transaction
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.end_txn import EndTxnRequest

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.support.logs import NOW_MS, append, producer_batch
-from tidelog.broker.kraft_metadata import METADATA_DIRECTORY
+from tidelog.broker.adoption.kraft_metadata import METADATA_DIRECTORY
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.checkpoints import (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
-from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey, request_header_version
 from tidelog.protocol.schema.fields import Field, Message, Struct
 

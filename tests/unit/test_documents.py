@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 
 ROOT = Path(__file__).resolve().parents[2]

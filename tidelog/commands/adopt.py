@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidelog.broker.adoption_plan import AdoptionOptions, AdoptionPlan
+    from tidelog.broker.adoption.plan import AdoptionOptions, AdoptionPlan
 
 HELP = "take over the topics, offsets and transactions of a stopped Apache Kafka"
 
@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tidelog.broker.adoption import carry_out
-    from tidelog.broker.adoption_plan import AdoptionError, make_plan
-    from tidelog.broker.metadata_store import MetadataStoreError
+    from tidelog.broker.adoption.adopt import carry_out
+    from tidelog.broker.adoption.plan import AdoptionError, make_plan
+    from tidelog.broker.metadata.store import MetadataStoreError
     from tidelog.log.system.file_system import OsFileSystem
     from tidelog.log.system.time import SystemTime
     from tidelog.protocol.errors import KafkaStorageError
@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def options_of(arguments: argparse.Namespace) -> AdoptionOptions:
     """The command line as options. Raises OSError when the file of configs cannot be read."""
-    from tidelog.broker.adoption_plan import AdoptionOptions
-    from tidelog.broker.topic_descriptions import parse_topic_configs
+    from tidelog.broker.adoption.plan import AdoptionOptions
+    from tidelog.broker.metadata.topic_descriptions import parse_topic_configs
 
     configs = None
     if arguments.topic_configs is not None:

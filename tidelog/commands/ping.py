@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def local_bootstrap() -> str:
     """Where the first listener of the environment's configuration is reached from this machine."""
-    from tidelog.broker.config import BrokerConfig
+    from tidelog.broker.config.broker_config import BrokerConfig
 
     endpoint = BrokerConfig.load(None, os.environ).listeners[0]
     host = LOOPBACK.get(endpoint.host, endpoint.host)

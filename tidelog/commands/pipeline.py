@@ -367,9 +367,9 @@ def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
     """Topic -> its own configuration, from the metadata store of a data directory that has one. Raises JobError."""
     import os
 
-    from tidelog.broker.metadata_store import MetadataStoreError, SqliteMetadataStore
+    from tidelog.broker.controller.topics import TOPICS_PREFIX, decode_topic
+    from tidelog.broker.metadata.store import MetadataStoreError, SqliteMetadataStore
     from tidelog.broker.startup import STORE_FILE
-    from tidelog.broker.topic_manager import TOPICS_PREFIX, decode_topic
     from tidelog.log.system.time import SystemTime
     from tidelog.pipeline.jobs.errors import JobError
 

@@ -21,7 +21,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidelog.broker.config import BrokerConfig, Endpoint
+    from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
     from tidelog.broker.server import Server
 
 HELP = "run a broker"
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(number, stop_before_start)
     fill_standard_descriptors()
     configure_logging(arguments.log_level)
-    from tidelog.broker.config import BrokerConfig, ServeOptions
+    from tidelog.broker.config.broker_config import BrokerConfig, ServeOptions
     from tidelog.protocol.config_def import ConfigError
 
     options = ServeOptions(arguments.data_dir, arguments.host, arguments.port)
@@ -153,7 +153,7 @@ def announce(server: Server) -> None:
     """Print the ready line; a reader that has gone is no reason to stop."""
     import gc
 
-    from tidelog.broker.garbage import AUTOMATIC_THRESHOLD
+    from tidelog.broker.loop.garbage import AUTOMATIC_THRESHOLD
 
     endpoint: Endpoint = server.endpoints[0]
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "0.0.0.0"

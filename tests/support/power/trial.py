@@ -25,8 +25,8 @@ from tests.support.power.trace import Step, read_trace
 from tests.support.power.verdict import Find, examine
 from tests.support.power.workloads import DURABLE, SMALL, Workload
 from tidelog.broker import server
-from tidelog.broker.config import BrokerConfig
-from tidelog.broker.finding import FindRequest, plan
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.find.finding import FindRequest, plan
 from tidelog.client import ClientError
 from tidelog.log.find.lookup import Query
 from tidelog.protocol.errors import KafkaError

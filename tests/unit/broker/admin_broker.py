@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.config import BrokerConfig
-from tidelog.broker.config_manager import ConfigManager
-from tidelog.broker.metadata import MetadataCache, TopicImage
-from tidelog.broker.metadata_store import SqliteMetadataStore
-from tidelog.broker.timers import TimerQueue
-from tidelog.broker.topic_manager import TopicManager
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.controller.configs import ConfigManager
+from tidelog.broker.controller.topics import TopicManager
+from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.metadata.image import MetadataCache, TopicImage
+from tidelog.broker.metadata.store import SqliteMetadataStore
 from tidelog.log.config import LogConfig
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.metadata_store import SqliteMetadataStore
+from tidelog.broker.metadata.store import SqliteMetadataStore
 from tidelog.log.system.time import Time
 
 

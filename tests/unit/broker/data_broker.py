@@ -11,18 +11,18 @@ from typing import Any, cast
 
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.config import BrokerConfig
-from tidelog.broker.config_manager import ConfigManager, current_config
-from tidelog.broker.fetch_session import FetchSessionCache
-from tidelog.broker.metadata import MetadataCache
-from tidelog.broker.metadata_store import SqliteMetadataStore
-from tidelog.broker.metrics import Metrics
-from tidelog.broker.producer_ids import ProducerIdManager
-from tidelog.broker.purgatory import Purgatory
-from tidelog.broker.replica_manager import ReplicaManager
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.controller.configs import ConfigManager, current_config
+from tidelog.broker.controller.producer_ids import ProducerIdManager
+from tidelog.broker.controller.topics import TopicManager
+from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.metadata.image import MetadataCache
+from tidelog.broker.metadata.store import SqliteMetadataStore
+from tidelog.broker.metrics.registry import Metrics
+from tidelog.broker.replica.fetch_session import FetchSessionCache
+from tidelog.broker.replica.purgatory import Purgatory
+from tidelog.broker.replica.replica_manager import ReplicaManager
 from tidelog.broker.startup import sweep_strays
-from tidelog.broker.threads import in_thread
-from tidelog.broker.topic_manager import TopicManager
 from tidelog.log.config import LogConfig
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import FileSystem, OsFileSystem

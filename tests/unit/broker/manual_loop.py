@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tidelog.broker.timers import TimerQueue
+from tidelog.broker.loop.timers import TimerQueue
 from tidelog.log.system.time import ManualTime
 
 

@@ -18,10 +18,10 @@ import pytest
 from tests.support.long_requests import Case, all_cases, frame, frame_of
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.dispatch import Dispatcher, Pending
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.handlers.bounds import max_elements
-from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.requests.bounds import max_elements
+from tidelog.broker.requests.dispatch import Dispatcher, Pending
+from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest

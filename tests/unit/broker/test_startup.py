@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker.config import BrokerConfig
+from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
 from tidelog.broker.startup import ClaimedDirectories, claim_directories, claim_directory
 from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
-from tidelog.broker.metadata import TopicImage
-from tidelog.broker.metadata_store import Put, SqliteMetadataStore
+from tidelog.broker.controller.topics import TOPICS_PREFIX, encode_topic
+from tidelog.broker.metadata.image import TopicImage
+from tidelog.broker.metadata.store import Put, SqliteMetadataStore
 from tidelog.broker.startup import STORE_FILE
-from tidelog.broker.topic_manager import TOPICS_PREFIX, encode_topic
 from tidelog.cli import main
 from tidelog.commands import pipeline as pipeline_command
 from tidelog.log.system.time import SystemTime

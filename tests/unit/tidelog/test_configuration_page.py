@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidelog.broker.config import BROKER_CONFIG_DEF
+from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF
 from tidelog.configuration_page import default_of, page
 from tidelog.log.config import TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import ConfigKey, ConfigType

@@ -10,7 +10,7 @@ from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.streams_group import StreamsGroup
+from tidelog.broker.coordinator.group.streams.group import StreamsGroup
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.streams_group_heartbeat import (
     CopartitionGroup,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.config import BrokerConfig
+from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.coordinator.config import GroupConfig, group_config
 from tidelog.protocol.errors import InvalidConfigError
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.broker.coordinator.test_durability import Client
+from tests.unit.broker.coordinator.runtime.test_durability import Client
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.metadata_store import MetadataStoreError
+from tidelog.broker.metadata.store import MetadataStoreError
 from tidelog.protocol.errors import NONE, KafkaStorageError
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tidelog.protocol.messages.offset_commit import (

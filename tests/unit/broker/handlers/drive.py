@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from tests.unit.broker.admin_broker import context_of
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.handlers.registry import REGISTRY
+from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.schema.fields import Message
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker, context_of
+from tests.unit.broker.controller.test_topic_changes import Steps
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
-from tests.unit.broker.test_topic_changes import Steps
-from tidelog.broker.config_description import ResourceType
-from tidelog.broker.config_manager import Change, Operation
+from tidelog.broker.config.description import ResourceType
+from tidelog.broker.controller.configs import Change, Operation
 from tidelog.broker.handlers import alter_configs, describe_configs, incremental_alter_configs
 from tidelog.protocol.errors import (
     InvalidConfigError,

@@ -8,13 +8,13 @@ import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
-from tidelog.broker.config_description import ResourceType
-from tidelog.broker.config_manager import Change, Operation
-from tidelog.broker.deferred import Deferred
-from tidelog.broker.features import FeatureRange, show_features, supported_features
+from tidelog.broker.config.description import ResourceType
+from tidelog.broker.controller.configs import Change, Operation
+from tidelog.broker.controller.features import FeatureRange, show_features, supported_features
+from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism
 from tidelog.broker.handlers import describe_log_dirs
-from tidelog.broker.handlers.registry import REGISTRY
-from tidelog.broker.scram_credentials import ScramCredentials, ScramMechanism
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     DelegationTokenRequestNotAllowedError,
@@ -369,9 +369,9 @@ def test_bad_feature_updates(admin: AdminBroker, level: int, kind: int) -> None:
 def test_features_are_offered_with_their_apis(monkeypatch: pytest.MonkeyPatch, admin: AdminBroker) -> None:
     heartbeat = ApiKey.CONSUMER_GROUP_HEARTBEAT
     without = {key: entry for key, entry in REGISTRY.items() if key != heartbeat}
-    monkeypatch.setattr("tidelog.broker.features.REGISTRY", without)
+    monkeypatch.setattr("tidelog.broker.controller.features.REGISTRY", without)
     assert "group.version" not in supported_features()
-    monkeypatch.setattr("tidelog.broker.features.REGISTRY", REGISTRY)
+    monkeypatch.setattr("tidelog.broker.controller.features.REGISTRY", REGISTRY)
     assert supported_features()["group.version"] == FeatureRange(0, 1)
     show_features(admin.store, admin.metadata)
     assert admin.metadata.features["group.version"] == 1

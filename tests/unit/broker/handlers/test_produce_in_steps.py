@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import read_part
-from tests.unit.broker.test_dispatch import LongWire
-from tidelog.broker import steps
-from tidelog.broker.dispatch import ONE_TURN_ELEMENTS, Pending
+from tests.unit.broker.requests.test_dispatch import LongWire
 from tidelog.broker.handlers.produce import TURN_PARTITIONS
+from tidelog.broker.loop import steps
+from tidelog.broker.requests.dispatch import ONE_TURN_ELEMENTS, Pending
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.records.work_budget import MAX_PLAIN_BYTES, TURN_PLAIN_BYTES
 from tidelog.protocol.errors import (
@@ -185,7 +185,7 @@ def test_a_mistake_of_ours_in_a_thread_is_an_error_of_its_partition(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("tidelog.broker.partition.Partition.validation", lambda *_: fail)
+    monkeypatch.setattr("tidelog.broker.replica.partition.Partition.validation", lambda *_: fail)
     answered = ask(wire, request((0, batch(b"a")), (1, heavy()), (2, batch(b"b"))))
     assert [each.error_code for each in answered] == [0, UnknownServerError.code, 0]
     assert "ZeroDivisionError" in caplog.text

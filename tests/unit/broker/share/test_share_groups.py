@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.broker.data_broker import batch
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, read_fetched, runs
-from tidelog.broker.coordinator.markers import BrokerMarkerWriter
-from tidelog.broker.deferred import Deferred
-from tidelog.broker.metadata import SHARE_GROUP_STATE_TOPIC
+from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.metadata.image import SHARE_GROUP_STATE_TOPIC
 from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
     InvalidRecordStateError,

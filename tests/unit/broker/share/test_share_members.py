@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, partitions
-from tidelog.broker.coordinator.share_group import ShareGroup
-from tidelog.broker.partition import Partition
+from tidelog.broker.coordinator.group.share.group import ShareGroup
+from tidelog.broker.replica.partition import Partition
 from tidelog.protocol.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, Span
 from tidelog.broker.share.share_partition import (
     ACCEPT,
     GAP,
@@ -22,7 +23,6 @@ from tidelog.broker.share.share_partition import (
     Limits,
     SharePartition,
 )
-from tidelog.broker.share.spans import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, Span
 from tidelog.protocol.errors import InvalidRecordStateError, InvalidRequestError
 
 LIMITS = Limits(lock_duration_ms=1_000, delivery_count=5, record_locks=200)

@@ -1,0 +1,186 @@
+"""The admin interface's pages, on aiohttp. Imported with the first connection (``tidelog.broker.admin.listener``).
+
+GET  /healthz                      200 while the process answers
+GET  /readyz                       200 when every log directory works and has room and no log is refused, else 503
+                                   with the reasons
+GET  /metrics                      Prometheus text
+GET  /compaction                   JSON: state of every compacted partition
+POST /compaction/TOPIC             clean its partitions now; JSON reports when done
+     ?dry_run=1 changes nothing, ?wait=0 answers 202 at once
+POST /logs/retry                   load every refused log again; JSON of those still refused
+GET  /topics/TOPIC/records         records by key, tag and time (``tidelog.broker.admin.find``)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from tidelog.broker.admin.guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, RequestClock, add_headers, make_guard
+from tidelog.broker.admin.parameters import parse_switch, read_parameters
+from tidelog.broker.admin.prometheus import rest, snapshot
+from tidelog.broker.cleaning import cleaner_of, config_of, open_for_cleaning, statuses
+from tidelog.cleaner.log_cleaner import CleaningUnavailableError
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+BROKER: web.AppKey[Any] = web.AppKey("broker", object)
+CONTENT_TYPE = "text/plain; version=0.0.4"
+STOP_TIMEOUT_S = 1.0
+
+
+async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
+    """Take over the listening socket. ``cleanup`` of what is returned closes it."""
+    guard = make_guard(Hosts(broker.config))
+    app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES + 1)
+    app[BROKER] = broker
+    app.on_response_prepare.append(add_headers)
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/metrics", metrics),
+            web.get("/compaction", compaction),
+            web.post("/compaction/{topic}", run_compaction),
+            web.post("/logs/retry", retry_logs),
+            web.get("/topics/{topic}/records", find_records),
+        ]
+    )
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S, lingering_time=0,
+        auto_decompress=False,
+    )  # fmt: skip
+    await runner.setup()
+    await GuardedSite(runner, listener).start()
+    return runner
+
+
+class GuardedSite(web.BaseSite):
+    """The listening socket, with a clock on every connection."""
+
+    def __init__(self, runner: web.AppRunner, listener: socket.socket) -> None:
+        super().__init__(runner)
+        self._listener = listener
+
+    @property
+    def name(self) -> str:
+        """Where it listens."""
+        return str(self._listener.getsockname())
+
+    async def start(self) -> None:
+        """Serve from now on."""
+        await super().start()
+        make = self._runner.server
+        assert make is not None
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: RequestClock(make()), sock=self._listener)
+
+
+async def healthz(_request: web.Request) -> web.Response:
+    """The loop turns."""
+    return web.Response(text="ok\n")
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """The logs are served."""
+    manager = request.app[BROKER].log_manager
+    reasons = [(d.path, d.state.failure or d.state.shortage) for d in manager.directories]
+    failures = [f"{path}: {reason}" for path, reason in reasons if reason is not None]
+    failures += [f"{partition} is refused: {reason}" for partition, reason in manager.refused.items()]
+    return web.Response(text="\n".join(failures or ["ok"]) + "\n", status=503 if failures else 200)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """Counters, gauges and summaries of the broker and of its cleaner."""
+    broker = request.app[BROKER]
+    cleaner, turns = cleaner_of(broker), broker.timers.turns
+    began = broker.time.monotonic_ms()
+    turns.begin(began)
+    taken = snapshot(broker)
+    turns.end(began, broker.time.monotonic_ms(), "GET /metrics")
+    text = await broker.loop.run_in_executor(None, rest, taken, cleaner)
+    response = web.Response(text=text)
+    response.headers["Content-Type"] = CONTENT_TYPE
+    return response
+
+
+def plain(value: Any) -> Any:
+    """A frozen value as JSON has it."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, TopicPartition):
+        return {"topic": value.topic, "partition": value.partition}
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return value
+
+
+async def compaction(request: web.Request) -> web.Response:
+    """Every compacted partition."""
+    broker = request.app[BROKER]
+    cleaner_of(broker)  # started now, if nobody has
+    found = await broker.loop.run_in_executor(None, statuses, broker)
+    return web.json_response([plain(status) for status in found])
+
+
+async def run_compaction(request: web.Request) -> web.Response:
+    """Clean all partitions of a topic."""
+    try:
+        parameters = read_parameters(request.query.items(), ("dry_run", "wait"))
+        dry_run, wait = parse_switch(parameters, "dry_run"), parse_switch(parameters, "wait", default=True)
+    except ValueError as error:
+        return web.json_response({"error": str(error)}, status=400)
+    broker = request.app[BROKER]
+    topic = request.match_info["topic"]
+    image = broker.metadata.topics.get(topic)
+    if image is None:
+        return web.json_response({"error": f"there is no topic {topic}"}, status=404)
+    config = config_of(broker, topic)
+    if config is not None and not config.compact:
+        return web.json_response({"error": f"{topic} is not compacted: its cleanup.policy has no compact"}, status=409)
+    partitions = [TopicPartition(topic, number) for number in range(image.partition_count)]
+    cleaner = cleaner_of(broker)
+    refused = await broker.loop.run_in_executor(None, open_for_cleaning, broker, partitions)
+    opened = [partition for partition in partitions if partition not in refused]
+    futures = [asyncio.wrap_future(cleaner.request_clean(partition, dry_run=dry_run)) for partition in opened]
+    if not wait:
+        for future in futures:
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return web.json_response({"requested": len(futures)}, status=202)
+    results = dict(zip(opened, await asyncio.gather(*futures, return_exceptions=True), strict=True))
+    answer = [_result(partition, refused.get(partition) or results[partition]) for partition in partitions]
+    return web.json_response(answer, status=409 if any("error" in entry for entry in answer) else 200)
+
+
+async def retry_logs(request: web.Request) -> web.Response:
+    """Load the refused logs again, those as well whose reason cannot pass by itself: somebody may have mended them."""
+    try:
+        read_parameters(request.query.items(), ())
+    except ValueError as error:
+        return web.json_response({"error": str(error)}, status=400)
+    broker = request.app[BROKER]
+    await broker.loop.run_in_executor(None, broker.log_manager.room.try_refused_again)
+    refused = broker.log_manager.refused
+    return web.json_response([{**plain(partition), "error": str(error)} for partition, error in refused.items()])
+
+
+async def find_records(request: web.Request) -> web.StreamResponse:
+    """Look records up; imported with the first question."""
+    from tidelog.broker.admin.find import answer_find
+
+    return await answer_find(request.app[BROKER], request)
+
+
+def _result(partition: TopicPartition, result: Any) -> dict[str, Any]:
+    if isinstance(result, BaseException):
+        expected = isinstance(result, KafkaError | CleaningUnavailableError)
+        return {**plain(partition), "error": str(result) if expected else f"{type(result).__name__}: {result}"}
+    return {**plain(partition), **plain(result)}

@@ -1,0 +1,170 @@
+"""``GET /topics/{topic}/records``: look-ups over HTTP, streamed.
+
+key= key64=       the key, as text or base64          tag= tag64=     likewise
+from= to=         times, both ends included: ms, ISO 8601, 09:00 of today, 15m ago
+max=              at most so many records (default 100), newest first; next= goes on where an answer stopped
+format=           text (default; what is not UTF-8 comes as {"base64": ...}) or base64
+isolation=        read_uncommitted (default) or read_committed: nothing of open or aborted transactions
+wait=true         not before everything acknowledged so far is in the index
+
+200  {"records": [{"partition", "offset", "timestamp", "key", "value", "headers": [[name, value], ...]}, ...],
+      "next": "0:4711" or null, "lag": records not indexed yet}
+400 malformed question   404 no such topic   409 no such index   503 the index is behind (wait=true)
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from tidelog.broker.admin.parameters import parse_switch, read_parameters
+from tidelog.broker.find.finding import FindRequest, FoundRecord, IndexBehindError, parse_next, plan
+from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, NotIndexedError, Query
+from tidelog.log.find.times import parse_time
+from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+DEFAULT_MAX = 100
+_PART_RECORDS = 256
+_MAX_DIGITS = 9
+_PARAMETERS = frozenset({"key", "key64", "tag", "tag64", "from", "to", "max", "next", "format", "isolation", "wait"})
+_ISOLATIONS = ("read_uncommitted", "read_committed")
+
+
+async def answer_find(broker: Broker, request: web.Request) -> web.StreamResponse:
+    """Answer one look-up."""
+    try:
+        parameters = read_parameters(request.query.items(), _PARAMETERS)
+        asked = parse_request(request.match_info["topic"], parameters, broker.time.milliseconds())
+        answer = plan(broker, asked)
+        records = iter(answer)
+        part = await broker.loop.run_in_executor(None, take, records)
+    except (ValueError, InvalidRequestError) as error:
+        return web.json_response({"error": str(error)}, status=400)
+    except UnknownTopicOrPartitionError as error:
+        return web.json_response({"error": str(error)}, status=404)
+    except NotIndexedError as error:
+        return web.json_response({"error": str(error)}, status=409)
+    except (IndexBehindError, KafkaError) as error:
+        return web.json_response({"error": str(error)}, status=503)
+    as_base64 = parameters.get("format") == "base64"
+    response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+    await response.prepare(request)
+    separator = '{"records": ['
+    while part:
+        lines = [json.dumps(as_json(found, as_base64=as_base64)) for found in part]
+        await response.write((separator + ",\n".join(lines)).encode())
+        separator = ",\n"
+        part = await broker.loop.run_in_executor(None, take, records)
+    if separator != ",\n":
+        await response.write(separator.encode())
+    await response.write(f'],\n"next": {json.dumps(answer.next)}, "lag": {answer.lag}}}\n'.encode())
+    await response.write_eof()
+    return response
+
+
+def take(records: Iterator[FoundRecord]) -> list[FoundRecord]:
+    """The next part of an answer. In a worker."""
+    return list(islice(records, _PART_RECORDS))
+
+
+def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> FindRequest:
+    """The question a URL asks. Raises ValueError, InvalidRequestError."""
+    if parameters.get("format", "text") not in ("text", "base64"):
+        raise ValueError(f"format is {parameters['format']!r}: expected text or base64")
+    isolation = parameters.get("isolation", _ISOLATIONS[0])
+    if isolation not in _ISOLATIONS:
+        raise ValueError(f"isolation is {isolation!r}: expected {' or '.join(_ISOLATIONS)}")
+    query = Query(
+        key=parse_bytes(parameters, "key"),
+        tag=parse_bytes(parameters, "tag"),
+        begin=parse_bound(parameters, "from", now_ms, MIN_TIME),
+        end=parse_bound(parameters, "to", now_ms, MAX_TIME),
+    )
+    return FindRequest(
+        topic=topic,
+        query=query,
+        max_records=parse_max(parameters.get("max", str(DEFAULT_MAX))),
+        wait=parse_switch(parameters, "wait"),
+        committed=isolation == "read_committed",
+        below=parse_place(parameters.get("next", "")),
+    )
+
+
+def parse_max(text: str) -> int:
+    """A number of records. Raises ValueError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text)):
+        raise ValueError(f"max is {text[:20]!r}: expected a number from 1 to {10**_MAX_DIGITS - 1}")
+    return int(text)
+
+
+def parse_bound(parameters: Mapping[str, str], name: str, now_ms: int, default: int) -> int:
+    """A time in ms. Raises ValueError."""
+    text = parameters.get(name)
+    if text is None:
+        return default
+    try:
+        time_ms = parse_time(text, now_ms)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if not MIN_TIME <= time_ms <= MAX_TIME:
+        raise ValueError(f"{name} is {text!r}: no record has such a time")
+    return time_ms
+
+
+def parse_place(text: str) -> dict[int, int]:
+    """Where an answer before stopped. Raises ValueError."""
+    try:
+        place = parse_next(text)
+    except InvalidRequestError as error:
+        raise ValueError(f"next: {error}") from None
+    if text and len(place) != text.count(",") + 1:
+        raise ValueError(f"next is {text!r}: a partition is there twice, or none")
+    return place
+
+
+def parse_bytes(parameters: Mapping[str, str], name: str) -> bytes | None:
+    """A parameter as text or, under its other name, as base64. Raises ValueError."""
+    encoded = parameters.get(f"{name}64")
+    if encoded is not None and name in parameters:
+        raise ValueError(f"{name} and {name}64 are both given")
+    if encoded is not None:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"{name}64 is no base64: {error}") from error
+    text = parameters.get(name)
+    return None if text is None else text.encode()
+
+
+def as_json(found: FoundRecord, *, as_base64: bool) -> dict[str, Any]:
+    """One record as JSON has it."""
+    partition, record = found
+    return {
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": encoded(record.key, as_base64=as_base64),
+        "value": encoded(record.value, as_base64=as_base64),
+        "headers": [[name, encoded(value, as_base64=as_base64)] for name, value in record.headers],
+    }
+
+
+def encoded(value: bytes | None, *, as_base64: bool) -> Any:
+    """Bytes as asked: base64, or text where they are text."""
+    if value is None:
+        return None
+    if as_base64:
+        return base64.b64encode(value).decode()
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

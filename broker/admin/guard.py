@@ -1,0 +1,186 @@
+"""What the admin interface asks of a request before any page sees it.
+
+It must be meant for this broker, come from no foreign web page, be small, and arrive in time.
+
+A web page in an operator's browser can send requests here, and by DNS rebinding read the answers. It cannot choose the
+``Host`` and ``Origin`` its browser sends. Programs such as curl send no ``Origin`` and no ``Sec-Fetch-Site`` and pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from tidelog.broker.admin.listener import ADMIN_ALLOWED_HOSTS, ADMIN_LISTENER
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware
+
+    from tidelog.broker.config.broker_config import BrokerConfig
+
+MAX_BODY_BYTES = 64 * 1024
+REQUEST_TIMEOUT_S = 10.0
+"""A request's header must be here within this time, and its body within as much again."""
+KEEPALIVE_S = 75.0
+"""How long a connection may wait for its next request."""
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::\d{1,5})?")
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+_OWN_SITES = frozenset({"same-origin", "none"})
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Hosts:
+    """The names and addresses under which this broker may be asked."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        bound = config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]").lower()
+        advertised = [endpoint.host for endpoint in config.advertised_listeners.values()]
+        given = ["localhost", bound, *advertised, *config.get_list(ADMIN_ALLOWED_HOSTS)]
+        self._names = {name.lower() for name in given if name}
+        self._is_any_address = bound in ("", "0.0.0.0", "::")
+
+    def has(self, header: str) -> bool:
+        """Whether a ``Host`` header names this broker; the port in it does not matter."""
+        found = _HOST.fullmatch(header.lower())
+        if found is None:
+            return False
+        name = found[1].rstrip(".")
+        try:
+            address = ip_address(name.strip("[]"))
+        except ValueError:
+            return name in self._names
+        if address.is_unspecified:
+            return False
+        # Rebinding needs a name: where every address is ours, any literal is.
+        return address.is_loopback or self._is_any_address or str(address) in self._names
+
+
+def make_guard(hosts: Hosts) -> Middleware:
+    """The middleware that lets requests through or refuses them."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        clock = request.transport.get_protocol() if request.transport is not None else None
+        if isinstance(clock, RequestClock):
+            clock.stop()
+        try:
+            refusal = refuse_sender(request, hosts) or await refuse_body(request)
+            return refusal if refusal is not None else await handler(request)
+        finally:
+            if isinstance(clock, RequestClock):
+                clock.expect_next()
+
+    return guard
+
+
+def refuse_sender(request: web.Request, hosts: Hosts) -> web.Response | None:
+    """The refusal of a request that is not meant for this broker or comes from a foreign page."""
+    names = request.headers.getall("Host", [])
+    is_old = request.version < (1, 1) and not names  # no browser speaks HTTP/1.0
+    if not is_old and (len(names) != 1 or not hosts.has(names[0])):
+        return refusal(421, f"this is not {', '.join(names) or 'a known host'}; {ADMIN_ALLOWED_HOSTS} adds names")
+    own = names[0].lower() if names else ""
+    for origin in request.headers.getall("Origin", []):
+        if origin.lower() not in (f"http://{own}", f"https://{own}"):
+            return refusal(403, "the request comes from another origin")
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    if request.method not in _SAFE_METHODS and site not in _OWN_SITES:
+        return refusal(403, "the request comes from another site")
+    return None
+
+
+async def refuse_body(request: web.Request) -> web.Response | None:
+    """The refusal of a body that is too large or too slow; no page reads one."""
+    too_large = f"a body may have {MAX_BODY_BYTES} bytes"
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        return refusal(413, too_large)
+    if request.can_read_body:
+        try:
+            body = await asyncio.wait_for(request.read(), REQUEST_TIMEOUT_S)
+            return refusal(413, too_large) if len(body) > MAX_BODY_BYTES else None
+        except web.HTTPRequestEntityTooLarge:
+            return refusal(413, too_large)
+        except TimeoutError:
+            return refusal(408, "the body did not come in time")
+    return None
+
+
+def refusal(status: int, reason: str) -> web.Response:
+    """An error as JSON, after which the connection closes."""
+    response = web.json_response({"error": reason}, status=status)
+    response.force_close()
+    return response
+
+
+async def add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    """What browsers are told with every answer."""
+    response.headers.update(_HEADERS)
+
+
+class RequestClock(asyncio.Protocol):
+    """Hands everything on to aiohttp's protocol, and closes a connection whose request header does not come in time.
+
+    The time runs from the accept, later from the first bytes that follow an answer: aiohttp itself waits for ever. A
+    connection that is kept open has ``KEEPALIVE_S`` until its next header is whole, if part of it came earlier.
+    """
+
+    def __init__(self, inner: asyncio.Protocol) -> None:
+        self._inner = inner
+        self._transport: asyncio.BaseTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_busy = False
+
+    def _close_in(self, seconds: float) -> None:
+        """Close in so many seconds, or earlier if that was said before."""
+        loop = asyncio.get_running_loop()
+        if self._transport is None or (self._timer is not None and self._timer.when() <= loop.time() + seconds):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._transport.close)
+
+    def stop(self) -> None:
+        """A header is whole: its handler runs."""
+        self._is_busy = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def expect_next(self) -> None:
+        """The handler is done."""
+        self._is_busy = False
+        self._close_in(KEEPALIVE_S)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._close_in(REQUEST_TIMEOUT_S)
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_busy:
+            self._close_in(REQUEST_TIMEOUT_S)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stop()
+        self._transport = None
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()

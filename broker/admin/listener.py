@@ -1,0 +1,108 @@
+"""The admin listener: a bound socket, and nothing else until somebody connects to it.
+
+``admin.listener`` says where (default: the loopback address, any free port; empty: none). The address that came of it
+is what DescribeConfigs answers for that key, so who knows the broker's address finds this one. The HTTP library is
+imported in a thread when the first connection waits in the socket's queue: start-up and idle memory are those of a
+broker without it. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import socket
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tidelog.log.records.quiet_import import quiet_import
+from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+ADMIN_LISTENER = "admin.listener"
+ADMIN_ALLOWED_HOSTS = "admin.allowed.hosts"
+ADMIN_KEYS = (
+    ConfigKey(
+        ADMIN_LISTENER,
+        ConfigType.STRING,
+        "127.0.0.1:0",
+        None,
+        Importance.MEDIUM,
+        "HOST:PORT of the HTTP interface with /healthz, /readyz, /metrics and /compaction; port 0 takes any free one, "
+        "an empty value switches it off. It asks nobody who they are: keep it on a private address.",
+    ),
+    ConfigKey(
+        ADMIN_ALLOWED_HOSTS,
+        ConfigType.LIST,
+        (),
+        None,
+        Importance.LOW,
+        "More names under which the HTTP interface may be asked (the Host header), separated by commas. Its own "
+        "address, localhost and the advertised hosts need no mention; other names are answered 421. Tidelog's own key.",
+    ),
+)
+BACKLOG = 64
+
+
+class AdminListener:
+    """See the module."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._socket: socket.socket | None = None
+        self._start: asyncio.Task[None] | None = None
+        self._runner: Any = None
+
+    def open(self) -> str | None:
+        """Bind and listen; returns HOST:PORT, None when switched off. Raises OSError when the address is taken."""
+        text = self._broker.config.get_str(ADMIN_LISTENER)
+        if not text:
+            return None
+        host, _, port = text.rpartition(":")
+        listener = socket.create_server((host.strip("[]"), int(port)), family=_family(host), backlog=BACKLOG)
+        listener.setblocking(False)
+        self._socket = listener
+        address = f"{host}:{listener.getsockname()[1]}"
+        self._broker.config.settle(ADMIN_LISTENER, address)
+        self._broker.loop.add_reader(listener.fileno(), self._first_connection)
+        return address
+
+    def _first_connection(self) -> None:
+        assert self._socket is not None
+        self._broker.loop.remove_reader(self._socket.fileno())
+        self._start = self._broker.loop.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            module = await self._broker.loop.run_in_executor(None, _import_app)
+        except ImportError as error:
+            logger.error("no admin interface, its HTTP library is missing (pip install aiohttp): %s", error)
+            assert self._socket is not None
+            self._socket.close()
+            self._socket = None
+            return
+        self._runner = await module.serve(self._broker, self._socket)
+        logger.info("the admin interface serves on %s", self._broker.config.get_str(ADMIN_LISTENER))
+
+    async def close(self) -> None:
+        """Stop serving; open requests are cut off."""
+        if self._start is not None:
+            await self._start
+        if self._runner is not None:
+            await self._runner.cleanup()
+        elif self._socket is not None:
+            self._broker.loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+
+def _import_app() -> ModuleType:
+    with quiet_import():
+        return importlib.import_module("tidelog.broker.admin.app")
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

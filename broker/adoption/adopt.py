@@ -1,0 +1,352 @@
+"""Takes over what a plan found good: copy aside, recover and check the copy, then show it, all or nothing.
+
+    .adopting/<partition>/   copied (or linked) and synced, loaded once, checked once
+    .adopting/journal        names of the directories that are about to be shown
+    <partition>/             renamed into the data directory
+    checkpoints, meta.properties
+    metadata.sqlite          all topics, configs, quotas, credentials, producer ids in one transaction: done
+    .kafka_cleanshutdown     and ``.adopting`` goes
+
+A kill at any point leaves a data directory that shows nothing new, or everything: what lies in ``.adopting``, and the
+directories its journal names whose topics the store does not know, are removed by the next run, which then begins anew.
+
+With ``link`` the record files that will never change again (all but the last segment's) are the source's own, under a
+second name; everything that may change is copied. The source is only ever read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tidelog.broker.adoption.plan import (
+    LOCK_FILE,
+    STORE_FILE,
+    AdoptionError,
+    AdoptionOptions,
+    AdoptionPlan,
+    PlannedTopic,
+)
+from tidelog.broker.adoption.source import SourcePartition
+from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF
+from tidelog.broker.config.description import CLUSTER_DEFAULT
+from tidelog.broker.controller.client_quotas import QUOTAS_PREFIX
+from tidelog.broker.controller.configs import CONFIGS_PREFIX, config_key
+from tidelog.broker.controller.producer_ids import BLOCK_SIZE, NEXT_BLOCK_KEY
+from tidelog.broker.controller.scram_credentials import ScramCredential, ScramMechanism, encode, key_of
+from tidelog.broker.controller.topics import TOPICS_PREFIX, encode_topic
+from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
+from tidelog.broker.metadata.store import Put, SqliteMetadataStore
+from tidelog.log.check import check_directory
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_OFFSET_FILE,
+    MetaProperties,
+    read_meta_properties,
+    read_offset_checkpoint,
+    write_clean_shutdown,
+    write_meta_properties,
+    write_offset_checkpoint,
+)
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.segment.segment import LOG_SUFFIX
+from tidelog.log.system.file_system import FileEntry, FileSystem
+from tidelog.log.system.time import Time
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
+from tidelog.protocol.types import random_uuid, uuid_to_str
+
+STAGING_DIRECTORY = ".adopting"
+JOURNAL_FILE = "journal"
+COPY_BYTES = 4 * 1024 * 1024
+BROKER_RESOURCE = 4
+
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Adopted:
+    """Offsets of the partitions taken over, for the checkpoints; each topic's id and the epoch it goes on with."""
+
+    end_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    cleaner_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
+    leader_epochs: dict[str, int] = field(default_factory=dict)
+
+
+def carry_out(file_system: FileSystem, time: Time, plan: AdoptionPlan, progress: Progress) -> None:
+    """Do what the plan says. Raises AdoptionError, and KafkaStorageError when the disk fails; nothing is shown then."""
+    if plan.problems:
+        raise AdoptionError("there are problems; nothing was taken over")
+    Adoption(file_system, time, plan, progress).run()
+
+
+class Adoption:
+    """One run over one plan. Used once, by one thread."""
+
+    def __init__(self, file_system: FileSystem, time: Time, plan: AdoptionPlan, progress: Progress) -> None:
+        self._file_system = file_system
+        self._time = time
+        self._plan = plan
+        self._options: AdoptionOptions = plan.options
+        self._progress = progress
+        self._staging = os.path.join(plan.options.target, STAGING_DIRECTORY)
+        self._adopted = Adopted()
+
+    def run(self) -> None:
+        """See the module."""
+        target = self._options.target
+        self._make_durable(os.path.abspath(target))
+        if not any(lock.path == os.path.join(target, LOCK_FILE) for lock in self._plan.locks):
+            lock = self._file_system.lock_file(os.path.join(target, LOCK_FILE))
+            if lock is None:
+                raise AdoptionError(f"{target} is in use by a running broker")
+            self._plan.locks.append(lock)
+        identity = self._identity()
+        store = SqliteMetadataStore(os.path.join(target, STORE_FILE), self._time)
+        try:
+            self._clear_former_run(store)
+            self._check_names_are_free()
+            was_clean = self._is_clean()
+            try:
+                for topic in self._plan.topics:
+                    self._stage(topic)
+                self._show(store, identity)
+            except (AdoptionError, KafkaStorageError):
+                with contextlib.suppress(KafkaStorageError):
+                    self._clear_former_run(store)  # a disk that is full should not stay so
+                raise
+            self._finish(was_clean=was_clean)
+        finally:
+            store.close()
+
+    def _finish(self, *, was_clean: bool) -> None:
+        """What is not essential: without the marker the next start looks at every log, and the next run clears up."""
+        try:
+            if was_clean:
+                write_clean_shutdown(self._file_system, self._options.target, 0)
+            self._file_system.remove_directory(self._staging)
+            self._file_system.sync_directory(self._options.target)
+        except KafkaStorageError as error:
+            self._progress(f"note: {error}")
+
+    def _make_durable(self, directory: str) -> None:
+        """Make a directory whose name survives a power loss, and its missing parents."""
+        if not self._file_system.exists(directory):
+            parent = os.path.dirname(directory)
+            self._make_durable(parent)
+            self._file_system.make_directory(directory)
+            self._file_system.sync_directory(parent)
+
+    def _identity(self) -> MetaProperties | None:
+        """What ``meta.properties`` is to say; None when the target has one that stays."""
+        if read_meta_properties(self._file_system, self._options.target) is not None:
+            return None
+        source = self._plan.identity
+        generator = random.SystemRandom()
+        cluster_id = source.cluster_id if source is not None else uuid_to_str(random_uuid(generator))
+        return MetaProperties(cluster_id, self._options.node_id, random_uuid(generator))
+
+    def _is_clean(self) -> bool:
+        """True when the target's own logs, if it has any, were closed cleanly."""
+        target = self._options.target
+        if self._file_system.exists(os.path.join(target, CLEAN_SHUTDOWN_FILE)):
+            return True
+        return not any(
+            entry.is_directory and entry.name != STAGING_DIRECTORY for entry in self._file_system.list_directory(target)
+        )
+
+    def _clear_former_run(self, store: SqliteMetadataStore) -> None:
+        """Remove what an interrupted run left."""
+        journal = os.path.join(self._staging, JOURNAL_FILE)
+        if self._file_system.exists(journal):
+            for name in json.loads(self._file_system.read_file(journal)):
+                if store.get(TOPICS_PREFIX + TopicPartition.parse(name).topic) is None:
+                    self._file_system.remove_directory(os.path.join(self._options.target, name))
+        self._file_system.remove_directory(self._staging)
+
+    def _check_names_are_free(self) -> None:
+        for directory in self._final_names():
+            path = os.path.join(self._options.target, directory)
+            if self._file_system.exists(path):
+                raise AdoptionError(f"{path} exists and belongs to no topic: move it away first")
+
+    def _final_names(self) -> list[str]:
+        return [p.partition.directory_name for topic in self._plan.topics for p in topic.partitions]
+
+    # ---- copies
+
+    def _stage(self, topic: PlannedTopic) -> None:
+        config = LogConfig(topic.configs)
+        topic_id = topic.topic_id or random_uuid(random.SystemRandom())
+        self._adopted.topic_ids[topic.name] = topic_id
+        self._adopted.leader_epochs[topic.name] = topic.leader_epoch
+        for partition in topic.partitions:
+            self._progress(f"{partition.partition}: {partition.size_bytes:,} bytes")
+            directory = os.path.join(self._staging, partition.partition.directory_name)
+            self._copy(partition, directory)
+            self._load(partition, directory, topic_id, config)
+            findings = check_directory(self._file_system, directory)
+            if findings:
+                raise AdoptionError(f"the copy is not in order after recovery: {findings[0]}")
+            self._sync(directory)
+
+    def _copy(self, partition: SourcePartition, directory: str) -> None:
+        self._file_system.make_directory(directory)
+        bases = partition.bases()
+        changing = min(bases[-1] if bases else 0, partition.first_recovered())
+        for file in partition.copied:
+            source, copy = os.path.join(partition.directory, file.name), os.path.join(directory, file.name)
+            if self._options.link and _is_record_file_below(file, changing):
+                self._file_system.link_file(source, copy)
+            else:
+                self._copy_file(source, copy, file.size)
+
+    def _copy_file(self, source: str, copy: str, size: int) -> None:
+        reader = self._file_system.open_file(source, writable=False)
+        try:
+            writer = self._file_system.open_file(copy, create=True)
+            try:
+                for position in range(0, size, COPY_BYTES):
+                    writer.write_at(reader.read_at(position, min(COPY_BYTES, size - position)), position)
+            finally:
+                writer.close()
+        finally:
+            reader.close()
+
+    def _load(self, partition: SourcePartition, directory: str, topic_id: bytes, config: LogConfig) -> None:
+        """Open the copy as a broker would (recovering it where needed) and close it cleanly."""
+        log_start_offset = partition.log_start_offset or 0
+        try:
+            log = load_log(
+                LoadRequest(
+                    partition.partition,
+                    directory,
+                    config,
+                    LogEnvironment(self._file_system, self._time),
+                    DirectoryState(self._staging),
+                    topic_id=topic_id,
+                    log_start_offset=log_start_offset,
+                    recovery_point=partition.recovery_point,
+                    clean=partition.clean,
+                )
+            )
+        except KafkaStorageError as error:
+            raise AdoptionError(f"{partition.partition} cannot be served: {error}") from error
+        log.flush()
+        log.close()
+        place, adopted = partition.partition, self._adopted
+        adopted.end_offsets[place] = log.log_end_offset
+        if log.log_start_offset > log.segments.first.base_offset:
+            adopted.start_offsets[place] = log.log_start_offset
+        if partition.cleaner_offset is not None:
+            adopted.cleaner_offsets[place] = min(partition.cleaner_offset, log.log_end_offset)
+        epoch = log.leader_epochs.latest_epoch + 1
+        adopted.leader_epochs[place.topic] = max(adopted.leader_epochs[place.topic], epoch)
+
+    def _sync(self, directory: str) -> None:
+        for entry in self._file_system.list_directory(directory):
+            file = self._file_system.open_file(os.path.join(directory, entry.name), writable=False)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        self._file_system.sync_directory(directory)
+
+    # ---- showing them
+
+    def _show(self, store: SqliteMetadataStore, identity: MetaProperties | None) -> None:
+        target, names = self._options.target, self._final_names()
+        puts = self._puts(store)
+        self._file_system.make_directory(self._staging)
+        self._file_system.replace_file(os.path.join(self._staging, JOURNAL_FILE), json.dumps(names).encode())
+        self._file_system.sync_directory(target)
+        for name in names:
+            self._file_system.rename(os.path.join(self._staging, name), os.path.join(target, name))
+        self._file_system.sync_directory(target)
+        adopted = self._adopted
+        self._merge(RECOVERY_POINT_FILE, adopted.end_offsets)
+        self._merge(REPLICATION_OFFSET_FILE, adopted.end_offsets)
+        self._merge(LOG_START_OFFSET_FILE, adopted.start_offsets)
+        self._merge(CLEANER_OFFSET_FILE, adopted.cleaner_offsets)
+        if identity is not None:
+            write_meta_properties(self._file_system, target, identity)
+        store.txn([], puts, [])
+
+    def _merge(self, name: str, offsets: dict[TopicPartition, int]) -> None:
+        """Put these partitions' offsets into a checkpoint file, in place of what it says of them."""
+        path = os.path.join(self._options.target, name)
+        taken = set(self._adopted.end_offsets)
+        others = read_offset_checkpoint(self._file_system, path).items()
+        kept = {partition: offset for partition, offset in others if partition not in taken}
+        if offsets or len(kept) != len(others):
+            write_offset_checkpoint(self._file_system, path, {**kept, **offsets})
+
+    def _puts(self, store: SqliteMetadataStore) -> list[Put]:
+        """Everything for the store."""
+        puts = [Put(TOPICS_PREFIX + topic.name, encode_topic(self._image(topic))) for topic in self._plan.topics]
+        taken = store.get(NEXT_BLOCK_KEY)
+        next_block = -(-self._plan.next_producer_id // BLOCK_SIZE) * BLOCK_SIZE
+        if next_block > (0 if taken is None else int(taken.value)):
+            puts.append(Put(NEXT_BLOCK_KEY, str(next_block).encode()))
+        known = {entry.key for prefix in ("/scram/", QUOTAS_PREFIX, CONFIGS_PREFIX) for entry in store.list(prefix)}
+        return puts + [put for put in self._cluster_puts() if put.key not in known]
+
+    def _image(self, topic: PlannedTopic) -> TopicImage:
+        return TopicImage(
+            topic.name,
+            self._adopted.topic_ids[topic.name],
+            len(topic.partitions),
+            topic.configs,
+            topic.name in INTERNAL_TOPICS,
+            self._adopted.leader_epochs[topic.name],
+        )
+
+    def _cluster_puts(self) -> Iterable[Put]:
+        """What the cluster's metadata holds beside topics."""
+        metadata = self._plan.metadata
+        if metadata is None:
+            return
+        for (user, number), record in metadata.scram.items():
+            credential = ScramCredential(
+                record.iterations, bytes(record.salt), bytes(record.stored_key), bytes(record.server_key)
+            )
+            yield Put(key_of(user, ScramMechanism(number)), encode(credential))
+        for entity, values in metadata.quotas.items():
+            if values:
+                key = QUOTAS_PREFIX + json.dumps(entity, separators=(",", ":"))
+                yield Put(key, json.dumps(values, sort_keys=True).encode())
+        dynamic = valid_broker_configs(metadata.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {}))
+        if dynamic:
+            yield Put(f"{CONFIGS_PREFIX}broker/{CLUSTER_DEFAULT}", json.dumps(dynamic, sort_keys=True).encode())
+        for (kind, name), texts in self._plan.resource_configs.items():
+            if texts:
+                yield Put(config_key(kind, name), json.dumps(texts, sort_keys=True).encode())
+
+
+def valid_broker_configs(texts: dict[str, str]) -> dict[str, str]:
+    """Those that may be set while this broker runs; the others would keep it from starting."""
+    valid = {}
+    for key, text in texts.items():
+        if key in BROKER_CONFIG_DEF and BROKER_CONFIG_DEF[key].dynamic:
+            try:
+                BROKER_CONFIG_DEF.parse_given({key: text})
+            except (ConfigError, KafkaError):
+                continue
+            valid[key] = text
+    return valid
+
+
+def _is_record_file_below(file: FileEntry, base_offset: int) -> bool:
+    return file.name.endswith(LOG_SUFFIX) and int(file.name[:20]) < base_offset

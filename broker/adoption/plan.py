@@ -1,0 +1,411 @@
+"""What taking over a stopped Apache Kafka's directories would do: everything looked at, nothing written.
+
+A source is one entry of Kafka's ``log.dirs``; a broker's directories are given together. Looked at, in this order:
+
+1. nobody uses the sources (``.lock``) or the target; ``meta.properties`` agree on one cluster;
+2. ``__cluster_metadata`` where there is one: topics, ids, configs, quotas, SCRAM credentials, producer ids. Without it
+   (a ZooKeeper-era broker) ids come from ``partition.metadata``, configs from the caller;
+3. every topic has all its partitions here, once, under one id, and none that the target has otherwise;
+4. ``tidelog.log.check`` over every partition. What recovery mends (indices, snapshots, and in a source without the
+   clean-shutdown marker whatever lies behind the recovery point) is mended on the copy; anything else is a problem;
+5. the target's disk has room.
+
+A topic whose configs nobody knows is taken over with unlimited retention, so that nothing is deleted before its owner
+has said so, and stays compacted where the source's cleaner had been at it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog.broker.adoption.kraft_metadata import (
+    METADATA_DIRECTORY,
+    ClusterMetadata,
+    ClusterTopic,
+    read_cluster_metadata,
+)
+from tidelog.broker.adoption.source import SourcePartition, check_partition, is_of_kraft, list_source, producer_ids
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.resources import CONFIG_DEFS
+from tidelog.broker.config.resources import validate as validate_resource
+from tidelog.broker.controller.topics import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
+from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicImage
+from tidelog.broker.metadata.store import SqliteMetadataStore
+from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
+from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties
+from tidelog.log.system.file_system import FileSystem, OpenFile
+from tidelog.log.system.time import Time
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import InvalidConfigError, InvalidTopicError, KafkaError
+from tidelog.protocol.types import uuid_to_str
+
+LOCK_FILE = ".lock"
+STORE_FILE = "metadata.sqlite"
+TOPIC_RESOURCE = 2
+KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
+SPARE_BYTES = 64 * 1024 * 1024
+"""Room for what is not counted: the store, indices built anew."""
+
+
+class AdoptionError(Exception):
+    """Nothing was taken over; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionOptions:
+    """What to take over, and where to. ``topic_configs`` are for sources that do not tell theirs."""
+
+    sources: tuple[str, ...]
+    target: str
+    node_id: int = 1
+    link: bool = False
+    leave_out: frozenset[str] = frozenset()
+    topic_configs: Mapping[str, Mapping[str, str]] | None = None
+
+
+class PlannedTopic(NamedTuple):
+    """A topic to take over."""
+
+    name: str
+    topic_id: bytes | None
+    partitions: list[SourcePartition]
+    configs: dict[str, str]
+    leader_epoch: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to copy."""
+        return sum(partition.size_bytes for partition in self.partitions)
+
+
+@dataclass(slots=True)
+class AdoptionPlan:
+    """The result: what would be done, what is left out, and what stands against it. Holds the sources' locks."""
+
+    options: AdoptionOptions
+    identity: MetaProperties | None = None
+    metadata: ClusterMetadata | None = None
+    topics: list[PlannedTopic] = field(default_factory=list)
+    resource_configs: dict[tuple[ResourceType, str], dict[str, str]] = field(default_factory=dict)
+    next_producer_id: int = 0
+    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    locks: list[OpenFile] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to copy."""
+        return sum(topic.size_bytes for topic in self.topics)
+
+    def close(self) -> None:
+        """Give the locks back."""
+        for lock in self.locks:
+            lock.close()
+        self.locks.clear()
+
+
+def make_plan(file_system: FileSystem, time: Time, options: AdoptionOptions) -> AdoptionPlan:
+    """Look at everything. Problems are in the plan; only what cannot be read at all raises KafkaStorageError."""
+    plan = AdoptionPlan(options)
+    try:
+        Planner(file_system, time, plan).run()
+    except BaseException:
+        plan.close()
+        raise
+    return plan
+
+
+class Planner:
+    """Fills one plan. Used once, by one thread."""
+
+    def __init__(self, file_system: FileSystem, time: Time, plan: AdoptionPlan) -> None:
+        self._file_system = file_system
+        self._time = time
+        self._plan = plan
+        self._options = plan.options
+        self._without_configs = 0
+        self._is_kraft = False
+
+    def run(self) -> None:
+        """See the module."""
+        if not self._claim():
+            return
+        self._read_identity()
+        self._read_metadata()
+        found = self._find_partitions()
+        existing = self._existing_topics()
+        for name, partitions in sorted(found.items()):
+            self._plan_topic(name, partitions, existing)
+        self._report_missing_topics(found)
+        plan_resource_configs(self._plan)
+        self._plan_producer_ids()
+        self._check_space()
+        self._note_what_stays()
+
+    def _problem(self, text: str) -> None:
+        self._plan.problems.append(text)
+
+    # ---- whose directories
+
+    def _claim(self) -> bool:
+        """Lock the sources and, where it exists, the target."""
+        target = self._options.target
+        for source in self._options.sources:
+            if not self._file_system.exists(source):
+                self._problem(f"{source} does not exist")
+            elif _is_same_or_below(source, target) or _is_same_or_below(target, source):
+                self._problem(f"{source} and the data directory {target} lie in each other; adopt into another one")
+            else:
+                self._lock(source, shared=True)
+        if self._file_system.exists(target):
+            self._lock(target, shared=False)
+        return not self._plan.problems
+
+    def _lock(self, directory: str, *, shared: bool) -> None:
+        path = os.path.join(directory, LOCK_FILE)
+        if not self._file_system.exists(path):
+            return  # never used by a broker, or a copy of a directory
+        lock = self._file_system.lock_file(path, shared=shared)
+        if lock is None:
+            self._problem(f"{directory} is in use by a running broker: stop it first ({path} is locked)")
+        else:
+            self._plan.locks.append(lock)
+
+    def _read_identity(self) -> None:
+        identities = {}
+        for source in self._options.sources:
+            identity = read_meta_properties(self._file_system, source)
+            if identity is not None:
+                identities[source] = identity
+                self._plan.identity = identity
+        if len({identity.cluster_id for identity in identities.values()}) > 1:
+            listed = ", ".join(f"{source}: {identity.cluster_id}" for source, identity in identities.items())
+            self._problem(f"the directories belong to several clusters ({listed})")
+
+    def _read_metadata(self) -> None:
+        for source in self._options.sources:
+            path = os.path.join(source, METADATA_DIRECTORY)
+            if self._file_system.exists(path):
+                self._plan.metadata = read_cluster_metadata(self._file_system, path)
+        self._is_kraft = self._plan.metadata is not None or any(
+            is_of_kraft(self._file_system, source) for source in self._options.sources
+        )
+        if self._is_without_its_metadata():
+            self._problem(
+                f"this is a KRaft broker, but {METADATA_DIRECTORY} is not in these directories; give its "
+                "metadata.log.dir too, or the topics' configs (--topic-configs)"
+            )
+
+    def _is_without_its_metadata(self) -> bool:
+        """Topics' configs are somewhere, but neither here nor given."""
+        return self._is_kraft and self._plan.metadata is None and self._options.topic_configs is None
+
+    # ---- what is there
+
+    def _find_partitions(self) -> dict[str, list[SourcePartition]]:
+        found: dict[str, list[SourcePartition]] = {}
+        for source in self._options.sources:
+            listing = list_source(self._file_system, source)
+            if not listing.clean:
+                self._plan.notes.append(
+                    f"{source} was not shut down cleanly: the copy is recovered as Kafka would do it"
+                )
+            self._plan.left_out += [f"{path}: {reason}" for path, reason in listing.others.items()]
+            for partition in listing.partitions:
+                found.setdefault(partition.partition.topic, []).append(partition)
+        if not found:
+            self._problem(f"no partition directories in {', '.join(self._options.sources)}: is this Kafka's log.dirs?")
+        return found
+
+    def _existing_topics(self) -> dict[str, TopicImage]:
+        """The target's topics."""
+        path = os.path.join(self._options.target, STORE_FILE)
+        if not self._file_system.exists(path):
+            return {}
+        store = SqliteMetadataStore(path, self._time)
+        try:
+            images = [decode_topic(entry) for entry in store.list(TOPICS_PREFIX)]
+        finally:
+            store.close()
+        return {image.name: image for image in images}
+
+    # ---- one topic
+
+    def _plan_topic(self, name: str, partitions: list[SourcePartition], existing: Mapping[str, TopicImage]) -> None:
+        if name in self._options.leave_out:
+            self._plan.left_out.append(f"topic {name}: as asked")
+            return
+        known = self._plan.metadata.topic_named(name) if self._plan.metadata else None
+        if self._plan.metadata is not None and known is None:
+            self._plan.left_out.append(f"topic {name}: deleted in Kafka, its directories were not removed yet")
+            return
+        topic_id = self._topic_id(name, partitions, known)
+        if name in existing:
+            self._compare_with_existing(existing[name], topic_id)
+            return
+        partitions.sort(key=lambda partition: partition.partition)
+        self._check_complete(name, partitions, known)
+        for partition in partitions:
+            mended, wrong = check_partition(self._file_system, partition)
+            self._plan.notes += [f"built anew: {finding}" for finding in mended]
+            self._plan.problems += map(str, wrong)
+        leader_epoch = max((known.leader_epochs.values() if known else ()), default=-1) + 1
+        configs = self._configs(name, partitions)
+        self._plan.topics.append(PlannedTopic(name, topic_id, partitions, configs, leader_epoch))
+
+    def _topic_id(self, name: str, partitions: list[SourcePartition], known: ClusterTopic | None) -> bytes | None:
+        try:
+            validate_topic_name(name)
+        except InvalidTopicError as error:
+            self._problem(f"topic {name}: {error}")
+        ids = {partition.topic_id for partition in partitions if partition.topic_id is not None}
+        if known is not None:
+            ids.add(known.topic_id)
+        if len(ids) > 1:
+            listed = ", ".join(sorted(map(uuid_to_str, ids)))
+            self._problem(f"topic {name}: its partitions belong to topics with different ids ({listed})")
+        return next(iter(ids), None)
+
+    def _compare_with_existing(self, image: TopicImage, topic_id: bytes | None) -> None:
+        if topic_id == image.topic_id:
+            self._plan.left_out.append(f"topic {image.name}: the data directory has it already, with the same id")
+        elif topic_id is None:
+            self._plan.left_out.append(
+                f"topic {image.name}: the data directory has one of that name already; Kafka's has no id to compare"
+            )
+        else:
+            self._problem(
+                f"topic {image.name}: the data directory has another topic of that name; adopt into an empty "
+                f"directory, or go without it (--leave-out {image.name})"
+            )
+
+    def _check_complete(self, name: str, partitions: list[SourcePartition], known: ClusterTopic | None) -> None:
+        here = [partition.partition.partition for partition in partitions]
+        twice = sorted({index for index in here if here.count(index) > 1})
+        if twice:
+            self._problem(f"topic {name}: partitions {_listed(twice)} are in several of the directories")
+        count = len(known.leader_epochs) if known else max(here) + 1
+        missing = sorted(set(range(count)) - set(here))
+        if missing:
+            self._problem(
+                f"topic {name}: partitions {_listed(missing)} of {count} are not in these directories; give all of "
+                f"log.dirs of a broker that has them, or go without the topic (--leave-out {name})"
+            )
+
+    # ---- configs
+
+    def _configs(self, name: str, partitions: list[SourcePartition]) -> dict[str, str]:
+        given = (self._options.topic_configs or {}).get(name)
+        if self._plan.metadata is not None:
+            texts = self._plan.metadata.configs.get((TOPIC_RESOURCE, name), {})
+            return self._valid_configs(name, {**texts, **(given or {})})
+        if given is not None:
+            return self._valid_configs(name, given)
+        if name in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+            return internal_topic_settings(BrokerConfig({}), name)[2]
+        self._without_configs += 1
+        was_compacted = any(partition.cleaner_offset is not None for partition in partitions)
+        return {**KEEP_EVERYTHING, **({"cleanup.policy": "compact"} if was_compacted else {})}
+
+    def _valid_configs(self, name: str, texts: Mapping[str, str]) -> dict[str, str]:
+        """Those a topic may have here; the others are left out."""
+        valid: dict[str, str] = {}
+        for key, text in texts.items():
+            if key not in TOPIC_CONFIG_DEF:
+                self._plan.left_out.append(f"config {key}={text} of topic {name}: Tidelog has no such key")
+                continue
+            try:
+                LogConfig({key: text})
+            except (ConfigError, InvalidConfigError) as error:
+                self._plan.left_out.append(f"config {key}={text} of topic {name}: {error}")
+            else:
+                valid[key] = text
+        if valid.get("remote.storage.enable") == "true":
+            self._problem(f"topic {name}: part of it is in remote storage, which these directories do not hold")
+        return valid
+
+    # ---- the whole
+
+    def _report_missing_topics(self, found: Mapping[str, list[SourcePartition]]) -> None:
+        for topic in self._plan.metadata.topics.values() if self._plan.metadata else ():
+            if topic.name not in found and topic.name not in self._options.leave_out:
+                self._problem(
+                    f"topic {topic.name}: none of its {len(topic.leader_epochs)} partitions is in these directories; "
+                    f"give all of log.dirs, or go without it (--leave-out {topic.name})"
+                )
+
+    def _plan_producer_ids(self) -> None:
+        """Ids given out from now on must be larger than any in the logs."""
+        if self._plan.metadata is not None:
+            self._plan.next_producer_id = self._plan.metadata.next_producer_id
+            return
+        for topic in self._plan.topics:
+            for partition in topic.partitions:
+                highest = max(producer_ids(self._file_system, partition), default=-1)
+                self._plan.next_producer_id = max(self._plan.next_producer_id, highest + 1)
+
+    def _check_space(self) -> None:
+        if self._options.link:
+            return
+        parent = os.path.abspath(self._options.target)
+        while not self._file_system.exists(parent):
+            parent = os.path.dirname(parent)
+        _, usable = self._file_system.disk_space(parent)
+        if self._plan.size_bytes + SPARE_BYTES > usable:
+            self._problem(
+                f"{self._options.target} has room for {usable:,} bytes, {self._plan.size_bytes:,} are to be copied; "
+                f"on one file system --link needs no room"
+            )
+
+    def _note_what_stays(self) -> None:
+        metadata = self._plan.metadata
+        if metadata is None:
+            place = (
+                f"they are in {METADATA_DIRECTORY}, which is not in these directories"
+                if self._is_kraft
+                else "a ZooKeeper-era broker does not keep them in log.dirs"
+            )
+            configs = "topic configs, " if self._options.topic_configs is None else ""
+            self._plan.left_out.append(f"{configs}quotas, ACLs, SCRAM credentials: {place}")
+            if self._without_configs and not self._is_without_its_metadata():
+                self._plan.notes.append(
+                    f"topics without known configs: {self._without_configs}; they keep everything, and stay compacted "
+                    "where they were; --topic-configs gives them their own"
+                )
+            return
+        for kind, count in sorted(metadata.not_taken.items()):
+            self._plan.left_out.append(f"{kind}: {count} records; Tidelog does not serve them")
+        self._plan.notes.append(
+            "defaults of Kafka's server.properties are not in its directories: start with tidelog serve --config FILE"
+        )
+
+
+def plan_resource_configs(plan: AdoptionPlan) -> None:
+    """Configs of groups and of subscriptions to client metrics."""
+    for (number, name), texts in plan.metadata.configs.items() if plan.metadata else ():
+        if number not in CONFIG_DEFS:
+            continue
+        kind = ResourceType(number)
+        valid = plan.resource_configs.setdefault((kind, name), {})
+        for key, text in texts.items():
+            try:
+                validate_resource(kind, {key: text}, BrokerConfig({}))
+            except KafkaError as error:
+                named = f"{kind.name.lower().replace('_', ' ')} {name}"
+                plan.left_out.append(f"config {key}={text} of {named}: {error.message}")
+            else:
+                valid[key] = text
+
+
+def _is_same_or_below(path: str, parent: str) -> bool:
+    path, parent = os.path.realpath(path), os.path.realpath(parent)
+    return os.path.commonpath([path, parent]) == parent
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:20])) + (", ..." if len(numbers) > 20 else "")

@@ -1,0 +1,168 @@
+"""The cleaner in the broker: which logs it sees, when it starts, where its settings come from.
+
+It starts a moment after the listeners are open, or with the first request for it, whichever comes first, so that it
+costs the start nothing. Logs that nobody has opened since a clean stop are looked at once: only those with more than
+one segment can have anything to clean, and are opened; so are those with records that ``max.compaction.lag.ms`` waits
+for, whose only segment will have to be closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from tidelog.broker.controller.configs import current_config
+from tidelog.cleaner.cleaner_manager import CleaningState, LogCleanerManager, PartitionStatus
+from tidelog.cleaner.config import CleanerConfig
+from tidelog.cleaner.log_cleaner import LogCleaner
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.segment import LOG_SUFFIX
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.log.config import LogConfig
+
+logger = logging.getLogger(__name__)
+
+NEVER_MS = 2**63 - 1
+"""Kafka's default of ``max.compaction.lag.ms``."""
+
+
+class CompactedLogs:
+    """The compacted logs of a broker, opened as far as they can be dirty. For cleaner threads."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._looked_at: set[TopicPartition] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self) -> list[UnifiedLog]:
+        with self._lock:  # who comes second must see what the first one is opening
+            opened = {log.topic_partition: log for log in self._broker.log_manager.open_logs()}
+            logs = [log for log in opened.values() if log.config.compact]
+            return logs + list(self._open_others(opened))
+
+    def _open_others(self, opened: dict[TopicPartition, UnifiedLog]) -> Iterator[UnifiedLog]:
+        manager = self._broker.log_manager
+        others = [p for p in manager.partitions() if p not in opened and p not in self._looked_at]
+        configs = {topic: self._config_of(topic) for topic in {partition.topic for partition in others}}
+        for partition in others:
+            self._looked_at.add(partition)
+            config = configs[partition.topic]
+            if config is not None and config.compact and self._may_be_cleaned(partition, config):
+                try:
+                    log = manager.get_log(partition)
+                except KafkaError:  # refused, with its reason in the log: nothing to clean
+                    continue
+                if log is not None and log.config.compact:
+                    yield log
+
+    def _config_of(self, topic: str) -> LogConfig | None:
+        return config_of(self._broker, topic)
+
+    def _may_be_cleaned(self, partition: TopicPartition, config: LogConfig) -> bool:
+        for directory in self._broker.config.log_dirs:
+            path = os.path.join(directory, partition.directory_name)
+            try:
+                segments = [name for name in os.listdir(path) if name.endswith(LOG_SUFFIX)]
+                waits = config.max_compaction_lag_ms < NEVER_MS and any(
+                    os.path.getsize(os.path.join(path, name)) for name in segments
+                )
+            except OSError:
+                continue
+            return len(segments) > 1 or waits
+        return False
+
+
+def config_of(broker: Broker, topic: str) -> LogConfig | None:
+    """A topic's configuration, None when there is no such topic. Any thread."""
+    return current_config(broker.metadata, broker.configs, topic)
+
+
+def statuses(broker: Broker) -> list[PartitionStatus]:
+    """Every compacted partition by name: also those nobody has opened since the start, and those that are refused, with
+    the reason. Blocks on disk: in a worker."""
+    cleaner: LogCleaner = broker.cleaner
+    seen = {status.topic_partition: status for status in cleaner.status()}
+    refused = broker.log_manager.refused
+    for partition in broker.log_manager.partitions():
+        if partition not in seen:
+            config = config_of(broker, partition.topic)
+            if config is not None and config.compact:
+                seen[partition] = unopened_status(broker, partition, refused.get(partition))
+    return [seen[partition] for partition in sorted(seen)]
+
+
+def open_for_cleaning(broker: Broker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaError]:
+    """Open logs that somebody wants cleaned and nobody has asked for since the start; those that are refused, and why.
+
+    Blocks on disk: in a worker.
+    """
+    refused = {}
+    for partition in partitions:
+        try:
+            broker.log_manager.get_log(partition)
+        except KafkaError as error:
+            refused[partition] = error
+    return refused
+
+
+def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError | None) -> PartitionStatus:
+    """A log that is not open has one segment at most, the active one: nothing of it can be cleaned."""
+    bases = [0]
+    for directory in broker.config.log_dirs:
+        path = os.path.join(directory, partition.directory_name)
+        with contextlib.suppress(OSError):
+            bases = [int(name[:20]) for name in os.listdir(path) if name.endswith(LOG_SUFFIX) and name[:20].isdigit()]
+    first = min(bases, default=0)
+    return PartitionStatus(
+        topic_partition=partition,
+        state=CleaningState.IDLE,
+        pauses=0,
+        cleanable_ratio=0.0,
+        dirty_bytes=0,
+        clean_bytes=0,
+        first_dirty_offset=first,
+        first_uncleanable_offset=first,
+        compaction_lag_ms=0,
+        last_round=None,
+        last_error=None if error is None else f"not opened: {error}",
+        failures=0,
+        retry_in_ms=None,
+    )
+
+
+def forget_deleted(broker: Broker, partition: TopicPartition) -> None:
+    """A partition of the same name must not inherit what was clean of this one. Loop thread; writes in a worker."""
+    manager = cleaner_of(broker).manager
+    broker.loop.run_in_executor(broker.executor, forget_quietly, manager, partition, broker.config.log_dirs)
+
+
+def forget_quietly(manager: LogCleanerManager, partition: TopicPartition, directories: list[str]) -> None:
+    """A directory that cannot be written is offline or full: the next save of the file leaves the entry out."""
+    try:
+        manager.forget(partition, directories)
+    except KafkaStorageError as error:
+        logger.warning("the cleaner's checkpoint of %s is not removed yet: %s", partition, error)
+
+
+def cleaner_of(broker: Broker) -> LogCleaner:
+    """The broker's cleaner, started now if need be. Loop thread."""
+    if broker.cleaner is None:
+        cleaner = LogCleaner(
+            CompactedLogs(broker),
+            broker.log_manager.environment.file_system,
+            broker.time,
+            CleanerConfig.parse(broker.config.values),
+            current_config=lambda: CleanerConfig.parse(broker.config.values),
+        )
+        cleaner.startup()
+        broker.cleaner = cleaner
+    started: LogCleaner = broker.cleaner
+    return started

@@ -1,0 +1,1 @@
+"""The broker's configuration: declared keys, where values come from, and how DescribeConfigs tells of them."""

@@ -1,0 +1,338 @@
+"""What the broker is told: the tables of all parts put together, and the values read from them.
+
+Sources, later ones win: defaults; the files of ``TIDELOG_CONFIG_FILES``; ``server.properties``; ``KAFKA_*`` variables;
+``--override``; then what the admin API has set, for the whole cluster and after that for this node. A key that no table
+has warns once, a value that does not fit refuses to start: ``ConfigError`` names key, value and what is allowed, in one
+line.
+
+A ``BrokerConfig`` is read on the loop thread; ``set_dynamic`` is the only change, and readers ask for values when they
+need them, so a change holds from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tidelog.broker.admin.listener import ADMIN_KEYS
+from tidelog.broker.config.keys import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
+from tidelog.broker.config.sources import (
+    PropertiesError,
+    parse_properties,
+    properties_from_environment,
+    properties_from_overrides,
+)
+from tidelog.cleaner.config import CLEANER_CONFIG_DEF
+from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF, topic_defaults
+from tidelog.protocol.config_def import ConfigDef, ConfigError
+
+logger = logging.getLogger(__name__)
+
+BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS))
+UNROUTABLE = ("0.0.0.0", "::")
+"""Hosts that mean every interface: to listen on, not to be told."""
+MAX_PORT = 65535
+CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
+FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
+"""Properties files below everything else, separated by colons; those that do not exist are passed over. A container
+image gives its defaults this way, so that whatever a user sets wins and the health check reads the same."""
+SERVED_PROTOCOLS = ("PLAINTEXT",)
+
+
+class Endpoint(NamedTuple):
+    """One listener, or one address told to clients. An empty host means all interfaces."""
+
+    listener_name: str
+    security_protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener_name}://{host}:{self.port}"
+
+
+class ServeOptions(NamedTuple):
+    """The few things that ``tidelog serve`` takes as options of its own; None leaves what the keys say."""
+
+    data_dir: str | None = None
+    host: str | None = None
+    port: int | None = None
+
+    def apply(self, texts: dict[str, str]) -> None:
+        """Put these options into the keys they stand for; host and port change the first listener."""
+        if self.data_dir is not None:
+            texts["log.dirs"] = self.data_dir
+        if self.host is None and self.port is None:
+            return
+        first, comma, rest = texts.get("listeners", DEFAULT_LISTENERS).partition(",")
+        name, _, address = first.partition("://")
+        host, _, port = address.rpartition(":")
+        host = host if self.host is None else self.host
+        if ":" in host and not host.startswith("["):
+            host = f"[{host}]"
+        texts["listeners"] = f"{name}://{host}:{port if self.port is None else self.port}{comma}{rest}"
+
+
+class BrokerConfig:
+    """Values by Kafka's key names, and the few that need more than a look-up as attributes."""
+
+    __slots__ = (
+        "_given",
+        "_values",
+        "advertised_listeners",
+        "listeners",
+        "log_dirs",
+        "node_id",
+        "static_texts",
+        "unknown_keys",
+    )
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        """From texts that are already merged. Raises ConfigError."""
+        self.static_texts: dict[str, str] = dict(texts)
+        self._given: dict[str, str] = known_texts(texts)
+        self._values: dict[str, Any] = parse_texts(self._given)
+        for key in self._given:
+            if (bound := exceeded_bound(key.removeprefix("group."), self._values[key], self._values)) is not None:
+                raise invalid(key, self._given[key], f"nothing beyond {bound}, which is {self._values[bound]}")
+        self.unknown_keys: list[str] = sorted(key for key in texts if not is_known(key))
+        self.node_id: int = self._node_id()
+        self.log_dirs: list[str] = self._log_dirs()
+        protocols = self._security_protocols()
+        self.listeners: list[Endpoint] = self._served_listeners(protocols)
+        self.advertised_listeners: dict[str, Endpoint] = self._advertised_listeners(protocols)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        overrides: Iterable[str] = (),
+        options: ServeOptions | None = None,
+    ) -> BrokerConfig:
+        """Merge file, environment, overrides and options, in this order. Raises ConfigError."""
+        texts = merged_texts(path, environment, overrides)
+        if options is not None:
+            options.apply(texts)
+        return cls(texts)
+
+    def get(self, name: str) -> Any:
+        """The value of any declared key, None where it has no value."""
+        return self._values[name]
+
+    def get_int(self, name: str) -> int:
+        """The value of a key of type int, short or long."""
+        value: int = self._values[name]
+        return value
+
+    def get_float(self, name: str) -> float:
+        """The value of a key of type double."""
+        value: float = self._values[name]
+        return value
+
+    def get_bool(self, name: str) -> bool:
+        """The value of a key of type boolean."""
+        value: bool = self._values[name]
+        return value
+
+    def get_str(self, name: str) -> str:
+        """The value of a key of type string that has one."""
+        value: str = self._values[name]
+        return value
+
+    def get_list(self, name: str) -> list[str]:
+        """The value of a key of type list; empty where it has none."""
+        return list(self._values[name] or ())
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """All declared keys with their values, for those that build their own config of them."""
+        return self._values
+
+    def set_dynamic(self, texts: Mapping[str, str]) -> None:
+        """Lay these texts, set through the admin API, over the static ones. Raises ConfigError and changes nothing."""
+        given = known_texts({**self.static_texts, **texts})
+        self._values = parse_texts(given)
+        self._given = given
+
+    def settle(self, name: str, text: str) -> None:
+        """Replace a static value by what came of it: an address with the port that was chosen for port 0."""
+        self.static_texts[name] = self._given[name] = text
+        self._values[name] = BROKER_CONFIG_DEF[name].parse(text)
+
+    def topic_defaults(self) -> dict[str, Any]:
+        """Values of topic-level keys that the given server keys ask for; topics lay their own over these."""
+        return topic_defaults({key: self._values[key] for key in self._given})
+
+    def log_unknown_keys(self) -> None:
+        """Say once which given keys do nothing here."""
+        without_effect = [key for key in self.static_texts if has_no_effect(key)]
+        if without_effect:
+            logger.info("configuration keys without effect here: %s", ", ".join(sorted(without_effect)))
+        for key in self.unknown_keys:
+            logger.warning("unknown configuration key %s, ignored%s", key, _nearest(key))
+
+    def _node_id(self) -> int:
+        if "node.id" not in self.static_texts and self.get_int("broker.id") >= 0:
+            return self.get_int("broker.id")
+        return self.get_int("node.id")
+
+    def _log_dirs(self) -> list[str]:
+        directories = self.get_list("log.dirs") if "log.dirs" in self._given else [self.get_str("log.dir")]
+        if not directories or not all(directories):
+            raise invalid("log.dirs", self._given.get("log.dirs", ""), "at least one directory, separated by commas")
+        return directories
+
+    def _security_protocols(self) -> dict[str, str]:
+        """Listener name -> security protocol."""
+        protocols = {}
+        for entry in self.get_str("listener.security.protocol.map").split(","):
+            name, separator, protocol = entry.strip().partition(":")
+            if not separator:
+                raise invalid("listener.security.protocol.map", entry, "NAME:PROTOCOL entries separated by commas")
+            protocols[name.strip().upper()] = protocol.strip().upper()
+        return protocols
+
+    def _served_listeners(self, protocols: Mapping[str, str]) -> list[Endpoint]:
+        """The listeners to open."""
+        text = self.get_str("listeners")
+        endpoints = self._without_controllers("listeners", text, protocols)
+        if not endpoints:
+            raise invalid("listeners", text, "at least one NAME://HOST:PORT that is not the controller's")
+        check_listeners(text, endpoints)
+        return endpoints
+
+    def _advertised_listeners(self, protocols: Mapping[str, str]) -> dict[str, Endpoint]:
+        """By name; Kafka, too, refuses those that nobody could reach."""
+        names = [endpoint.listener_name for endpoint in self.listeners]
+        text = self._values["advertised.listeners"] or ""
+        endpoints = self._without_controllers("advertised.listeners", text, protocols)
+        for endpoint in endpoints:
+            if endpoint.listener_name not in names:
+                raise invalid("advertised.listeners", str(endpoint), f"names that listeners has: {', '.join(names)}")
+            if endpoint.host in UNROUTABLE:
+                raise invalid("advertised.listeners", str(endpoint), "an address that clients can reach")
+        return {endpoint.listener_name: endpoint for endpoint in endpoints}
+
+    def _without_controllers(self, key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
+        """All endpoints but a controller's, which a node without a quorum does not need."""
+        controllers = {name.upper() for name in self.get_list("controller.listener.names")}
+        protocols = {**protocols, **dict.fromkeys(controllers, SERVED_PROTOCOLS[0])}
+        endpoints = parse_endpoints(key, text, protocols)
+        return [endpoint for endpoint in endpoints if endpoint.listener_name not in controllers]
+
+
+def merged_texts(path: str | None, environment: Mapping[str, str] | None, overrides: Iterable[str]) -> dict[str, str]:
+    """Files, environment and overrides as one mapping, later ones winning.
+
+    Raises ConfigError for a file that cannot be read and for an override that is not key=value.
+    """
+    environment = environment or {}
+    texts: dict[str, str] = {}
+    for default in filter(os.path.exists, environment.get(FILES_VARIABLE, "").split(":")):
+        texts.update(read_properties(default))
+    if path is not None:
+        texts.update(read_properties(path))
+    if CLUSTER_ID_VARIABLE in environment:
+        texts["cluster.id"] = environment[CLUSTER_ID_VARIABLE]
+    texts.update(properties_from_environment(environment))
+    try:
+        texts.update(properties_from_overrides(overrides))
+    except PropertiesError as error:
+        raise ConfigError(str(error)) from error
+    return texts
+
+
+def read_properties(path: str) -> dict[str, str]:
+    """The texts of a properties file. Raises ConfigError, which names the file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_properties(file.read())
+    except (OSError, UnicodeDecodeError, PropertiesError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise invalid("--config", path, f"a readable server.properties file ({reason})") from error
+
+
+def parse_endpoints(key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
+    """The endpoints of ``listeners`` or ``advertised.listeners``. Raises ConfigError."""
+    endpoints = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, address = entry.partition("://")
+        host, colon, port = address.rpartition(":")
+        if not separator or not colon or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+            raise invalid(key, entry, "NAME://HOST:PORT with a port from 0 to 65535, separated by commas")
+        name = name.upper()
+        if name not in protocols:
+            raise invalid(key, entry, f"a listener name of listener.security.protocol.map: {', '.join(protocols)}")
+        endpoints.append(Endpoint(name, protocols[name], host.strip("[]"), int(port)))
+    return endpoints
+
+
+def check_listeners(text: str, endpoints: Iterable[Endpoint]) -> None:
+    """Raises ConfigError for a name or port used twice, and for a protocol that is not served."""
+    names: set[str] = set()
+    ports: set[tuple[int, bool]] = set()
+    for endpoint in endpoints:
+        if endpoint.security_protocol not in SERVED_PROTOCOLS:
+            raise invalid("listeners", str(endpoint), f"the security protocols {', '.join(SERVED_PROTOCOLS)}")
+        port = (endpoint.port, ":" in endpoint.host)
+        if endpoint.listener_name in names or (endpoint.port and port in ports):
+            raise invalid("listeners", text, "each listener name and each port once")
+        names.add(endpoint.listener_name)
+        ports.add(port)
+
+
+def invalid(key: str, value: object, allowed: str) -> ConfigError:
+    """The error for a value that only looks right beside other keys; one line, as ``ConfigKey`` writes it."""
+    return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")
+
+
+def exceeded_bound(name: str, value: Any, values: Mapping[str, Any]) -> str | None:
+    """The broker's ``group.*.min.*`` or ``.max.*`` that forbids a group's key this value; None when none does."""
+    protocol, _, rest = name.partition(".")
+    for bound, sign in (("min", 1), ("max", -1)):
+        key = f"group.{protocol}.{bound}.{rest.removeprefix('num.')}"
+        if key in values and sign * (value - values[key]) < 0:
+            return key
+    return None
+
+
+def is_known(key: str) -> bool:
+    """Whether a table has this key, also below the prefix of one listener, or Kafka has it without effect here."""
+    return key in BROKER_CONFIG_DEF.keys or has_no_effect(key) or key.startswith("listener.name.")
+
+
+def has_no_effect(key: str) -> bool:
+    """Whether this is a key of Kafka for machinery that is not here."""
+    if key in BROKER_CONFIG_DEF.keys:
+        return False
+    return key in NO_EFFECT or any(key.startswith(prefix) for prefix in NO_EFFECT if prefix.endswith("."))
+
+
+def parse_texts(given: Mapping[str, str]) -> dict[str, Any]:
+    """All keys' values. Raises ConfigError, also for a default of topics that no topic may have."""
+    values = BROKER_CONFIG_DEF.parse(given)
+    for topic_key, synonyms in SYNONYMS.items():
+        for server_key in (synonym.server_key for synonym in synonyms if synonym.server_key in given):
+            if values[server_key] is not None:
+                try:
+                    TOPIC_CONFIG_DEF[topic_key].parse(values[server_key])
+                except ConfigError:
+                    raise invalid(server_key, given[server_key], TOPIC_CONFIG_DEF[topic_key].allowed) from None
+    return values
+
+
+def known_texts(texts: Mapping[str, str]) -> dict[str, str]:
+    """Only the keys that a table declares."""
+    return {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEF.keys}
+
+
+def _nearest(key: str) -> str:
+    """The key that may have been meant."""
+    import difflib  # costs a start without mistakes nothing
+
+    close = difflib.get_close_matches(key, [known.name for known in BROKER_CONFIG_DEF], n=1, cutoff=0.8)
+    return f"; the nearest is {close[0]}" if close else ""

@@ -1,0 +1,186 @@
+"""What configs are described as: every key with its value, where that comes from and what else is set below it.
+
+The origins of a value stand at the top of ``broker/controller/configs.py``, which changes what is read here. Loop
+thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
+from tidelog.broker.metadata.image import TopicImage
+from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
+from tidelog.protocol.config_def import ConfigKey
+
+CLUSTER_DEFAULT = ""  # the resource name that stands for all brokers
+
+
+class ResourceType(IntEnum):
+    """Kinds of things that have configs, as numbered on the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as numbered on the wire."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+class ConfigSynonym(NamedTuple):
+    """One place a value may come from, with what stands there."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """A described key: its value in force, where that comes from, and what else is set below it."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    is_sensitive: bool
+    synonyms: list[ConfigSynonym]
+    type: int
+    documentation: str
+
+
+class DynamicTexts:
+    """What was set through the admin API on anything but topics, which keep their own."""
+
+    __slots__ = ("cluster", "node", "resources")
+
+    def __init__(self) -> None:
+        self.cluster: dict[str, str] = {}
+        self.node: dict[str, str] = {}
+        self.resources: dict[tuple[ResourceType, str], dict[str, str]] = {}
+
+    def of(self, kind: ResourceType, name: str) -> Mapping[str, str]:
+        """What was set on a group or a client metrics subscription."""
+        return self.resources.get((kind, name), {})
+
+
+class ConfigDescriber:
+    """Describes topics, brokers, groups and client metrics subscriptions; reads, never changes."""
+
+    __slots__ = ("_config", "_texts")
+
+    def __init__(self, config: BrokerConfig, texts: DynamicTexts) -> None:
+        self._config = config
+        self._texts = texts
+
+    def topic(self, image: TopicImage, effective: Mapping[str, Any], keys: Collection[str] | None) -> list[ConfigEntry]:
+        """A topic's keys, or only ``keys``; ``effective`` are the values in force."""
+        return [
+            self._topic_entry(key, image, effective) for key in TOPIC_CONFIG_DEF if keys is None or key.name in keys
+        ]
+
+    def _topic_entry(self, key: ConfigKey, image: TopicImage, effective: Mapping[str, Any]) -> ConfigEntry:
+        synonyms = []
+        if key.name in image.configs:
+            synonyms.append(ConfigSynonym(key.name, image.configs[key.name], ConfigSource.DYNAMIC_TOPIC))
+        for synonym in SYNONYMS.get(key.name, ()):
+            synonyms += self._broker_synonyms(BROKER_CONFIG_DEF[synonym.server_key])
+        if key.name not in SYNONYMS:
+            synonyms.append(ConfigSynonym(key.name, key.to_text(key.default), ConfigSource.DEFAULT))
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        return entry_of(key, key.to_text(effective[key.name]), source, synonyms)
+
+    def broker(self, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
+        """This broker's keys, or what is set for all brokers."""
+        if name == CLUSTER_DEFAULT:
+            given = {key: BROKER_CONFIG_DEF[key] for key in self._texts.cluster}
+        else:
+            given = dict(BROKER_CONFIG_DEF.keys)
+        return [self._broker_entry(key, name) for key in given.values() if keys is None or key.name in keys]
+
+    def _broker_entry(self, key: ConfigKey, name: str) -> ConfigEntry:
+        if name == CLUSTER_DEFAULT:
+            text = self._texts.cluster[key.name]
+            synonyms = [ConfigSynonym(key.name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
+            return entry_of(key, text, ConfigSource.DYNAMIC_DEFAULT_BROKER, synonyms)
+        synonyms = self._broker_synonyms(key)
+        for other in unit_synonyms(key.name):
+            synonyms += self._broker_synonyms(BROKER_CONFIG_DEF[other])
+        source = synonyms[0].source if synonyms and synonyms[0].name == key.name else ConfigSource.DEFAULT
+        value = key.to_text(self._config.get(key.name))
+        return entry_of(key, value, source, synonyms, read_only=not key.dynamic)
+
+    def _broker_synonyms(self, key: ConfigKey) -> list[ConfigSynonym]:
+        """The places one server key is set at, most specific first; its default last where it has one."""
+        levels = (
+            (self._texts.node, ConfigSource.DYNAMIC_BROKER),
+            (self._texts.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (self._config.static_texts, ConfigSource.STATIC_BROKER),
+        )
+        synonyms = [
+            ConfigSynonym(key.name, None if key.is_sensitive else texts[key.name], source)
+            for texts, source in levels
+            if key.name in texts
+        ]
+        if key.default is not None:
+            synonyms.append(ConfigSynonym(key.name, key.to_text(key.default), ConfigSource.DEFAULT))
+        return synonyms
+
+    def resource(self, kind: ResourceType, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
+        """The keys of a group or a client metrics subscription; none for a subscription that does not exist."""
+        from tidelog.broker.config.resources import CONFIG_DEFS
+
+        texts = self._texts.of(kind, name)
+        own = ConfigSource.GROUP if kind is ResourceType.GROUP else ConfigSource.CLIENT_METRICS
+        if kind is ResourceType.CLIENT_METRICS and not texts:
+            return []
+        entries = []
+        for key in CONFIG_DEFS[kind]:
+            if keys is not None and key.name not in keys:
+                continue
+            default = key.to_text(self._group_default(key))
+            synonyms = [ConfigSynonym(key.name, texts[key.name], own)] if key.name in texts else []
+            default_name = f"group.{key.name}" if kind is ResourceType.GROUP else key.name
+            synonyms.append(ConfigSynonym(default_name, default, ConfigSource.DEFAULT))
+            entries.append(entry_of(key, synonyms[0].value, synonyms[0].source, synonyms))
+        return entries
+
+    def _group_default(self, key: ConfigKey) -> Any:
+        """A group's default is what the broker's ``group.<key>`` says."""
+        broker_key = f"group.{key.name}"
+        return self._config.get(broker_key) if broker_key in BROKER_CONFIG_DEF else key.default
+
+
+def entry_of(
+    key: ConfigKey,
+    value: str | None,
+    source: ConfigSource,
+    synonyms: list[ConfigSynonym],
+    *,
+    read_only: bool = False,
+) -> ConfigEntry:
+    """A described key; a sensitive one without its value."""
+    shown = None if key.is_sensitive else value
+    return ConfigEntry(key.name, shown, source, read_only, key.is_sensitive, synonyms, int(key.type), key.doc)
+
+
+def unit_synonyms(server_key: str) -> list[str]:
+    """The server keys that stand in for this one in a coarser unit: hours for milliseconds."""
+    for synonyms in SYNONYMS.values():
+        names = [synonym.server_key for synonym in synonyms]
+        if server_key in names:
+            return names[names.index(server_key) + 1 :]
+    return []

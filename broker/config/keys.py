@@ -1,0 +1,363 @@
+"""The broker's own configuration keys: one row each, under Kafka's names.
+
+Topic-level keys are declared in ``log/config.py``; the server keys that give them their defaults
+(``log.retention.ms``, ``message.max.bytes``) are made from them here. The cleaner declares its own in
+``cleaner/config.py``; ``broker/config/broker_config.py`` puts the tables together. A default differs from Kafka's only
+where one node would otherwise not work (replication factors of internal topics), or would be open to the network
+without being told to (``listeners``).
+
+A key is declared with its reader, or stands in ``NO_EFFECT`` (a test compares).
+
+``NO_EFFECT`` holds keys of Kafka that steer machinery Tidelog does not have: a server.properties written for Kafka
+starts without an error, and the log says once which of its lines do nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
+from tidelog.log.system.reserve import DEFAULT_RESERVE_BYTES
+from tidelog.protocol.config_def import Check, ConfigKey, ConfigType, Importance, between, one_of
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+DEFAULT_LISTENERS = "PLAINTEXT://127.0.0.1:9092"
+
+HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+BOOLEAN, STRING, INT, SHORT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.SHORT
+LONG, LIST = ConfigType.LONG, ConfigType.LIST
+ASSIGNOR_PACKAGE = "org.apache.kafka.coordinator.group.assignor."
+
+
+def are_assignors(names: Sequence[str]) -> bool:
+    """Whether these are Kafka's server-side assignors, by name or by class."""
+    known = {"uniform", "range", f"{ASSIGNOR_PACKAGE}UniformAssignor", f"{ASSIGNOR_PACKAGE}RangeAssignor"}
+    return 0 < len(names) == len(set(names)) and known.issuperset(names)
+
+
+def is_directory_mode(text: str) -> bool:
+    """Whether this is an octal mode that lets the owner do everything."""
+    return len(text) in (3, 4) and set(text) <= set("01234567") and int(text, 8) & ~0o077 == 0o700
+
+
+IS_DIRECTORY_MODE = Check(is_directory_mode, "an octal mode from 0700 to 0777")
+
+
+# fmt: off
+NODE_KEYS = (
+    ConfigKey("node.id", INT, 1, between(0), HIGH,
+        "The id of this node, unique in its cluster; also written broker.id."),
+    ConfigKey("broker.id", INT, -1, None, HIGH, "The older name of node.id; used when node.id is not set."),
+    ConfigKey("broker.rack", STRING, None, None, MEDIUM, "The rack, zone or room this broker says it stands in."),
+    ConfigKey("log.dirs", LIST, None, None, HIGH,
+        "Directories that hold partitions; the first also holds metadata.sqlite. Default: log.dir."),
+    ConfigKey("log.dir", STRING, "data", None, HIGH, "The directory that holds partitions when log.dirs is not set."),
+    ConfigKey("log.dirs.mode", STRING, "0700", IS_DIRECTORY_MODE, MEDIUM,
+        "The mode of the directories made in log.dirs, in octal, whatever the umask; files get it without execution. "
+        "0750 lets a group read the records, such as Spark's. metadata.sqlite is 0600 always. What is there already "
+        "keeps its mode. Tidelog's own key."),
+    ConfigKey("log.dirs.reserve.bytes", INT, DEFAULT_RESERVE_BYTES, between(0), MEDIUM,
+        "The size of the file .reserve that each data directory keeps. A full disk gives it up, so that topics can be "
+        "deleted. At most a sixteenth of the file system; 0: none. Tidelog's own key."),
+    ConfigKey("cluster.id", STRING, None, None, MEDIUM,
+        "The id of the cluster, 22 characters of base64; made at the first start when not given. A directory of "
+        "another cluster is refused."),
+    ConfigKey("background.threads", INT, 10, between(1), HIGH,
+        "The most threads for work that would hold up the loop: flushing, cold reads, compression."),
+    ConfigKey("num.recovery.threads.per.data.dir", INT, 2, between(1), HIGH,
+        "Threads per data directory that recover logs at start and flush them at stop.", dynamic=True),
+)
+
+SOCKET_KEYS = (
+    ConfigKey("listeners", STRING, DEFAULT_LISTENERS, None, HIGH,
+        "Where to listen: NAME://HOST:PORT, separated by commas. An empty host or 0.0.0.0 means all interfaces, port "
+        "0 a free port."),
+    ConfigKey("advertised.listeners", STRING, None, None, HIGH,
+        "The addresses told to clients, by listener name. When not set, each client is told the address it reached "
+        "us at."),
+    ConfigKey("controller.listener.names", LIST, None, None, LOW,
+        "Listeners of these names are not opened: a single node has no controller of its own to talk to."),
+    ConfigKey("listener.security.protocol.map", STRING,
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL", None, LOW,
+        "The security protocol of each listener name: NAME:PROTOCOL, separated by commas."),
+    ConfigKey("socket.request.max.bytes", INT, 100 * 1024 * 1024, between(1), HIGH,
+        "The largest request accepted, in bytes; a longer one closes its connection."),
+    ConfigKey("socket.send.buffer.bytes", INT, -1, between(-1), HIGH,
+        "SO_SNDBUF of client sockets; -1: the system's, which grows with the connection."),
+    ConfigKey("socket.receive.buffer.bytes", INT, -1, between(-1), HIGH,
+        "SO_RCVBUF of client sockets; -1: the system's, which grows with the connection."),
+    ConfigKey("socket.busy.poll.us", INT, 150, between(0, 10_000), LOW,
+        "A client that sends each request within so many microseconds of the one before it is expected to go on: the "
+        "broker looks for its next one so long, without sleeping. 0: it always sleeps. Tidelog's own key."),
+    ConfigKey("socket.listen.backlog.size", INT, 50, between(1), MEDIUM, "Connections that may wait to be accepted."),
+    ConfigKey("max.connections", INT, INT_MAX, between(0), MEDIUM,
+        "The most connections at one time; further ones are not accepted until one closes.", dynamic=True),
+    ConfigKey("max.connections.per.ip", INT, INT_MAX, between(0), MEDIUM,
+        "The most connections from one address; further ones are closed at once.", dynamic=True),
+    ConfigKey("max.connections.per.ip.overrides", STRING, "", None, MEDIUM,
+        "Limits that differ from max.connections.per.ip: ADDRESS:COUNT, separated by commas.", dynamic=True),
+    ConfigKey("max.connection.creation.rate", INT, INT_MAX, between(1), MEDIUM,
+        "The most connections accepted per second, by all listeners; further ones wait in the backlog. For one "
+        "address there is the quota connection_creation_rate of an ip.", dynamic=True),
+    ConfigKey("connections.max.idle.ms", LONG, 600_000, None, MEDIUM,
+        "A connection on which nothing happened for this long is closed; negative: never."),
+    ConfigKey("queued.max.request.bytes", LONG, 100 * 1024 * 1024, None, MEDIUM,
+        "The most bytes of requests that were received in part, over all connections. Beyond it large requests are "
+        "read on one at a time, those below 64 KiB as ever; one of socket.request.max.bytes always has room. -1: no "
+        "limit, which is Kafka's default."),
+)
+
+TOPIC_KEYS = (
+    ConfigKey("num.partitions", INT, 1, between(1), MEDIUM, "Partitions of a topic created without a count."),
+    ConfigKey("default.replication.factor", INT, 1, between(1), MEDIUM,
+        "Replicas of a topic created without a factor."),
+    ConfigKey("auto.create.topics.enable", BOOLEAN, True, None, HIGH,
+        "Whether a topic is created when a client asks for its metadata or produces to it."),
+    ConfigKey("delete.topic.enable", BOOLEAN, True, None, HIGH, "Whether topics may be deleted."),
+    ConfigKey("log.retention.check.interval.ms", LONG, 300_000, between(1), MEDIUM,
+        "How often logs are looked through for segments past their retention."),
+    ConfigKey("log.flush.scheduler.interval.ms", LONG, LONG_MAX, None, HIGH,
+        "How often logs are looked through for one whose flush.ms has passed."),
+    ConfigKey("log.flush.offset.checkpoint.interval.ms", INT, 60_000, between(0), HIGH,
+        "How often recovery points are written to recovery-point-offset-checkpoint."),
+    ConfigKey("log.flush.start.offset.checkpoint.interval.ms", INT, 60_000, between(0), HIGH,
+        "How often log start offsets are written to log-start-offset-checkpoint."),
+    ConfigKey("replica.high.watermark.checkpoint.interval.ms", LONG, 5_000, between(1), HIGH,
+        "How often high watermarks are written to replication-offset-checkpoint."),
+    ConfigKey("fetch.max.bytes", INT, 55 * 1024 * 1024, between(1024), MEDIUM, "The most bytes in one fetch response."),
+    ConfigKey("max.incremental.fetch.session.cache.slots", INT, 1000, between(0), MEDIUM,
+        "The most incremental fetch sessions kept (KIP-227)."),
+    ConfigKey("max.request.partition.size.limit", INT, 2000, between(1), MEDIUM,
+        "The most partitions in one DescribeTopicPartitions response."),
+    ConfigKey("quota.window.num", INT, 11, between(1), LOW,
+        "Samples kept to measure the rate of a client with a quota."),
+    ConfigKey("quota.window.size.seconds", INT, 1, between(1), LOW, "Length of a sample of a client with a quota."),
+    ConfigKey("controller.quota.window.num", INT, 11, between(1), LOW,
+        "Samples of a client's quota of partitions created and deleted: as many may be saved up for a burst."),
+    ConfigKey("controller.quota.window.size.seconds", INT, 1, between(1), LOW,
+        "Length of a sample of a client's quota of partitions created and deleted."),
+    ConfigKey("telemetry.max.bytes", INT, 1024 * 1024, between(1), LOW,
+        "The most bytes of metrics a client may push at once."),
+)
+
+GROUP_KEYS = (
+    ConfigKey("group.min.session.timeout.ms", INT, 6_000, None, MEDIUM,
+        "The shortest session timeout of a classic member."),
+    ConfigKey("group.max.session.timeout.ms", INT, 1_800_000, None, MEDIUM,
+        "The longest session timeout of a classic member."),
+    ConfigKey("group.initial.rebalance.delay.ms", INT, 0, between(0), MEDIUM,
+        "How long a new group waits for more members before its first rebalance. Kafka's code says 3000, the "
+        "server.properties it ships 0."),
+    ConfigKey("group.max.size", INT, INT_MAX, between(1), MEDIUM, "The most members of a classic group."),
+    ConfigKey("group.consumer.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
+        "When a silent member of a consumer group (KIP-848) is removed."),
+    ConfigKey("group.consumer.min.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
+        "The shortest session timeout a consumer group may be given."),
+    ConfigKey("group.consumer.max.session.timeout.ms", INT, 60_000, between(1), MEDIUM,
+        "The longest session timeout a consumer group may be given."),
+    ConfigKey("group.consumer.heartbeat.interval.ms", INT, 5_000, between(1), MEDIUM,
+        "How often members of a consumer group are told to send a heartbeat."),
+    ConfigKey("group.consumer.min.heartbeat.interval.ms", INT, 5_000, between(1), MEDIUM,
+        "The shortest heartbeat interval a consumer group may be given."),
+    ConfigKey("group.consumer.max.heartbeat.interval.ms", INT, 15_000, between(1), MEDIUM,
+        "The longest heartbeat interval a consumer group may be given."),
+    ConfigKey("group.consumer.max.size", INT, INT_MAX, between(1), MEDIUM, "The most members of a consumer group."),
+    ConfigKey("group.consumer.assignors", LIST, ("uniform", "range"),
+        Check(are_assignors, "uniform and range, each once at most"), MEDIUM,
+        "Server-side assignors; the first is used when a member names none."),
+    ConfigKey("group.consumer.migration.policy", STRING, "bidirectional",
+        one_of("bidirectional", "upgrade", "downgrade", "disabled"), MEDIUM,
+        "Whether a group with members may move between the classic and the consumer protocol."),
+    ConfigKey("group.consumer.assignment.interval.ms", INT, 0, between(0), MEDIUM,
+        "How old the assignment of a consumer group must be before another is worked out. Kafka's default is 1000.",
+        dynamic=True),
+    ConfigKey("group.consumer.min.assignment.interval.ms", INT, 0, between(0), MEDIUM,
+        "The shortest assignment interval a consumer group may be given."),
+    ConfigKey("group.consumer.max.assignment.interval.ms", INT, 15_000, between(0), MEDIUM,
+        "The longest assignment interval a consumer group may be given."),
+    ConfigKey("group.share.max.size", INT, 200, between(1, 1000), MEDIUM, "The most members of a share group."),
+    ConfigKey("group.share.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
+        "When a silent member of a share group is removed."),
+    ConfigKey("group.share.min.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
+        "The shortest session timeout a share group may be given."),
+    ConfigKey("group.share.max.session.timeout.ms", INT, 60_000, between(1), MEDIUM,
+        "The longest session timeout a share group may be given."),
+    ConfigKey("group.share.heartbeat.interval.ms", INT, 5_000, between(1), MEDIUM,
+        "How often members of a share group are told to send a heartbeat."),
+    ConfigKey("group.share.min.heartbeat.interval.ms", INT, 5_000, between(1), MEDIUM,
+        "The shortest heartbeat interval a share group may be given."),
+    ConfigKey("group.share.max.heartbeat.interval.ms", INT, 15_000, between(1), MEDIUM,
+        "The longest heartbeat interval a share group may be given."),
+    ConfigKey("group.share.assignment.interval.ms", INT, 0, between(0), MEDIUM,
+        "How old the assignment of a share group must be before another is worked out. Kafka's default is 1000.",
+        dynamic=True),
+    ConfigKey("group.share.min.assignment.interval.ms", INT, 0, between(0), MEDIUM,
+        "The shortest assignment interval a share group may be given."),
+    ConfigKey("group.share.max.assignment.interval.ms", INT, 15_000, between(0), MEDIUM,
+        "The longest assignment interval a share group may be given."),
+    ConfigKey("group.share.delivery.count.limit", INT, 5, between(2, 10), MEDIUM,
+        "How often a record is delivered to a share group at most."),
+    ConfigKey("group.share.record.lock.duration.ms", INT, 30_000, between(1_000, 3_600_000), MEDIUM,
+        "How long a share consumer holds a record it acquired."),
+    ConfigKey("group.share.partition.max.record.locks", INT, 2000, between(100, 10_000), MEDIUM,
+        "The most records of one share partition acquired at one time."),
+    ConfigKey("group.share.min.delivery.count.limit", INT, 2, between(2, 10), MEDIUM,
+        "The lowest delivery count limit a share group may be given."),
+    ConfigKey("group.share.max.delivery.count.limit", INT, 10, between(5, 25), MEDIUM,
+        "The highest delivery count limit a share group may be given."),
+    ConfigKey("group.share.min.record.lock.duration.ms", INT, 15_000, between(1_000, 30_000), MEDIUM,
+        "The shortest lock duration a share group may be given."),
+    ConfigKey("group.share.max.record.lock.duration.ms", INT, 60_000, between(30_000, 3_600_000), MEDIUM,
+        "The longest lock duration a share group may be given."),
+    ConfigKey("group.share.min.partition.max.record.locks", INT, 100, between(100, 10_000), MEDIUM,
+        "The lowest limit of acquired records a share group may be given."),
+    ConfigKey("group.share.max.partition.max.record.locks", INT, 4000, between(100, 10_000), MEDIUM,
+        "The highest limit of acquired records a share group may be given."),
+    ConfigKey("group.share.max.share.sessions", INT, 2000, between(1), MEDIUM,
+        "The most members of share groups that read at one time."),
+    ConfigKey("group.streams.max.size", INT, INT_MAX, between(1), MEDIUM, "The most members of a streams group."),
+    ConfigKey("group.streams.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
+        "When a silent member of a streams group (KIP-1071) is removed."),
+    ConfigKey("group.streams.min.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
+        "The shortest session timeout a streams group may be given."),
+    ConfigKey("group.streams.max.session.timeout.ms", INT, 60_000, between(1), MEDIUM,
+        "The longest session timeout a streams group may be given."),
+    ConfigKey("group.streams.heartbeat.interval.ms", INT, 5_000, between(1), MEDIUM,
+        "How often members of a streams group are told to send a heartbeat."),
+    ConfigKey("group.streams.min.heartbeat.interval.ms", INT, 5_000, between(1), MEDIUM,
+        "The shortest heartbeat interval a streams group may be given."),
+    ConfigKey("group.streams.max.heartbeat.interval.ms", INT, 15_000, between(1), MEDIUM,
+        "The longest heartbeat interval a streams group may be given."),
+    ConfigKey("group.streams.assignment.interval.ms", INT, 0, between(0), MEDIUM,
+        "How old the assignment of a streams group must be before another is worked out. Kafka's default is 1000.",
+        dynamic=True),
+    ConfigKey("group.streams.min.assignment.interval.ms", INT, 0, between(0), MEDIUM,
+        "The shortest assignment interval a streams group may be given."),
+    ConfigKey("group.streams.max.assignment.interval.ms", INT, 15_000, between(0), MEDIUM,
+        "The longest assignment interval a streams group may be given."),
+    ConfigKey("group.streams.num.standby.replicas", INT, 0, between(0), MEDIUM,
+        "How many copies of a state a streams group keeps beside the one in use."),
+    ConfigKey("group.streams.max.standby.replicas", INT, 2, between(0), MEDIUM,
+        "The most copies of a state a streams group may be given."),
+    ConfigKey("group.streams.initial.rebalance.delay.ms", INT, 3_000, between(0), MEDIUM,
+        "How long a new streams group waits for more members before it assigns tasks."),
+    ConfigKey("share.coordinator.state.topic.num.partitions", INT, 50, between(1), HIGH,
+        "Partitions of __share_group_state; must not change once the topic exists."),
+    ConfigKey("share.coordinator.state.topic.replication.factor", SHORT, 1, between(1), HIGH,
+        "Replicas of __share_group_state."),
+    ConfigKey("share.coordinator.state.topic.min.isr", INT, 1, between(1), HIGH,
+        "min.insync.replicas of __share_group_state."),
+    ConfigKey("share.coordinator.state.topic.segment.bytes", INT, 100 * 1024 * 1024, between(1), HIGH,
+        "Segment size of __share_group_state."),
+    ConfigKey("share.coordinator.snapshot.update.records.per.snapshot", INT, 500, between(0, 500), MEDIUM,
+        "So many changes of a share partition are written between two that say its whole state."),
+    ConfigKey("offset.metadata.max.bytes", INT, 4096, between(0), HIGH,
+        "The longest metadata text of a committed offset."),
+    ConfigKey("offsets.topic.num.partitions", INT, 50, between(1), HIGH,
+        "Partitions of __consumer_offsets; must not change once the topic exists."),
+    ConfigKey("offsets.topic.replication.factor", SHORT, 1, between(1), HIGH, "Replicas of __consumer_offsets."),
+    ConfigKey("offsets.topic.segment.bytes", INT, 100 * 1024 * 1024, between(1), HIGH,
+        "Segment size of __consumer_offsets."),
+    ConfigKey("offsets.retention.minutes", INT, 7 * 24 * 60, between(1), HIGH,
+        "How long committed offsets are kept after their group became empty."),
+    ConfigKey("offsets.retention.check.interval.ms", LONG, 600_000, between(1), HIGH,
+        "How often old offsets are looked for."),
+)
+
+TRANSACTION_KEYS = (
+    ConfigKey("transaction.max.timeout.ms", INT, 900_000, between(1), HIGH,
+        "The longest timeout a producer may ask for."),
+    ConfigKey("transactional.id.expiration.ms", INT, 7 * 24 * 3600 * 1000, between(1), HIGH,
+        "How long an unused transactional id is remembered."),
+    ConfigKey("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10_000, between(1), LOW,
+        "How often transactions past their timeout are looked for and aborted."),
+    ConfigKey("transaction.remove.expired.transaction.cleanup.interval.ms", INT, 3_600_000, between(1), LOW,
+        "How often expired transactional ids are looked for."),
+    ConfigKey("transaction.state.log.num.partitions", INT, 50, between(1), HIGH,
+        "Partitions of __transaction_state; must not change once the topic exists."),
+    ConfigKey("transaction.state.log.replication.factor", SHORT, 1, between(1), HIGH,
+        "Replicas of __transaction_state."),
+    ConfigKey("transaction.state.log.min.isr", INT, 1, between(1), HIGH, "min.insync.replicas of __transaction_state."),
+    ConfigKey("transaction.state.log.segment.bytes", INT, 100 * 1024 * 1024, between(1), HIGH,
+        "Segment size of __transaction_state."),
+    ConfigKey("transaction.partition.verification.enable", BOOLEAN, True, None, LOW,
+        "Whether a transactional append is checked against its coordinator (KIP-890).", dynamic=True),
+    ConfigKey("transaction.two.phase.commit.enable", BOOLEAN, False, None, LOW,
+        "Whether transactions may be prepared by an outside coordinator and kept open (KIP-939)."),
+    ConfigKey("producer.id.expiration.ms", INT, 86_400_000, between(1), LOW,
+        "How long a silent idempotent producer's state is kept."),
+)
+
+# Times that Kafka takes in several units; the finer one wins where it is set.
+LOG_TIME_KEYS = (
+    ConfigKey("log.retention.ms", LONG, None, None, HIGH,
+        "How long segments are kept; -1: for ever. Default: log.retention.minutes.", dynamic=True),
+    ConfigKey("log.retention.minutes", INT, None, None, HIGH,
+        "As log.retention.ms, in minutes. Default: log.retention.hours."),
+    ConfigKey("log.retention.hours", INT, 168, None, HIGH, "As log.retention.ms, in hours."),
+    ConfigKey("log.roll.ms", LONG, None, None, HIGH,
+        "The age at which a segment is closed even when not full. Default: log.roll.hours.", dynamic=True),
+    ConfigKey("log.roll.hours", INT, 168, between(1), HIGH, "As log.roll.ms, in hours."),
+    ConfigKey("log.roll.jitter.ms", LONG, None, None, HIGH,
+        "The largest random part taken off log.roll.ms. Default: log.roll.jitter.hours.", dynamic=True),
+    ConfigKey("log.roll.jitter.hours", INT, 0, between(0), HIGH, "As log.roll.jitter.ms, in hours."),
+    ConfigKey("log.flush.interval.ms", LONG, None, None, HIGH,
+        "Milliseconds after which a log is synced to disk. Default: log.flush.scheduler.interval.ms.", dynamic=True),
+)
+
+
+def server_keys_of_topics(declared: frozenset[str]) -> tuple[ConfigKey, ...]:
+    """The server keys that give topics their defaults and are not ``declared`` yet."""
+    return tuple(
+        ConfigKey(
+            synonym.server_key,
+            key.type,
+            key.default,
+            key.validator,
+            key.importance,
+            f"Default of the topics' {topic_key}. {key.doc}",
+            dynamic=topic_key != "message.format.version",
+        )
+        for topic_key, synonyms in SYNONYMS.items()
+        for synonym in synonyms
+        if synonym.server_key not in declared
+        for key in (TOPIC_CONFIG_DEF[topic_key],)
+    )
+
+
+_OWN_KEYS = NODE_KEYS + SOCKET_KEYS + TOPIC_KEYS + GROUP_KEYS + TRANSACTION_KEYS + LOG_TIME_KEYS
+BROKER_KEYS = _OWN_KEYS + server_keys_of_topics(frozenset(key.name for key in _OWN_KEYS))
+# fmt: on
+
+# Exact names, or prefixes when they end with a dot.
+NO_EFFECT = frozenset(
+    """
+    alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
+    alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name auto.include.jmx.reporter
+    auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id.generation.enable
+    broker.session.timeout.ms client.quota.callback.class connection.failed.authentication.delay.ms
+    control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
+    controlled.shutdown.retry.backoff.ms controller. create.topic.policy.class.name delegation.token.
+    delete.records.purgatory.purge.interval.requests early.start.listeners
+    fetch.purgatory.purge.interval.requests follower.replication.throttled.rate
+    group.consumer.regex.refresh.interval.ms group.coordinator.append.linger.ms group.coordinator.new.enable
+    group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.registration.timeout.ms
+    inter.broker.listener.name inter.broker.protocol.version kafka.metrics.polling.interval.secs
+    kafka.metrics.reporters leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
+    leader.replication.throttled.rate log.dir.failure.timeout.ms log.initial.task.delay.ms
+    max.reserved.broker.id metadata.log. metadata.max. metric.reporters metrics.num.samples
+    metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads
+    num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.timeout.ms offsets.load.buffer.size
+    offsets.topic.compression.codec password.encoder. process.roles producer.id.expiration.check.interval.ms
+    producer.purgatory.purge.interval.requests queued.max.requests remote.log.
+    replica.alter.log.dirs.io.max.bytes.per.second replica.fetch.backoff.ms replica.fetch.max.bytes
+    replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms replica.lag.time.max.ms
+    replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
+    replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
+    security.inter.broker.protocol server.max.startup.time.ms share.coordinator.
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+    transaction.state.log.load.buffer.size unclean.leader.election.interval.ms unstable.api.versions.enable
+    unstable.feature.versions.enable zookeeper.
+    """.split()  # noqa: SIM905
+)

@@ -1,0 +1,132 @@
+"""Where configuration texts come from: Java properties files, ``KAFKA_*`` variables, ``key=value`` arguments.
+
+Only texts here; ``broker/config/broker_config.py`` gives them meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+# Variables with this prefix that the scripts of Apache's image and distribution read themselves: no configuration keys.
+EXCLUDED_VARIABLES = frozenset(
+    {
+        "KAFKA_VERSION",
+        "KAFKA_HEAP_OPTS",
+        "KAFKA_LOG4J_OPTS",
+        "KAFKA_OPTS",
+        "KAFKA_JMX_OPTS",
+        "KAFKA_JMX_PORT",
+        "KAFKA_JVM_PERFORMANCE_OPTS",
+        "KAFKA_GC_LOG_OPTS",
+        "KAFKA_LOG4J_ROOT_LOGLEVEL",
+        "KAFKA_LOG4J_LOGGERS",
+        "KAFKA_TOOLS_LOG4J_LOGLEVEL",
+        "KAFKA_JMX_HOSTNAME",
+    }
+)
+_PREFIX = "KAFKA_"
+_HOST = re.compile(r"://(\[[^]]*]|[^:,]*):")
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_SPACE = " \t\f"
+
+
+class PropertiesError(ValueError):
+    """A text that is not in the form it should have; the message names the place."""
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """A Java properties file: ``key=value``, ``key: value`` or ``key value``; ``#`` and ``!`` start comments.
+
+    A backslash at the end joins lines, elsewhere it escapes (``\\t``, ``\\u00e9``). The last of equal keys wins.
+    Raises PropertiesError for a malformed ``\\u``.
+    """
+    properties = {}
+    for line in _logical_lines(text):
+        key, value = _split(line)
+        properties[_unescape(key)] = _unescape(value)
+    return properties
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines without comments, blank lines and leading space, continued ones joined."""
+    pending = ""
+    for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        line = raw.lstrip(_SPACE)
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending += line[:-1]
+            continue
+        yield pending + line
+        pending = ""
+    if pending:
+        yield pending
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Key and value of a line: the key ends at the first ``=``, ``:`` or space that is not escaped."""
+    position = 0
+    while position < len(line) and line[position] not in "=:" + _SPACE:
+        position += 2 if line[position] == "\\" else 1
+    rest = line[position:].lstrip(_SPACE)
+    if rest and rest[0] in "=:":
+        rest = rest[1:].lstrip(_SPACE)
+    return line[:position], rest
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    parts = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character != "\\" or position == len(text):
+            parts.append(character)
+        elif text[position] == "u":
+            parts.append(_unicode(text[position + 1 : position + 5]))
+            position += 5
+        else:
+            parts.append(_ESCAPES.get(text[position], text[position]))
+            position += 1
+    return "".join(parts)
+
+
+def _unicode(digits: str) -> str:
+    try:
+        if len(digits) == 4:
+            return chr(int(digits, 16))
+    except ValueError:
+        pass
+    raise PropertiesError(f"malformed \\u{digits}: four hexadecimal digits must follow \\u")
+
+
+def properties_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Keys from ``KAFKA_*`` variables as Apache's image reads them.
+
+    The prefix goes, the rest becomes lower case; then ``___`` means ``-``, ``__`` means ``_`` and ``_`` means ``.``:
+    ``KAFKA_LOG_RETENTION_MS`` is ``log.retention.ms``. Advertised listeners without listeners are listened to on all
+    interfaces, as that image does it.
+    """
+    properties = {}
+    for name, value in environment.items():
+        if name.startswith(_PREFIX) and name not in EXCLUDED_VARIABLES:
+            key = name[len(_PREFIX) :].lower().replace("_", ".").replace("...", "-").replace("..", "_")
+            properties[key] = value
+    if properties.get("advertised.listeners") and not properties.get("listeners"):
+        properties["listeners"] = _HOST.sub("://0.0.0.0:", properties["advertised.listeners"])
+    return properties
+
+
+def properties_from_overrides(overrides: Iterable[str]) -> dict[str, str]:
+    """Keys from ``key=value`` arguments. Raises PropertiesError for one without ``=`` or key."""
+    properties = {}
+    for override in overrides:
+        key, separator, value = override.partition("=")
+        if not separator or not key.strip():
+            raise PropertiesError(f"--override {override}: expected key=value")
+        properties[key.strip()] = value.strip()
+    return properties

@@ -1,0 +1,1 @@
+"""Decisions about the cluster: topics, replica placement, configs, quotas, users, features, producer id blocks."""

@@ -1,0 +1,46 @@
+"""Client metrics subscriptions (KIP-714): which metrics a client should push, computed from the configs set on them.
+
+Nothing is remembered about a client: the subscription id is a checksum of what applies to it, so a push made under
+configs that have changed since shows by its id.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+from tidelog.broker.broker import RequestContext
+from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.resources import CLIENT_METRICS_CONFIG_DEF, DEFAULT_PUSH_INTERVAL_MS, parse_match
+from tidelog.broker.controller.configs import ConfigManager
+from tidelog.protocol.types import uuid_to_str
+
+ALL_METRICS = "*"
+
+
+class Subscription(NamedTuple):
+    """What one client is asked to push; no metrics means that it pushes nothing."""
+
+    subscription_id: int
+    push_interval_ms: int
+    metrics: list[str]
+
+
+def subscription_of(configs: ConfigManager, context: RequestContext, client_instance_id: bytes) -> Subscription:
+    """Everything that applies to this client, put together: all metrics, at the shortest interval."""
+    client = {
+        "client_instance_id": uuid_to_str(client_instance_id),
+        "client_id": context.client_id or "",
+        "client_source_address": context.client_host,
+    }
+    metrics: set[str] = set()
+    interval_ms = DEFAULT_PUSH_INTERVAL_MS
+    for name in configs.resource_names(ResourceType.CLIENT_METRICS):
+        values = CLIENT_METRICS_CONFIG_DEF.parse(configs.resource_texts(ResourceType.CLIENT_METRICS, name))
+        patterns = parse_match(values["match"])
+        if all(pattern.fullmatch(client.get(key, "")) for key, pattern in patterns.items()):
+            metrics.update(values["metrics"])
+            interval_ms = min(interval_ms, values["interval.ms"])
+    chosen = [ALL_METRICS] if ALL_METRICS in metrics else sorted(metrics)
+    text = f"{interval_ms} {chosen} ".encode() + client_instance_id
+    return Subscription(zlib.crc32(text) & 0x7FFFFFFF, interval_ms, chosen)

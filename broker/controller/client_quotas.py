@@ -1,0 +1,160 @@
+"""Client quotas as they are set: how much which users, client ids and addresses may use. Enforced by
+``tidelog.broker.quota.quotas``.
+
+An entity is a set of (type, name); name None is the default of its type. Each has values by quota key. One key of the
+store per entity, ``/quotas/<entity as JSON>``, written as a whole. Source: KIP-546, KIP-612.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog.broker.metadata.store import MetadataStore, Put
+from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
+
+QUOTAS_PREFIX = "/quotas/"
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+EXACT, DEFAULT, ANY = 0, 1, 2
+MAX_WHOLE = 2.0**63
+
+# Quota key -> whether it must be a whole number.
+CLIENT_QUOTAS = {
+    "producer_byte_rate": True,
+    "consumer_byte_rate": True,
+    "request_percentage": False,
+    "controller_mutation_rate": False,
+}
+IP_QUOTAS = {"connection_creation_rate": True}
+
+Entity = tuple[tuple[str, str | None], ...]  # sorted by type, each type once
+
+
+class FilterComponent(NamedTuple):
+    """Matches entities by one type: exactly this name, the default, or any name."""
+
+    entity_type: str
+    match_type: int
+    match: str | None
+
+
+class QuotaChange(NamedTuple):
+    """Set a quota, or remove it when ``value`` is None."""
+
+    key: str
+    value: float | None
+
+
+def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
+    """The entity made of these parts. Raises InvalidRequestError, UnsupportedVersionError."""
+    given = list(parts)
+    entity = tuple(sorted(given, key=lambda part: part[0]))
+    types = [kind for kind, _ in entity]
+    if not types or len(set(types)) < len(types):
+        raise InvalidRequestError("Invalid empty client quota entity" if not types else "Duplicate entity type.")
+    for kind, name in entity:
+        if kind not in (USER, CLIENT_ID, IP):
+            raise InvalidRequestError(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise InvalidRequestError(f"Empty {kind} not supported")
+    if IP in types:
+        check_ip_entity(entity)
+    return entity
+
+
+def check_ip_entity(entity: Entity) -> None:
+    """Raises InvalidRequestError unless an entity with an address is an address alone."""
+    if len(entity) > 1:
+        raise InvalidRequestError("Invalid combination of entity types: an ip stands alone")
+    name = entity[0][1]
+    if name is not None:
+        from ipaddress import ip_address  # seldom needed, and most of what this module costs at the start
+
+        try:
+            ip_address(name)
+        except ValueError:
+            raise InvalidRequestError(f"{name} is not a valid IP or resolvable host.") from None
+
+
+def check_changes(entity: Entity, changes: Sequence[QuotaChange]) -> None:
+    """Raises InvalidRequestError for a key the entity cannot have or a value the key cannot have."""
+    allowed = IP_QUOTAS if entity[0][0] == IP else CLIENT_QUOTAS
+    for change in changes:
+        if change.key not in allowed:
+            raise InvalidRequestError(f"Invalid configuration key {change.key}")
+        value = change.value
+        if value is None:
+            continue
+        if not value > 0 or value >= MAX_WHOLE or (allowed[change.key] and value != int(value)):
+            raise InvalidRequestError(f"Invalid value {value} for {change.key}: a positive number is required")
+
+
+class ClientQuotas:
+    """The quotas in the store. Loop thread only."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def alter(self, entity: Entity, changes: Sequence[QuotaChange], validate_only: bool) -> None:
+        """Change quotas of one entity. Raises InvalidRequestError. Source: AlterClientQuotas."""
+        check_changes(entity, changes)
+        if validate_only:
+            return
+        key = QUOTAS_PREFIX + json.dumps(entity, separators=(",", ":"))
+        stored = self._store.get(key)
+        values: dict[str, float] = {} if stored is None else json.loads(stored.value)
+        for change in changes:
+            if change.value is None:
+                values.pop(change.key, None)
+            else:
+                values[change.key] = change.value
+        puts = [Put(key, json.dumps(values, sort_keys=True).encode())] if values else []
+        self._store.txn([], puts, [] if values else [key])
+
+    def entities(self) -> dict[Entity, Mapping[str, float]]:
+        """All entities with their quotas."""
+        found: dict[Entity, Mapping[str, float]] = {}
+        for stored in self._store.list(QUOTAS_PREFIX):
+            parts = json.loads(stored.key.removeprefix(QUOTAS_PREFIX))
+            found[tuple((kind, name) for kind, name in parts)] = json.loads(stored.value)
+        return found
+
+    def describe(self, components: Sequence[FilterComponent], strict: bool) -> dict[Entity, Mapping[str, float]]:
+        """The entities that match every component; with ``strict`` only those without further types.
+
+        Raises InvalidRequestError, UnsupportedVersionError. Source: DescribeClientQuotas.
+        """
+        check_filter(components)
+        return {entity: values for entity, values in self.entities().items() if matches(entity, components, strict)}
+
+
+def check_filter(components: Sequence[FilterComponent]) -> None:
+    """Raises InvalidRequestError, UnsupportedVersionError for a filter that no entity could be asked by."""
+    types = [component.entity_type for component in components]
+    for component in components:
+        if component.entity_type not in (USER, CLIENT_ID, IP):
+            raise UnsupportedVersionError(f"Custom entity type '{component.entity_type}' not supported")
+        if types.count(component.entity_type) > 1:
+            raise InvalidRequestError(
+                f"Entity type {component.entity_type} cannot appear more than once in the filter."
+            )
+        if component.match_type not in (EXACT, DEFAULT, ANY):
+            raise InvalidRequestError(f"Unknown match type {component.match_type}")
+        if (component.match_type == EXACT) is (component.match is None):
+            raise InvalidRequestError("Request specified MATCH_TYPE and match that do not fit together")
+    if IP in types and len(types) > 1:
+        raise InvalidRequestError("Invalid entity filter component combination: an ip stands alone")
+
+
+def matches(entity: Entity, components: Sequence[FilterComponent], strict: bool) -> bool:
+    """Whether an entity is one that the filter asks for."""
+    names = dict(entity)
+    for component in components:
+        if component.entity_type not in names:
+            return False
+        if component.match_type != ANY and names[component.entity_type] != component.match:
+            return False
+    return not strict or len(components) == len(entity)

@@ -1,0 +1,349 @@
+"""Configuration through the admin API: described with its origin, changed while the broker runs, kept over restarts.
+
+A value's origins, first that has one wins
+  topic     the topic's own -> this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
+  broker    this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
+  loggers   set through the API -> as the process started (levels are not kept over restarts, as Kafka's are not)
+  groups, client metrics    set through the API -> default
+
+Where a topic key goes by another name on the server (``log.retention.hours`` for ``retention.ms``), ``log/config.py``
+says so. Dynamic values are kept as texts, one key of the store per resource: ``/configs/<kind>/<name>``; a topic's own
+stand in the topic's key. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
+from tidelog.broker.config.description import (
+    CLUSTER_DEFAULT,
+    ConfigDescriber,
+    ConfigEntry,
+    DynamicTexts,
+    ResourceType,
+)
+from tidelog.broker.controller.features import show_features
+from tidelog.broker.controller.topics import validate_topic_name
+from tidelog.broker.metadata.image import MetadataCache, TopicImage
+from tidelog.broker.metadata.store import MetadataStore, Put
+from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
+from tidelog.protocol.config_def import ConfigDef
+from tidelog.protocol.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    UnknownTopicOrPartitionError,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.controller.topics import TopicManager
+
+CONFIGS_PREFIX = "/configs/"
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does to a key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class Change(NamedTuple):
+    """One key's change."""
+
+    name: str
+    operation: Operation
+    value: str | None
+
+
+class TopicDefaults(NamedTuple):
+    """What topics inherit from the server's configuration; immutable."""
+
+    values: Mapping[str, Any]
+    config: LogConfig
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> TopicDefaults:
+        """As the server is configured now. Loop thread."""
+        values = config.topic_defaults()
+        return cls(values, LogConfig(values))
+
+
+class ConfigManager:
+    """Describes and changes what can be configured while running. Loop thread only, but for ``log_config``."""
+
+    __slots__ = ("_config", "_defaults", "_describer", "_metadata", "_store", "_texts", "topics")
+
+    def __init__(self, config: BrokerConfig, store: MetadataStore, metadata: MetadataCache) -> None:
+        self._config = config
+        self._store = store
+        self._metadata = metadata
+        self._texts = DynamicTexts()
+        self._describer = ConfigDescriber(config, self._texts)
+        self._defaults = TopicDefaults.of(config)
+        """Replaced as a whole by the loop thread, so that no other thread can put an old one back."""
+        self.topics: TopicManager | None = None
+        """Who stores the topics' own configs; set once when the broker is put together."""
+
+    def load(self) -> None:
+        """Read what was set in former runs; called once, before the first request.
+
+        A dynamic value that this version does not accept any more keeps the broker from starting: ConfigError.
+        """
+        for entry in self._store.list(CONFIGS_PREFIX):
+            kind, _, name = entry.key.removeprefix(CONFIGS_PREFIX).partition("/")
+            self._show(ResourceType[kind.replace("-", "_").upper()], name, json.loads(entry.value))
+        self._apply_broker_texts()
+        show_features(self._store, self._metadata)
+
+    # What others read
+
+    def log_config(self, image: TopicImage) -> LogConfig:
+        """The values a topic's logs run with. Topics without configs of their own share one object. Any thread."""
+        defaults = self._defaults
+        return LogConfig({**defaults.values, **image.configs}) if image.configs else defaults.config
+
+    def validate_topic_configs(self, texts: Mapping[str, str]) -> None:
+        """Raises InvalidConfigError, which names the key, unless a topic may have these configs of its own."""
+        check_known(TOPIC_CONFIG_DEF, texts, "topic")
+        LogConfig({**self._defaults.values, **texts})
+
+    def resource_texts(self, kind: ResourceType, name: str) -> Mapping[str, str]:
+        """What was set on a group or a client metrics subscription."""
+        return self._texts.of(kind, name)
+
+    def resource_names(self, kind: ResourceType) -> list[str]:
+        """The resources of a kind: all topics, this broker, or those that have configs of their own."""
+        if kind is ResourceType.TOPIC:
+            return sorted(self._metadata.topics)
+        if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+            return [str(self._config.node_id)]
+        return sorted(name for other, name in self._texts.resources if other is kind)
+
+    # Describe
+
+    def describe(self, kind: int, name: str, keys: Collection[str] | None = None) -> list[ConfigEntry]:
+        """All keys of a resource, or only ``keys``.
+
+        Raises UnknownTopicOrPartitionError, InvalidRequestError (no such kind or broker). Source: DescribeConfigs.
+        """
+        if kind == ResourceType.TOPIC:
+            image = self._metadata.topics.get(name)
+            if image is None:
+                validate_topic_name(name)
+                raise UnknownTopicOrPartitionError
+            return self.describe_topic(image, keys)
+        if kind == ResourceType.BROKER:
+            self._check_broker(name)
+            return self._describer.broker(name, keys)
+        if kind == ResourceType.BROKER_LOGGER:
+            self._check_node(name)
+            from tidelog.broker.config.logger_levels import describe_loggers
+
+            return describe_loggers(keys)
+        if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+            return self._describer.resource(ResourceType(kind), name, keys)
+        raise InvalidRequestError(f"Unsupported resource type: {kind}")
+
+    def describe_topic(self, image: TopicImage, keys: Collection[str] | None = None) -> list[ConfigEntry]:
+        """A topic's keys; also for one that is only about to be created."""
+        effective = self.log_config(image).values
+        return self._describer.topic(image, effective, keys)
+
+    # Change
+
+    def replace(self, kind: int, name: str, texts: Mapping[str, str], validate_only: bool) -> None:
+        """Put these texts in place of all that was set on a resource. Raises KafkaErrors. Source: AlterConfigs.
+
+        In force when this returns, durable with the store's next sync: see ``broker/controller/topic_changes.py``.
+        """
+        self._change(kind, name, lambda _: dict(texts), validate_only)
+
+    def alter(self, kind: int, name: str, changes: Iterable[Change], validate_only: bool) -> None:
+        """Change single keys, as ``replace`` does. Raises KafkaErrors. Source: IncrementalAlterConfigs."""
+        listed = list(changes)
+        config_def = self._config_def(kind)
+        self._change(kind, name, lambda texts: apply_changes(config_def, texts, listed), validate_only)
+
+    def _config_def(self, kind: int) -> ConfigDef:
+        if kind == ResourceType.TOPIC:
+            return TOPIC_CONFIG_DEF
+        if kind == ResourceType.BROKER:
+            return BROKER_CONFIG_DEF
+        if kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+            from tidelog.broker.config.resources import CONFIG_DEFS
+
+            return CONFIG_DEFS[ResourceType(kind)]
+        return ConfigDef(())
+
+    def _change(
+        self, kind: int, name: str, change: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
+    ) -> None:
+        if kind == ResourceType.TOPIC:
+            self._change_topic(name, change, validate_only)
+        elif kind == ResourceType.BROKER:
+            self._check_broker(name)
+            self._change_broker(name, change, validate_only)
+        elif kind == ResourceType.BROKER_LOGGER:
+            self._check_node(name)
+            from tidelog.broker.config.logger_levels import set_levels
+
+            set_levels(change({}), validate_only)
+        elif kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+            self._change_resource(ResourceType(kind), name, change, validate_only)
+        else:
+            raise InvalidRequestError(f"Unsupported resource type: {kind}")
+
+    def _change_topic(
+        self, name: str, change: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
+    ) -> None:
+        if not name:
+            raise InvalidRequestError("Default topic resources are not allowed.")
+        image = self._metadata.topics.get(name)
+        if image is None:
+            raise UnknownTopicOrPartitionError
+        texts = change(image.configs)
+        self.validate_topic_configs(texts)
+        if not validate_only:
+            assert self.topics is not None
+            self.topics.set_configs(name, texts)
+
+    def _change_broker(
+        self, name: str, change: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
+    ) -> None:
+        old = self._texts.cluster if name == CLUSTER_DEFAULT else self._texts.node
+        texts = change(old)
+        check_known(BROKER_CONFIG_DEF, texts, "broker")
+        fixed = sorted(key for key in texts if not BROKER_CONFIG_DEF[key].dynamic and texts[key] != old.get(key))
+        if fixed:
+            raise InvalidRequestError(f"Cannot update these configs dynamically: {', '.join(fixed)}")
+        BROKER_CONFIG_DEF.parse_given(texts)
+        if validate_only:
+            return
+        self._keep(ResourceType.BROKER, name, texts)
+        self._apply_broker_texts()
+
+    def _change_resource(
+        self,
+        kind: ResourceType,
+        name: str,
+        change: Callable[[Mapping[str, str]], dict[str, str]],
+        validate_only: bool,
+    ) -> None:
+        from tidelog.broker.config.resources import validate
+
+        if not name:
+            raise InvalidRequestError("Default resources of this type are not allowed.")
+        texts = change(self.resource_texts(kind, name))
+        validate(kind, texts, self._config)
+        if not validate_only:
+            self._keep(kind, name, texts)
+
+    def _keep(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
+        """Store a resource's texts, then show them."""
+        key = config_key(kind, name)
+        value = json.dumps(texts, separators=(",", ":"), sort_keys=True).encode()
+        self._store.txn([], [Put(key, value)] if texts else [], [] if texts else [key], sync=False)
+        self._show(kind, name, texts)
+
+    def _show(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
+        if kind is not ResourceType.BROKER:
+            if texts:
+                self._texts.resources[kind, name] = texts
+            else:
+                self._texts.resources.pop((kind, name), None)
+        elif name == CLUSTER_DEFAULT:
+            self._texts.cluster = texts
+        elif name == str(self._config.node_id):
+            self._texts.node = texts
+
+    def _apply_broker_texts(self) -> None:
+        self._config.set_dynamic({**self._texts.cluster, **self._texts.node})
+        self._defaults = TopicDefaults.of(self._config)
+        if self.topics is not None:
+            self.topics.broker_defaults_changed()
+
+    def _check_broker(self, name: str) -> None:
+        if name != CLUSTER_DEFAULT:
+            self._check_node(name)
+
+    def _check_node(self, name: str) -> None:
+        if name != str(self._config.node_id):
+            raise InvalidRequestError(
+                f"Unexpected broker id, expected {self._config.node_id} or empty string, but received {name}"
+            )
+
+
+def current_config(metadata: MetadataCache, configs: ConfigManager, topic: str) -> LogConfig | None:
+    """The configuration that a topic's logs open with, None when there is no such topic. Any thread."""
+    image = metadata.topics.get(topic)
+    return None if image is None else configs.log_config(image)
+
+
+def topic_of(kind: int, name: str) -> str | None:
+    """The topic a resource is; None for a node, a group or whatever else may have the name of a topic."""
+    return name if kind == ResourceType.TOPIC else None
+
+
+def config_key(kind: ResourceType, name: str) -> str:
+    """Where the store keeps what is set on a resource."""
+    return f"{CONFIGS_PREFIX}{kind.name.lower().replace('_', '-')}/{name}"
+
+
+def check_known(config_def: ConfigDef, texts: Mapping[str, Any], kind: str) -> None:
+    """Raises InvalidConfigError for the first key that the table does not have."""
+    for name in config_def.unknown(texts):
+        raise InvalidConfigError(f"Unknown {kind} config name: {name}")
+
+
+def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
+    """The texts after these changes.
+
+    Raises InvalidConfigError for an unknown key or a list operation on a key that is no list, InvalidRequestError for
+    a value that is missing or a key named twice.
+    """
+    changed = dict(texts)
+    seen: set[str] = set()
+    for change in changes:
+        if change.name in seen:
+            raise InvalidRequestError(f"Error due to duplicate config keys: {change.name}")
+        seen.add(change.name)
+        if change.operation is Operation.DELETE:
+            changed.pop(change.name, None)
+            continue
+        if change.value is None:
+            raise InvalidRequestError(f"Null value not supported for : {change.name}")
+        if change.operation is Operation.SET:
+            changed[change.name] = change.value
+        else:
+            changed[change.name] = changed_list(config_def, changed.get(change.name), change)
+    return changed
+
+
+def changed_list(config_def: ConfigDef, text: str | None, change: Change) -> str:
+    """A list value with elements appended or taken out, from the default if none is set. Raises InvalidConfigError."""
+    from tidelog.protocol.config_def import ConfigType
+
+    key = config_def.keys.get(change.name)
+    if key is None:
+        raise InvalidConfigError(f"Unknown config name: {change.name}")
+    if key.type is not ConfigType.LIST:
+        raise InvalidConfigError(f"Can't {change.operation.name} to key {change.name} because its type is not LIST.")
+    old = key.parse(text) if text is not None else list(key.default or ())
+    given = key.parse(change.value)
+    if change.operation is Operation.APPEND:
+        return ",".join([*old, *(item for item in given if item not in old)])
+    return ",".join(item for item in old if item not in given)
+
+
+def operation_of(number: int) -> Operation:
+    """The operation with this number. Raises InvalidRequestError."""
+    try:
+        return Operation(number)
+    except ValueError:
+        raise InvalidRequestError(f"Unknown operation type {number}") from None

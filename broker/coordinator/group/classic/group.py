@@ -1,0 +1,396 @@
+"""A classic group: its members, who waits for what, and the protocol they agree on.
+
+States and the states each may come from:
+
+    Empty                <- PreparingRebalance
+    PreparingRebalance   <- Empty, CompletingRebalance, Stable
+    CompletingRebalance  <- PreparingRebalance
+    Stable               <- CompletingRebalance
+    Dead                 <- all
+
+This module holds values and their bookkeeping; ``classic_rebalance`` decides when to move. Of the group only what
+``GroupMetadataValue`` carries is in the log, written when a generation is complete; members waiting in JoinGroup or
+SyncGroup are soft state that dies with the process, and their clients retry.
+
+Source: JoinGroup v0-9, KIP-345 (static members), KIP-394 (member id required), KIP-559 (protocol name and type).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator.runtime.committer import Committer
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailableError,
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    NonEmptyGroupError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.loop.deferred import Deferred
+    from tidelog.protocol.messages.join_group import JoinGroupResponse
+    from tidelog.protocol.messages.sync_group import SyncGroupResponse
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+
+class ClassicGroupState(Enum):
+    """The value is the name the admin APIs show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+EMPTY = ClassicGroupState.EMPTY
+PREPARING_REBALANCE = ClassicGroupState.PREPARING_REBALANCE
+COMPLETING_REBALANCE = ClassicGroupState.COMPLETING_REBALANCE
+STABLE = ClassicGroupState.STABLE
+DEAD = ClassicGroupState.DEAD
+
+VALID_PREVIOUS_STATES: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
+    EMPTY: frozenset({PREPARING_REBALANCE}),
+    PREPARING_REBALANCE: frozenset({EMPTY, COMPLETING_REBALANCE, STABLE}),
+    COMPLETING_REBALANCE: frozenset({PREPARING_REBALANCE}),
+    STABLE: frozenset({COMPLETING_REBALANCE}),
+    DEAD: frozenset(ClassicGroupState),
+}
+
+
+class ClassicMember:
+    """One member. ``protocols`` is in the member's order of preference; times in milliseconds."""
+
+    __slots__ = (
+        "assignment",
+        "awaiting_join",
+        "awaiting_sync",
+        "client_host",
+        "client_id",
+        "group_instance_id",
+        "is_new",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        *,
+        group_instance_id: str | None = None,
+        client_id: str = "",
+        client_host: str = "",
+        rebalance_timeout_ms: int = 0,
+        session_timeout_ms: int = 0,
+        protocols: dict[str, bytes] | None = None,
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols or {}
+        self.assignment = assignment
+        self.awaiting_join: Deferred[JoinGroupResponse] | None = None
+        self.awaiting_sync: Deferred[SyncGroupResponse] | None = None
+        self.is_new = False
+
+    def vote(self, candidates: set[str]) -> str:
+        """The first of the member's protocols that all support."""
+        return next(name for name in self.protocols if name in candidates)
+
+
+class ClassicGroup:
+    """Members and generation of one group; loop thread only."""
+
+    group_type = "Classic"
+
+    def __init__(self, group_id: str, *, now_ms: int, state: ClassicGroupState = EMPTY) -> None:
+        self.group_id = group_id
+        self.state = state
+        self.previous_state = DEAD
+        self.state_timestamp_ms: int | None = now_ms
+        self.generation_id = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader_id: str | None = None
+        self.members: dict[str, ClassicMember] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_join_members: set[str] = set()
+        self.pending_sync_members: set[str] = set()
+        self.awaiting_join_count = 0
+        self.new_member_added = False
+        self.subscribed_topics: set[str] | None = None
+        self._protocol_support: dict[str, int] = {}
+
+    # -- members ------------------------------------------------------------------------------------------------
+
+    def add(self, member: ClassicMember, awaiting: Deferred[JoinGroupResponse] | None = None) -> None:
+        """Add a member; the first one sets the protocol type's leader."""
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        self.pending_join_members.discard(member.member_id)
+        self._count_protocols(member, 1)
+        member.awaiting_join = awaiting
+        if awaiting is not None:
+            self.awaiting_join_count += 1
+
+    def remove(self, member_id: str) -> None:
+        """Forget a member or a pending member id; another one becomes leader, preferably one that has joined."""
+        member = self.members.pop(member_id, None)
+        self.pending_join_members.discard(member_id)
+        self.pending_sync_members.discard(member_id)
+        if member is None:
+            return
+        self._count_protocols(member, -1)
+        if member.awaiting_join is not None:
+            self.awaiting_join_count -= 1
+        if member.group_instance_id is not None and self.static_members.get(member.group_instance_id) == member_id:
+            del self.static_members[member.group_instance_id]
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+
+    def replace_static_member(
+        self, instance_id: str, *, old_member_id: str, new_member_id: str
+    ) -> tuple[ClassicMember, list[Deferred[JoinGroupResponse]], list[Deferred[SyncGroupResponse]]]:
+        """Give the static member a new id. Returns it and what its old incarnation was waiting for, to be fenced."""
+        member = self.members.pop(old_member_id)
+        joins = [member.awaiting_join] if member.awaiting_join is not None else []
+        syncs = [member.awaiting_sync] if member.awaiting_sync is not None else []
+        self.awaiting_join_count -= len(joins)
+        member.awaiting_join = None
+        member.awaiting_sync = None
+        member.member_id = new_member_id
+        self.members[new_member_id] = member
+        self.static_members[instance_id] = new_member_id
+        if old_member_id in self.pending_sync_members:
+            self.pending_sync_members.discard(old_member_id)
+            self.pending_sync_members.add(new_member_id)
+        if self.leader_id == old_member_id:
+            self.leader_id = new_member_id
+        return member, joins, syncs
+
+    def update_member(
+        self,
+        member: ClassicMember,
+        protocols: dict[str, bytes],
+        *,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        awaiting: Deferred[JoinGroupResponse] | None,
+    ) -> None:
+        """Take over what a rejoining member says, and that it waits for the rebalance."""
+        self._count_protocols(member, -1)
+        member.protocols = protocols
+        self._count_protocols(member, 1)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+        self.awaiting_join_count += (awaiting is not None) - (member.awaiting_join is not None)
+        member.awaiting_join = awaiting
+
+    def complete_join(self, member: ClassicMember, response: JoinGroupResponse) -> bool:
+        """Answer the member's JoinGroup if it waits in one."""
+        awaiting = member.awaiting_join
+        if awaiting is None:
+            return False
+        member.awaiting_join = None
+        self.awaiting_join_count -= 1
+        awaiting.complete(response)
+        return True
+
+    def complete_sync(self, member: ClassicMember, response: SyncGroupResponse) -> bool:
+        """Answer the member's SyncGroup if it waits in one."""
+        awaiting = member.awaiting_sync
+        if awaiting is None:
+            return False
+        member.awaiting_sync = None
+        awaiting.complete(response)
+        return True
+
+    # -- states -------------------------------------------------------------------------------------------------
+
+    def transition_to(self, state: ClassicGroupState, now_ms: int) -> None:
+        """Move to a state; an invalid move is our bug."""
+        assert self.state in VALID_PREVIOUS_STATES[state], (self.group_id, self.state, state)
+        self.previous_state = self.state
+        self.state = state
+        self.state_timestamp_ms = now_ms
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is EMPTY
+
+    @property
+    def can_rebalance(self) -> bool:
+        return self.state in VALID_PREVIOUS_STATES[PREPARING_REBALANCE]
+
+    @property
+    def has_all_members_joined(self) -> bool:
+        return len(self.members) == self.awaiting_join_count and not self.pending_join_members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest any member asks for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def elect_joined_leader(self) -> bool:
+        """Make sure the leader is a member that has joined; False when none has."""
+        leader = self.members.get(self.leader_id) if self.leader_id is not None else None
+        if leader is not None and leader.awaiting_join is not None:
+            return True
+        joined = next((m.member_id for m in self.members.values() if m.awaiting_join is not None), None)
+        if joined is None:
+            return False
+        self.leader_id = joined
+        return True
+
+    def init_next_generation(self, now_ms: int) -> None:
+        """Count the generation up; on to CompletingRebalance with a protocol, or to Empty without members."""
+        self.generation_id += 1
+        if self.members:
+            self.protocol_name = self.select_protocol()
+            self.transition_to(COMPLETING_REBALANCE, now_ms)
+        else:
+            self.protocol_name = None
+            self.transition_to(EMPTY, now_ms)
+        self.subscribed_topics = self.compute_subscribed_topics()
+        self.pending_sync_members.clear()
+
+    # -- protocols ----------------------------------------------------------------------------------------------
+
+    def supports_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether a joining member shares the protocol type and at least one protocol with all the others."""
+        if self.state is EMPTY:
+            return bool(protocol_type) and any(True for _ in names)
+        if self.protocol_type != protocol_type:
+            return False
+        return any(self._protocol_support.get(name, 0) == len(self.members) for name in names)
+
+    def select_protocol(self) -> str:
+        """The protocol all members support that most of them prefer."""
+        size = len(self.members)
+        candidates = {name for name, count in self._protocol_support.items() if count == size}
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = member.vote(candidates)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    def compute_subscribed_topics(self) -> set[str] | None:
+        """Topics of a consumer group's members; None when the group is not of consumers or they cannot be read."""
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return None
+        if not self.members:
+            return set()
+        if self.protocol_name is None:
+            return None
+        topics: set[str] = set()
+        try:
+            for member in self.members.values():
+                topics.update(parse_subscribed_topics(member.protocols.get(self.protocol_name, b"")))
+        except ValueError:
+            return None  # foreign bytes under the consumer's name: then no offset of the group expires
+        return topics
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return topic in self.subscribed_topics
+
+    def _count_protocols(self, member: ClassicMember, by: int) -> None:
+        support = self._protocol_support
+        for name in member.protocols:
+            count = support.get(name, 0) + by
+            if count:
+                support[name] = count
+            else:
+                support.pop(name, None)
+
+    # -- checks -------------------------------------------------------------------------------------------------
+
+    def validate_member(self, member_id: str, group_instance_id: str | None) -> None:
+        """Raises UnknownMemberIdError, or FencedInstanceIdError when the static member has another id now."""
+        if group_instance_id is not None:
+            current = self.static_members.get(group_instance_id)
+            if current is None:
+                raise UnknownMemberIdError
+            if current != member_id:
+                raise FencedInstanceIdError
+        if member_id not in self.members:
+            raise UnknownMemberIdError
+
+    def validate_offset_commit(self, committer: Committer) -> None:
+        """Whether this client may commit now. OffsetCommit v0-10, TxnOffsetCommit v0-5.
+
+        Raises CoordinatorNotAvailableError, UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
+        RebalanceInProgressError.
+        """
+        if self.state is DEAD:
+            raise CoordinatorNotAvailableError
+        if committer.generation_id < 0 and self.state is EMPTY:
+            return  # an admin client, or a consumer that manages its partitions itself
+        if not committer.is_anonymous:
+            self.validate_member(committer.member_id, committer.instance_id)
+            if committer.generation_id != self.generation_id:
+                raise IllegalGenerationError
+        elif not committer.is_transactional:
+            raise UnknownMemberIdError  # no identity is accepted only while the group has no members
+        if not committer.is_transactional and self.state is COMPLETING_REBALANCE:
+            raise RebalanceInProgressError
+
+    def validate_delete(self) -> None:
+        """Raises NonEmptyGroupError unless the group has no members."""
+        if self.state is not EMPTY and self.state is not DEAD:
+            raise NonEmptyGroupError
+
+    def validate_offset_delete(self) -> None:
+        """Raises NonEmptyGroupError for a live group of which the subscription is not known. OffsetDelete v0."""
+        if self.state is not EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            raise NonEmptyGroupError
+
+    def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
+        """When an offset's retention begins, in wall-clock ms; None while it does not expire. KIP-211."""
+        if self.protocol_type is None:
+            return commit_timestamp_ms
+        if self.state is EMPTY:
+            return commit_timestamp_ms if self.state_timestamp_ms is None else self.state_timestamp_ms
+        if self.state is STABLE and self.subscribed_topics is not None:
+            return commit_timestamp_ms
+        return None
+
+
+def parse_subscribed_topics(metadata: bytes) -> list[str]:
+    """Topics of a ConsumerProtocolSubscription: int16 version, then what version 0 prescribes for all later ones.
+
+    Raises ValueError for other bytes. Source: ConsumerProtocolSubscription v0-3.
+    """
+    try:
+        (count,) = struct.unpack_from(">i", metadata, 2)
+        position = 6
+        if count * 2 > len(metadata):
+            raise ValueError("more topics than bytes")
+        topics = []
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, position)
+            position += 2
+            if length < 0 or position + length > len(metadata):
+                raise ValueError("topic name beyond the end")
+            topics.append(str(metadata[position : position + length], "utf-8"))
+            position += length
+        return topics
+    except struct.error as error:
+        raise ValueError("subscription is cut") from error

@@ -1,0 +1,281 @@
+"""JoinGroup to a classic group: new members, members that come back, static members that take their old place.
+
+    no member id, dynamic ...... v4+: an id is handed out and the member must ask again with it (KIP-394); else added
+    no member id, static ....... added, or it replaces the incarnation that holds its instance id, which is fenced
+    known member ............... rebalance, unless its answer was lost or a follower asks again: the generation stands
+    else ....................... UNKNOWN_MEMBER_ID
+
+Source: JoinGroup v0-9; KIP-345, KIP-394, KIP-814 (skip assignment).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator.group.classic.group import (
+    COMPLETING_REBALANCE,
+    DEAD,
+    EMPTY,
+    PREPARING_REBALANCE,
+    STABLE,
+    ClassicGroup,
+    ClassicMember,
+)
+from tidelog.broker.coordinator.group.classic.rebalance import (
+    ClassicRebalance,
+    Step,
+    append_error_for_client,
+    current_generation,
+)
+from tidelog.broker.coordinator.group.records import group_metadata_record
+from tidelog.broker.coordinator.runtime.result import CoordinatorResult
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailableError,
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    InvalidSessionTimeoutError,
+    KafkaError,
+    MemberIdRequiredError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.protocol.messages.sync_group import SyncGroupResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import RequestContext
+
+#: A new member has no session yet; a request whose client has gone must not hold a rebalance longer than this.
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+JoinResult = CoordinatorResult[Deferred[JoinGroupResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class StaticChange:
+    """What a static member's return has overwritten, to be put back if it cannot be stored."""
+
+    old_member_id: str
+    old_leader: str | None
+    protocols: dict[str, bytes]
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+
+
+def answered(response: JoinGroupResponse) -> JoinResult:
+    """An answer that waits for nothing."""
+    deferred: Deferred[JoinGroupResponse] = Deferred()
+    deferred.complete(response)
+    return CoordinatorResult(deferred)
+
+
+def refused(error: type[KafkaError] | KafkaError, member_id: str = "") -> JoinResult:
+    """An error; the member id goes back so that the client knows under which to ask again."""
+    return answered(JoinGroupResponse(error_code=error.code, member_id=member_id))
+
+
+def protocols_of(request: JoinGroupRequest) -> dict[str, bytes]:
+    """Copies of the offered protocols: the request's bytes are gone when its handler returns."""
+    return {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}
+
+
+def rebalance_timeout_of(request: JoinGroupRequest) -> int:
+    """Version 0 has no rebalance timeout: there the session timeout serves."""
+    return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
+
+
+class ClassicJoin:
+    """JoinGroup over the moves of ``ClassicRebalance``. Loop thread only."""
+
+    def __init__(self, rebalance: ClassicRebalance, new_uuid: Callable[[], str]) -> None:
+        self._rebalance = rebalance
+        self._config = rebalance.config
+        self._new_uuid = new_uuid
+
+    def validate_session_timeout(self, request: JoinGroupRequest) -> None:
+        """Raises InvalidSessionTimeoutError outside ``group.min/max.session.timeout.ms``."""
+        timeout_ms = request.session_timeout_ms
+        if not self._config.group_min_session_timeout_ms <= timeout_ms <= self._config.group_max_session_timeout_ms:
+            raise InvalidSessionTimeoutError
+
+    def join(self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup) -> JoinResult:
+        """Admit, refuse or let wait. The group exists; it may be new and empty."""
+        member_id = request.member_id
+        if not self._accepts(group, member_id):
+            group.remove(member_id)
+            return refused(GroupMaxSizeReachedError)
+        if group.state is DEAD:
+            return refused(CoordinatorNotAvailableError, member_id)
+        if not group.supports_protocols(request.protocol_type, [p.name for p in request.protocols]):
+            return refused(InconsistentGroupProtocolError, member_id)
+        if not member_id:
+            return self._join_new(context, request, group)
+        if member_id in group.pending_join_members and request.group_instance_id is None:
+            return self._add(context, request, group, member_id)
+        return self._join_existing(request, group)
+
+    def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
+        """Whether there is room. While members rejoin, the awaiting ones count: the last to rejoin are turned away."""
+        limit = self._config.group_max_size
+        member = group.members.get(member_id)
+        if group.state is EMPTY or group.state is DEAD:
+            return True
+        if group.state is PREPARING_REBALANCE:
+            return (member is not None and member.awaiting_join is not None) or group.awaiting_join_count < limit
+        return member is not None or len(group.members) < limit
+
+    def _join_new(self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup) -> JoinResult:
+        instance_id = request.group_instance_id
+        member_id = f"{(context.client_id or '') if instance_id is None else instance_id}-{self._new_uuid()}"
+        if instance_id is not None:
+            if instance_id in group.static_members:
+                return self._replace_static(context, request, group, member_id)
+        elif context.api_version >= 4:
+            # Clients that vanish during their first JoinGroup must not leave members behind (KIP-394).
+            group.pending_join_members.add(member_id)
+            self._rebalance.schedule_expiration(group, member_id, request.session_timeout_ms)
+            return refused(MemberIdRequiredError, member_id)
+        return self._add(context, request, group, member_id)
+
+    def _join_existing(self, request: JoinGroupRequest, group: ClassicGroup) -> JoinResult:
+        member_id = request.member_id
+        try:
+            group.validate_member(member_id, request.group_instance_id)
+        except KafkaError as error:
+            return refused(error, member_id)
+        if group.state is EMPTY:
+            return refused(UnknownMemberIdError, member_id)
+        member = group.members[member_id]
+        unchanged = group.state is not PREPARING_REBALANCE and member.protocols == protocols_of(request)
+        if unchanged and not (group.state is STABLE and group.leader_id == member_id):
+            # A lost answer, or a follower that asks again. The leader of a stable group asks because what it reads
+            # has changed, so that one rebalances.
+            return answered(current_generation(group, member_id))
+        return self._update(request, group, member)
+
+    def _add(
+        self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, member_id: str
+    ) -> JoinResult:
+        member = ClassicMember(
+            member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=context.client_id or "",
+            client_host=f"/{context.client_host}",
+            rebalance_timeout_ms=rebalance_timeout_of(request),
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=protocols_of(request),
+        )
+        member.is_new = True
+        if group.state is PREPARING_REBALANCE and group.previous_state is EMPTY:
+            group.new_member_added = True
+        if not group.members:
+            group.protocol_type = request.protocol_type
+        awaiting: Deferred[JoinGroupResponse] = Deferred()
+        group.add(member, awaiting)
+        self._rebalance.watch(group, member, awaiting)
+        self._rebalance.schedule_expiration(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        return _waiting(awaiting, self._rebalance.rebalance_or_complete(group, f"new member {member_id}"))
+
+    def _update(self, request: JoinGroupRequest, group: ClassicGroup, member: ClassicMember) -> JoinResult:
+        awaiting = self._take_over(request, group, member)
+        reason = f"member {member.member_id} joins again"
+        return _waiting(awaiting, self._rebalance.rebalance_or_complete(group, reason))
+
+    def _take_over(
+        self, request: JoinGroupRequest, group: ClassicGroup, member: ClassicMember
+    ) -> Deferred[JoinGroupResponse]:
+        replaced, awaiting = member.awaiting_join, Deferred[JoinGroupResponse]()
+        group.update_member(
+            member,
+            protocols_of(request),
+            rebalance_timeout_ms=rebalance_timeout_of(request),
+            session_timeout_ms=request.session_timeout_ms,
+            awaiting=awaiting,
+        )
+        self._rebalance.watch(group, member, awaiting)
+        if replaced is not None:
+            # The client gave up on its first request; the connection it came on may still be open.
+            error_code = RebalanceInProgressError.code
+            replaced.complete(JoinGroupResponse(error_code=error_code, member_id=member.member_id))
+        return awaiting
+
+    # -- static members -----------------------------------------------------------------------------------------
+
+    def _replace_static(
+        self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, member_id: str
+    ) -> JoinResult:
+        """The member came back without its id: it takes its old place, and the old incarnation is fenced."""
+        assert request.group_instance_id is not None
+        old_leader, old_member_id = group.leader_id, group.static_members[request.group_instance_id]
+        member = self._rename(group, request.group_instance_id, old_member_id, member_id)
+        change = StaticChange(
+            old_member_id, old_leader, member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms
+        )
+        awaiting = self._take_over(request, group, member)
+        self._rebalance.schedule_session(group, member)
+        if group.state is STABLE and group.protocol_name == group.select_protocol():
+            return self._keep_generation(context, group, member, change)
+        if group.state is STABLE or group.state is COMPLETING_REBALANCE:
+            # In CompletingRebalance the leader may already hold the old member id: its assignment would miss.
+            return _waiting(awaiting, self._rebalance.prepare_rebalance(group, f"static {member_id} joins again"))
+        return _waiting(awaiting, self._rebalance.maybe_complete(group))
+
+    def _rename(self, group: ClassicGroup, instance_id: str, old_member_id: str, member_id: str) -> ClassicMember:
+        member, joins, syncs = group.replace_static_member(
+            instance_id, old_member_id=old_member_id, new_member_id=member_id
+        )
+        self._rebalance.cancel_session(group, old_member_id)
+        fenced = FencedInstanceIdError.code
+        for join in joins:
+            join.complete(JoinGroupResponse(error_code=fenced, member_id=old_member_id))
+        for sync in syncs:
+            sync.complete(SyncGroupResponse(error_code=fenced))
+        return member
+
+    def _keep_generation(
+        self, context: RequestContext, group: ClassicGroup, member: ClassicMember, change: StaticChange
+    ) -> JoinResult:
+        """No rebalance: the member's new id is stored, and it goes on with the assignment it had."""
+        awaiting = member.awaiting_join
+        assert awaiting is not None
+        can_skip_assignment = context.api_version >= 9
+
+        def on_append(error: KafkaError | None) -> None:
+            if error is not None:
+                self._revert(group, member, change)
+                awaiting.complete(JoinGroupResponse(error_code=append_error_for_client(error).code))
+                return
+            response = current_generation(group, member.member_id)
+            if can_skip_assignment:
+                response.skip_assignment = group.leader_id == member.member_id
+            else:
+                # A client that cannot be told to skip the assignment must not think that it leads: it sees the
+                # leader of before, which may be itself under its old id.
+                response.leader = change.old_leader or ""
+                response.members = []
+            group.complete_join(member, response)
+
+        record = group_metadata_record(group)
+        return CoordinatorResult(awaiting, records=[record], on_append=on_append, replay=False)
+
+    def _revert(self, group: ClassicGroup, member: ClassicMember, change: StaticChange) -> None:
+        assert member.group_instance_id is not None
+        group.update_member(
+            member,
+            change.protocols,
+            rebalance_timeout_ms=change.rebalance_timeout_ms,
+            session_timeout_ms=change.session_timeout_ms,
+            awaiting=None,
+        )
+        self._rename(group, member.group_instance_id, member.member_id, change.old_member_id)
+        self._rebalance.schedule_session(group, member)
+
+
+def _waiting(awaiting: Deferred[JoinGroupResponse], step: Step) -> JoinResult:
+    if step is None:
+        return CoordinatorResult(awaiting)
+    return CoordinatorResult(awaiting, records=step.records, on_append=step.on_append, replay=step.replay)

@@ -1,0 +1,282 @@
+"""Classic members of a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, answered by a group of KIP-848.
+
+To its client the group looks like a classic one that it does not lead: the generation is the member's epoch, the
+assignment is what reconciliation has given it so far.
+
+    JoinGroup    what the member says and holds (ConsumerProtocolSubscription), as a heartbeat would say it
+    SyncGroup    the partitions it has, unless a new rebalance began meanwhile
+    Heartbeat    REBALANCE_IN_PROGRESS while it is behind the group, has something to give back, or can have more
+    LeaveGroup   out, each by itself
+
+Nobody waits: a member gets what is free now and is told to come again when there is more. Loop thread only.
+
+Source: KIP-848 (migration); JoinGroup v0-9, SyncGroup v0-5, Heartbeat v0-4, LeaveGroup v0-5.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator.group.classic.group import CONSUMER_PROTOCOL_TYPE
+from tidelog.broker.coordinator.group.classic.join import (
+    JoinResult,
+    protocols_of,
+    rebalance_timeout_of,
+    refused,
+)
+from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
+from tidelog.broker.coordinator.group.classic.sync import SyncResult
+from tidelog.broker.coordinator.group.consumer.draft import Draft, take_a_step
+from tidelog.broker.coordinator.group.consumer.group import (
+    ClassicSpec,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    Subscription,
+)
+from tidelog.broker.coordinator.group.consumer.heartbeat import ConsumerHeartbeats
+from tidelog.broker.coordinator.group.consumer.records import epoch_record, member_tombstones
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.protocol.errors import (
+    NONE,
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    InvalidRequestError,
+    KafkaError,
+    MemberIdRequiredError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import RequestContext
+
+logger = logging.getLogger(__name__)
+
+_FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4
+
+
+class ClassicMembers:
+    """Requests of classic members to the consumer groups of one partition."""
+
+    def __init__(self, consumers: ConsumerHeartbeats) -> None:
+        self._consumers = consumers
+        self._migration = consumers.migration
+        self._clocks = consumers.clocks
+
+    # -- JoinGroup ----------------------------------------------------------------------------------------------
+
+    def join(self, context: RequestContext, request: JoinGroupRequest, group: ConsumerGroup) -> JoinResult:
+        """Say what it reads and holds, and hear its epoch. The group has members."""
+        protocols = protocols_of(request)
+        try:
+            self._consumers.check_size(group, request.member_id, request.group_instance_id)
+            said = self._subscription(group, request, protocols)
+            if not request.member_id:
+                request.member_id = self._consumers.new_uuid()
+                if request.group_instance_id is None and context.api_version >= _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
+                    return refused(MemberIdRequiredError, request.member_id)
+                draft = self._draft(group, request, is_new=True)
+            else:
+                draft = self._draft(group, request, is_new=request.group_instance_id is None)
+        except GroupMaxSizeReachedError as error:
+            return refused(error)
+        except KafkaError as error:
+            return refused(error, request.member_id)
+        spec = ClassicSpec(request.session_timeout_ms, tuple(protocols.items()))
+        self._consumers.steps.apply_subscription(draft, _joined(draft, context, request, said, spec))
+        self._consumers.steps.update_target(draft)
+        take_a_step(draft, self._migration.by_topic_id(said.owned_partitions))
+        return self._answer_join(group, draft, request)
+
+    @staticmethod
+    def _subscription(
+        group: ConsumerGroup, request: JoinGroupRequest, protocols: dict[str, bytes]
+    ) -> ConsumerProtocolSubscription:
+        """What it says, in the protocol it likes best. Raises InconsistentGroupProtocolError."""
+        others = [m.subscription.classic for m in group.members.values() if m.subscription.classic is not None]
+        common = [name for name in protocols if all(name in dict(spec.protocols) for spec in others)]
+        if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not common:
+            raise InconsistentGroupProtocolError
+        try:
+            return ConsumerProtocolSubscription.decode_prefixed_lenient(next(iter(protocols.values())))
+        except InvalidRequestError as error:
+            raise InconsistentGroupProtocolError from error
+
+    def _draft(self, group: ConsumerGroup, request: JoinGroupRequest, *, is_new: bool) -> Draft:
+        """Raises UnknownMemberIdError, FencedInstanceIdError for a static member that names an id it does not have."""
+        records: list[CoordinatorRecord] = []
+        instance_id = request.group_instance_id
+        if not is_new:
+            member = member_of(group, request.member_id, instance_id)
+            return self._consumers.known(group, member, records)
+        if instance_id is not None and instance_id in group.static_members:
+            return self._consumers.replace_static(group, instance_id, request.member_id, records)
+        return self._consumers.known_or_new(group, request.member_id, records)
+
+    def _answer_join(self, group: ConsumerGroup, draft: Draft, request: JoinGroupRequest) -> JoinResult:
+        member_id = draft.member_id
+        deferred: Deferred[JoinGroupResponse] = Deferred()
+        response = JoinGroupResponse(
+            member_id=member_id,
+            generation_id=draft.current.epoch,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=request.protocols[0].name,
+        )
+        settle = self._consumers.settle(draft)
+
+        def on_append(error: KafkaError | None) -> None:
+            if error is not None:
+                deferred.complete(
+                    JoinGroupResponse(error_code=append_error_for_client(error).code, member_id=member_id)
+                )
+                return
+            settle(None)
+            self._clocks.heard_of(group.group_id, member_id, draft.subscription)
+            self._clocks.has_joined(group.group_id, member_id, draft.subscription)
+            deferred.complete(response)
+
+        replaced = draft.replaced
+        if replaced is not None and self._migration.may_downgrade(group, replaced, replaced=True):
+            return self._downgraded(draft, replaced, response)
+        return CoordinatorResult(deferred, draft.records, on_append)
+
+    def _downgraded(self, draft: Draft, replaced: str, response: JoinGroupResponse) -> JoinResult:
+        """This was the last member of the consumer protocol: the group is a classic one from now on."""
+        joining = ConsumerMember(draft.member_id, draft.subscription, draft.current)
+        records, become_classic = self._migration.downgrade(draft.group, replaced, joining)
+        deferred: Deferred[JoinGroupResponse] = Deferred()
+
+        def on_append(error: KafkaError | None) -> None:
+            if error is not None:
+                deferred.complete(
+                    JoinGroupResponse(error_code=append_error_for_client(error).code, member_id=draft.member_id)
+                )
+                return
+            become_classic(None)
+            deferred.complete(response)
+
+        return CoordinatorResult(deferred, records, on_append, replay=False)
+
+    # -- SyncGroup and Heartbeat --------------------------------------------------------------------------------
+
+    def sync(self, group: ConsumerGroup, request: SyncGroupRequest) -> SyncResult:
+        """Raises UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
+        InconsistentGroupProtocolError, RebalanceInProgressError.
+        """
+        member, spec = classic_member_of(group, request.member_id, request.group_instance_id)
+        if request.generation_id != member.current.epoch:
+            raise IllegalGenerationError
+        protocol, metadata = spec.protocols[0]
+        if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, protocol):
+            raise InconsistentGroupProtocolError
+        if group.epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
+            self._clocks.must_rejoin(group.group_id, member.member_id, member.subscription)
+            raise RebalanceInProgressError
+        self._clocks.has_collected(group.group_id, member.member_id)
+        self._clocks.heard_of(group.group_id, member.member_id, member.subscription)
+        deferred: Deferred[SyncGroupResponse] = Deferred()
+        deferred.complete(
+            SyncGroupResponse(
+                protocol_type=request.protocol_type,
+                protocol_name=request.protocol_name,
+                assignment=self._migration.written_assignment(member.current.assigned, metadata),
+            )
+        )
+        return CoordinatorResult(deferred)
+
+    def heartbeat(self, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Raises UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError."""
+        member, _ = classic_member_of(group, request.member_id, request.group_instance_id)
+        current = member.current
+        if request.generation_id != current.epoch:
+            raise IllegalGenerationError
+        self._clocks.heard_of(group.group_id, member.member_id, member.subscription)
+        can_have_more = current.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member)
+        if current.epoch < group.epoch or current.state is MemberState.UNREVOKED_PARTITIONS or can_have_more:
+            self._clocks.must_rejoin(group.group_id, member.member_id, member.subscription)
+            return HeartbeatResponse(error_code=RebalanceInProgressError.code)
+        return HeartbeatResponse()
+
+    # -- LeaveGroup ---------------------------------------------------------------------------------------------
+
+    def leave(self, group: ConsumerGroup, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
+        """Each member leaves or gets its own error; the group's epoch rises once for all."""
+        records: list[CoordinatorRecord] = []
+        answers = [self._leave_one(group, leaving, records) for leaving in members]
+        if records:
+            records.append(epoch_record(group.group_id, group.epoch + 1, group.metadata_hash))
+        return CoordinatorResult(LeaveGroupResponse(members=answers), records)
+
+    def _leave_one(
+        self, group: ConsumerGroup, leaving: MemberIdentity, records: list[CoordinatorRecord]
+    ) -> MemberResponse:
+        answer = MemberResponse(member_id=leaving.member_id, group_instance_id=leaving.group_instance_id)
+        member_id = leaving.member_id
+        if not member_id and leaving.group_instance_id is not None:
+            member_id = group.static_members.get(leaving.group_instance_id, "")  # the admin client's removal
+        try:
+            member, _ = classic_member_of(group, member_id, leaving.group_instance_id)
+        except KafkaError as error:
+            answer.error_code = error.code
+            return answer
+        tombstones = member_tombstones(group.group_id, member.member_id)
+        if not any(record.key == tombstones[0].key for record in records):
+            records += tombstones
+        self._clocks.cancel(group.group_id, member.member_id)
+        logger.info("group %s: %s leaves: %s", group.group_id, member_id, leaving.reason or "no reason given")
+        return MemberResponse(member_id=member.member_id, group_instance_id=leaving.group_instance_id, error_code=NONE)
+
+
+def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+    """Raises UnknownMemberIdError, FencedInstanceIdError when the static member has another id now."""
+    if instance_id is not None:
+        current = group.static_members.get(instance_id)
+        if current is None:
+            raise UnknownMemberIdError
+        if current != member_id:
+            raise FencedInstanceIdError
+    member = group.members.get(member_id)
+    if member is None:
+        raise UnknownMemberIdError
+    return member
+
+
+def classic_member_of(
+    group: ConsumerGroup, member_id: str, instance_id: str | None
+) -> tuple[ConsumerMember, ClassicSpec]:
+    """Raises UnknownMemberIdError too for a member of the consumer protocol."""
+    member = member_of(group, member_id, instance_id)
+    if member.subscription.classic is None:
+        raise UnknownMemberIdError
+    return member, member.subscription.classic
+
+
+def _joined(
+    draft: Draft,
+    context: RequestContext,
+    request: JoinGroupRequest,
+    said: ConsumerProtocolSubscription,
+    spec: ClassicSpec,
+) -> Subscription:
+    before = draft.subscription
+    return Subscription(
+        instance_id=request.group_instance_id or before.instance_id,
+        rack_id=said.rack_id or before.rack_id,
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+        topic_names=tuple(sorted(set(said.topics))),
+        topic_regex=before.topic_regex,
+        rebalance_timeout_ms=rebalance_timeout_of(request),
+        server_assignor=before.server_assignor,
+        classic=spec,
+    )

@@ -1,0 +1,1 @@
+"""Consumer groups of KIP-848: heartbeats, target assignment and reconciliation."""

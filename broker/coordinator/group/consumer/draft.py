@@ -1,0 +1,210 @@
+"""A decision about a consumer group in the works: what of it is known, and the records so far.
+
+A heartbeat, or a JoinGroup of a classic member (``classic_members``), goes through the same steps over a ``Draft``:
+
+    apply_subscription   what the member says is compared with what is known; a changed subscription, or topics that
+                         changed below it, raise the group epoch
+    update_target        a group epoch ahead of the target makes the assignor work out a new one, for all members,
+                         unless the last one is younger than the group's interval
+    take_a_step          the member goes one step towards its target (``consumer_reconciliation``)
+
+Each step adds records; none changes the group. Source: KIP-848.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, at_once, may_assign
+from tidelog.broker.coordinator.group.assignors import ASSIGNORS, Assignment, MemberSpec
+from tidelog.broker.coordinator.group.consumer.group import (
+    ConsumerGroup,
+    CurrentAssignment,
+    ResolvedRegex,
+    Subscription,
+)
+from tidelog.broker.coordinator.group.consumer.reconciliation import reconcile
+from tidelog.broker.coordinator.group.consumer.records import (
+    current_record,
+    epoch_record,
+    member_record,
+    regex_record,
+    target_epoch_record,
+    target_record,
+)
+from tidelog.broker.coordinator.group.topic_patterns import matching_topics
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.group.classic.group import ClassicGroup
+    from tidelog.broker.metadata.image import MetadataCache
+    from tidelog.log.system.time import Time
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Draft:
+    """The group as it is, the member as it will be, the records so far.
+
+    ``replaced`` is the id of the static member whose place is taken; ``upgraded`` the classic group this one was.
+    """
+
+    group: ConsumerGroup
+    member_id: str
+    subscription: Subscription
+    current: CurrentAssignment
+    records: list[CoordinatorRecord]
+    target: Assignment
+    replaced: str | None = None
+    epoch: int = 0
+    assignment_epoch: int = 0
+    regexes: dict[str, ResolvedRegex] | None = None
+    upgraded: ClassicGroup | None = None
+
+    def subscriptions(self) -> dict[str, Subscription]:
+        """All members as they will be."""
+        found = {member_id: member.subscription for member_id, member in self.group.members.items()}
+        if self.replaced is not None:
+            found.pop(self.replaced, None)
+        found[self.member_id] = self.subscription
+        return found
+
+    def topics_of(self, subscription: Subscription) -> tuple[str, ...]:
+        """Names that a member will read, patterns resolved."""
+        regexes = self.group.regexes if self.regexes is None else self.regexes
+        resolved = regexes.get(subscription.topic_regex) if subscription.topic_regex else None
+        return subscription.topic_names + (resolved.topics if resolved is not None else ())
+
+
+class DraftSteps:
+    """The steps that look at the topics. Loop thread only."""
+
+    def __init__(
+        self, metadata: MetadataCache, time: Time, assignors: Sequence[str], interval_ms: AssignmentInterval = at_once
+    ) -> None:
+        self.metadata = metadata
+        self._time = time
+        self.assignors = assignors
+        self._interval_ms = interval_ms
+
+    def apply_subscription(self, draft: Draft, subscription: Subscription) -> None:
+        """Take over what the member says of itself. Raises InvalidRegularExpressionError."""
+        group, before = draft.group, draft.subscription
+        draft.subscription = subscription
+        is_new = draft.member_id not in group.members
+        if is_new or draft.subscription != before:
+            draft.records.append(member_record(group.group_id, draft.member_id, draft.subscription))
+        now, then = draft.subscription, before
+        changed = (now.topic_names, now.topic_regex) != (then.topic_names, then.topic_regex)
+        if not changed and group.metadata_version == self.metadata.changes:
+            return
+        self._resolve_regexes(draft)
+        metadata_hash = self._metadata_hash(draft)
+        if changed or metadata_hash != group.metadata_hash:
+            draft.epoch += 1
+            draft.records.append(epoch_record(group.group_id, draft.epoch, metadata_hash))
+            logger.info("group %s raises its epoch to %d", group.group_id, draft.epoch)
+
+    def _resolve_regexes(self, draft: Draft) -> None:
+        group = draft.group
+        wanted = {s.topic_regex for s in draft.subscriptions().values() if s.topic_regex}
+        resolved = dict(group.regexes)
+        for regex in wanted:
+            topics = matching_topics(regex, (n for n, image in self.metadata.topics.items() if not image.is_internal))
+            known = resolved.get(regex)
+            if known is None or known.topics != topics:
+                version = self.metadata.changes
+                resolved[regex] = ResolvedRegex(topics, version, self._time.milliseconds())
+                draft.records.append(regex_record(group.group_id, regex, resolved[regex]))
+        for regex in set(resolved) - wanted:
+            del resolved[regex]
+            draft.records.append(regex_record(group.group_id, regex, None))
+        draft.regexes = resolved
+
+    def _metadata_hash(self, draft: Draft) -> int:
+        """A number that changes when subscribed topics come, go, or grow; 0 while there are none."""
+        names = {n for s in draft.subscriptions().values() for n in draft.topics_of(s)}
+        images = (image for name in sorted(names) if (image := self.metadata.find(name)) is not None)
+        text = "\n".join(f"{image.name} {image.topic_id.hex()} {image.partition_count}" for image in images)
+        if not text:
+            return 0
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+
+    def update_target(self, draft: Draft) -> None:
+        """Work out a new target for all members, if the group epoch is ahead of the one there is and it is time."""
+        group = draft.group
+        if draft.epoch <= group.assignment_epoch:
+            return
+        if not may_assign(
+            group.assigned_at_ms, self._interval_ms("consumer", group.group_id), self._time.milliseconds()
+        ):
+            return
+        subscriptions = draft.subscriptions()
+        members: dict[str, MemberSpec] = {}
+        counts: dict[bytes, int] = {}
+        for member_id, subscription in subscriptions.items():
+            names = draft.topics_of(subscription)
+            images = [image for name in names if (image := self.metadata.find(name)) is not None]
+            counts.update((image.topic_id, image.partition_count) for image in images)
+            assigned = draft.target if member_id == draft.member_id else group.target_of(member_id)
+            members[member_id] = MemberSpec(frozenset(i.topic_id for i in images), subscription.instance_id, assigned)
+        target = ASSIGNORS[preferred_assignor(subscriptions.values(), self.assignors[0])](members, counts)
+        for member_id, assignment in target.items():
+            if member_id not in group.target or group.target[member_id] != assignment:
+                draft.records.append(target_record(group.group_id, member_id, assignment))
+        draft.records.append(target_epoch_record(group.group_id, draft.epoch, self._time.milliseconds()))
+        draft.target = target[draft.member_id]
+        draft.assignment_epoch = draft.epoch
+
+
+def draft_of(
+    group: ConsumerGroup,
+    member_id: str,
+    subscription: Subscription,
+    current: CurrentAssignment,
+    records: list[CoordinatorRecord],
+) -> Draft:
+    """A draft that changes nothing yet."""
+    return Draft(
+        group,
+        member_id,
+        subscription,
+        current,
+        records,
+        target=group.target_of(member_id),
+        epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def take_a_step(draft: Draft, owned: Assignment | None) -> None:
+    """The member goes one step towards its target; ``owned`` is what it says it holds, None when it says nothing."""
+    group = draft.group
+    owners = group.owners
+    if draft.replaced is not None:
+        owners = {p: draft.member_id if o == draft.replaced else o for p, o in owners.items()}
+    known = group.members.get(draft.member_id)
+    draft.current = reconcile(
+        owners,
+        draft.member_id,
+        draft.current,
+        target=draft.target,
+        target_epoch=draft.assignment_epoch,
+        owned=owned,
+    )
+    if known is None or known.current != draft.current:
+        draft.records.append(current_record(group.group_id, draft.member_id, draft.current))
+
+
+def preferred_assignor(subscriptions: Iterable[Subscription], default: str) -> str:
+    """The one most members ask for."""
+    votes: dict[str, int] = {}
+    for subscription in subscriptions:
+        if subscription.server_assignor is not None:
+            votes[subscription.server_assignor] = votes.get(subscription.server_assignor, 0) + 1
+    return max(votes, key=lambda name: votes[name]) if votes else default

@@ -1,0 +1,232 @@
+"""A consumer group of KIP-848: members, their epochs, target and current assignments. Changed by ``replay`` only.
+
+    Empty         no members
+    Assigning     the group epoch is ahead of the target assignment's
+    Reconciling   some member is not yet where the target wants it
+    Stable        every member has its target
+
+Every partition has at most one owner: ``owners`` knows who holds it or has yet to give it back, and nobody
+gets it before that is done. All of this is in the log, so a restart changes nothing but the sessions.
+
+Source: KIP-848, KIP-1251; records 3 to 8 and 16 of ``__consumer_offsets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tidelog.broker.coordinator.group.assignors import Assignment
+from tidelog.broker.coordinator.group.modern_group import ModernGroup
+from tidelog.broker.coordinator.runtime.committer import Committer
+from tidelog.protocol.errors import (
+    IllegalGenerationError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnsupportedVersionError,
+)
+
+FIRST_COMMIT_WITH_EPOCH = 9
+"""The OffsetCommit that members of the consumer protocol must use."""
+
+
+class ConsumerGroupState(Enum):
+    """The value is the name the admin APIs show."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class MemberState(Enum):
+    """Where a member stands on its way to the target; the numbers of the log."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicSpec:
+    """What a member of the classic protocol has besides: its session timeout, and its protocols in order."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member said of itself (record 5). ``classic`` is None for a member of the consumer protocol."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topic_names: tuple[str, ...] = ()
+    topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic: ClassicSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAssignment:
+    """Where a member is (record 8): its epoch, what it owns, what it has yet to give back."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = field(default_factory=dict)
+    pending_revocation: Assignment = field(default_factory=dict)
+    epochs: Mapping[tuple[bytes, int], int] = field(default_factory=dict)
+    """In which epoch it was given each partition it owns or has yet to give back (KIP-1251)."""
+
+
+NEW_MEMBER = CurrentAssignment()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRegex:
+    """The topics that a pattern matched (record 16)."""
+
+    topics: tuple[str, ...]
+    version: int
+    timestamp_ms: int
+
+
+class ConsumerMember:
+    """One member; ``subscription`` and ``current`` are replaced whole."""
+
+    __slots__ = ("current", "member_id", "subscription")
+
+    def __init__(self, member_id: str, subscription: Subscription, current: CurrentAssignment = NEW_MEMBER) -> None:
+        self.member_id = member_id
+        self.subscription = subscription
+        self.current = current
+
+    def check_epoch(self, epoch: int) -> None:
+        """Raises StaleMemberEpochError, to a classic member IllegalGenerationError."""
+        if epoch != self.current.epoch:
+            raise StaleMemberEpochError if self.subscription.classic is None else IllegalGenerationError
+
+
+class ConsumerGroup(ModernGroup[ConsumerMember]):
+    """One group; loop thread only."""
+
+    group_type = "Consumer"
+    protocol_type = "consumer"
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(group_id)
+        self.static_members: dict[str, str] = {}
+        self.owners: dict[tuple[bytes, int], str] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """Derived from epochs, never stored."""
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(self.is_reconciled(member.current) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def is_reconciled(self, current: CurrentAssignment) -> bool:
+        """Whether the member has all its target gives it."""
+        return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
+
+    def subscribed_topics(self) -> set[str]:
+        """Names that any member reads, patterns resolved."""
+        names: set[str] = set()
+        for member in self.members.values():
+            names.update(self.topics_of(member.subscription))
+        return names
+
+    def topics_of(self, subscription: Subscription) -> tuple[str, ...]:
+        """Names that one member reads."""
+        resolved = self.regexes.get(subscription.topic_regex) if subscription.topic_regex else None
+        return subscription.topic_names + (resolved.topics if resolved is not None else ())
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return topic in self.subscribed_topics()
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Whether others still hold something that the member is to have."""
+        assigned = member.current.assigned
+        return any(
+            self.owners.get((topic_id, index), member.member_id) != member.member_id
+            for topic_id, indexes in self.target_of(member.member_id).items()
+            for index in indexes - assigned.get(topic_id, frozenset())
+        )
+
+    # -- what replay changes ------------------------------------------------------------------------------------
+
+    def put_member(self, member_id: str, subscription: Subscription) -> None:
+        """Record 5: the member is here, and says this."""
+        member = self.members.get(member_id)
+        if member is None:
+            self.members[member_id] = ConsumerMember(member_id, subscription)
+        else:
+            member.subscription = subscription
+        if subscription.instance_id is not None:
+            self.static_members[subscription.instance_id] = member_id
+
+    def remove_member(self, member_id: str) -> None:
+        """The tombstone of record 5."""
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        self._release(member_id, member.current)
+        instance_id = member.subscription.instance_id
+        if instance_id is not None and self.static_members.get(instance_id) == member_id:
+            del self.static_members[instance_id]
+
+    def put_current(self, member_id: str, current: CurrentAssignment) -> None:
+        """Record 8: the member is there. The tombstone puts the state of a new one."""
+        member = self.members.get(member_id)
+        if member is None:
+            return
+        self._release(member_id, member.current)
+        member.current = current
+        for assignment in (current.assigned, current.pending_revocation):
+            for topic_id, indexes in assignment.items():
+                for index in indexes:
+                    self.owners[topic_id, index] = member_id
+
+    def _release(self, member_id: str, current: CurrentAssignment) -> None:
+        for assignment in (current.assigned, current.pending_revocation):
+            for topic_id, indexes in assignment.items():
+                for index in indexes:
+                    if self.owners.get((topic_id, index)) == member_id:
+                        del self.owners[topic_id, index]
+
+    # -- checks -------------------------------------------------------------------------------------------------
+
+    def validate_offset_commit(self, committer: Committer) -> None:
+        """Only members commit, with their epoch; while there are none, admin clients may.
+
+        A member that has not heard of its newest epoch yet may commit what it was given before that (KIP-1251).
+        Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError, IllegalGenerationError.
+        """
+        if committer.generation_id < 0 and not self.members:
+            return
+        if committer.is_transactional and committer.is_anonymous:
+            return
+        member = self.members.get(committer.member_id)
+        if member is None:
+            raise UnknownMemberIdError
+        is_new_protocol = member.subscription.classic is None
+        if is_new_protocol and not committer.is_transactional and committer.version < FIRST_COMMIT_WITH_EPOCH:
+            raise UnsupportedVersionError
+        if committer.generation_id > member.current.epoch or not all(
+            committer.generation_id >= member.current.epochs.get(partition, member.current.epoch)
+            for partition in (() if committer.generation_id == member.current.epoch else committer.partitions())
+        ):
+            raise StaleMemberEpochError if is_new_protocol else IllegalGenerationError
+
+    def validate_offset_delete(self) -> None:
+        """The subscription is always known here: each topic is checked by itself."""

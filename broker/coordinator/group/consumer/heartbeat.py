@@ -1,0 +1,370 @@
+"""ConsumerGroupHeartbeat: how members of a consumer group join, live, change, and leave (KIP-848).
+
+The member is found or made and its epoch checked; then its request goes through the steps of ``consumer_draft``. Each
+adds records; none changes the group, ``replay`` does when they are in the log. A heartbeat that says nothing new adds
+none. The clocks are in ``consumer_clocks``; classic groups that become consumer groups, and back, in ``migration``.
+
+Source: ConsumerGroupHeartbeat v0-1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tidelog.broker.coordinator.group.assignors import Assignment
+from tidelog.broker.coordinator.group.classic.group import ClassicGroup
+from tidelog.broker.coordinator.group.consumer.clocks import ConsumerClocks
+from tidelog.broker.coordinator.group.consumer.draft import Draft, DraftSteps, draft_of, take_a_step
+from tidelog.broker.coordinator.group.consumer.group import (
+    NEW_MEMBER,
+    ConsumerGroup,
+    ConsumerMember,
+    CurrentAssignment,
+    MemberState,
+    Subscription,
+)
+from tidelog.broker.coordinator.group.consumer.reconciliation import is_subset
+from tidelog.broker.coordinator.group.consumer.records import (
+    current_record,
+    epoch_record,
+    member_record,
+    member_tombstones,
+    target_epoch_record,
+    target_record,
+)
+from tidelog.broker.coordinator.group.migration import Migration
+from tidelog.broker.coordinator.group.records import group_tombstone
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.protocol.errors import (
+    FencedInstanceIdError,
+    FencedMemberEpochError,
+    GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
+    InvalidRequestError,
+    KafkaError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+    UnsupportedAssignorError,
+)
+from tidelog.protocol.messages.consumer_group_heartbeat import Assignment as AssignmentResponse
+from tidelog.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitionsResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.coordinator.config import GroupConfig
+    from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+
+logger = logging.getLogger(__name__)
+
+JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
+FIRST_EPOCH = 1
+
+T = TypeVar("T")
+
+#: A group's own configuration (the GROUP config resource), as texts.
+GroupSettings = Callable[[str], Mapping[str, str]]
+HeartbeatResult = CoordinatorResult[ConsumerGroupHeartbeatResponse]
+
+
+class ConsumerHeartbeats:
+    """Heartbeats of the consumer groups of one partition. Loop thread only."""
+
+    def __init__(
+        self,
+        groups: MutableMapping[str, Any],
+        *,
+        timer: CoordinatorTimer,
+        steps: DraftSteps,
+        config: GroupConfig,
+        migration: Migration,
+        new_uuid: Callable[[], str],
+        settings: GroupSettings,
+    ) -> None:
+        self._groups = groups
+        self._config = config
+        self._settings = settings
+        self.steps = steps
+        self.migration = migration
+        self.new_uuid = new_uuid
+        self.clocks = ConsumerClocks(timer, self._session_timeout_ms, self._expire)
+
+    def _session_timeout_ms(self, group_id: str) -> int:
+        own = self._settings(group_id).get("consumer.session.timeout.ms")
+        return self._config.group_consumer_session_timeout_ms if own is None else int(own)
+
+    def _heartbeat_interval_ms(self, group_id: str) -> int:
+        own = self._settings(group_id).get("consumer.heartbeat.interval.ms")
+        return self._config.group_consumer_heartbeat_interval_ms if own is None else int(own)
+
+    def heartbeat(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> HeartbeatResult:
+        """Raises InvalidRequestError, UnsupportedAssignorError, GroupIdNotFoundError, GroupMaxSizeReachedError,
+        UnknownMemberIdError, FencedMemberEpochError, UnreleasedInstanceIdError, FencedInstanceIdError,
+        InvalidRegularExpressionError.
+        """
+        check_request(request, context.api_version, self.steps.assignors)
+        if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
+            return self._leave(request)
+        draft = self._find(request)
+        before = draft.current
+        self.steps.apply_subscription(draft, updated_subscription(draft.subscription, context, request))
+        self.steps.update_target(draft)
+        take_a_step(draft, owned_of(request))
+        response = ConsumerGroupHeartbeatResponse(
+            member_id=draft.member_id,
+            member_epoch=draft.current.epoch,
+            heartbeat_interval_ms=self._heartbeat_interval_ms(request.group_id),
+        )
+        if is_full(request) or before.assigned != draft.current.assigned:
+            response.assignment = assignment_response(draft.current.assigned)
+        self.clocks.heard_of(draft.group.group_id, draft.member_id, draft.subscription)
+        self.clocks.watch_revocation(draft.group.group_id, draft.member_id, draft.subscription, draft.current)
+        return CoordinatorResult(response, draft.records, self.settle(draft))
+
+    def settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
+        """What is left to do once the records are stored."""
+        version = self.steps.metadata.changes
+
+        def on_append(error: KafkaError | None) -> None:
+            if error is not None:
+                raise error
+            group = self._groups[draft.group.group_id]
+            group.metadata_version = version
+            if draft.replaced is not None:
+                self.clocks.cancel(group.group_id, draft.replaced)
+            if draft.upgraded is not None:
+                self.migration.finish_upgrade(draft.upgraded)
+                for member in group.members.values():
+                    if member.member_id != draft.member_id:
+                        self.clocks.heard_of(group.group_id, member.member_id, member.subscription)
+
+        return on_append
+
+    # -- the member ---------------------------------------------------------------------------------------------
+
+    def _find(self, request: ConsumerGroupHeartbeatRequest) -> Draft:
+        """The group and the member, made if need be."""
+        group = self._groups.get(request.group_id)
+        records: list[CoordinatorRecord] = []
+        if isinstance(group, ConsumerGroup):
+            self.check_size(group, request.member_id, request.instance_id)
+            return self._find_member(group, request, records)
+        if request.member_epoch != JOIN_EPOCH:
+            raise GroupIdNotFoundError(f"Consumer group {request.group_id} not found.")
+        if group is None:
+            return self._find_member(new_group(request.group_id, records), request, records)
+        if not isinstance(group, ClassicGroup):
+            raise GroupIdNotFoundError(f"Group {request.group_id} is not a consumer group.")
+        if group.is_empty:  # it changes its protocol, its offsets stay
+            records.append(group_tombstone(request.group_id))
+            return self._find_member(new_group(request.group_id, records), request, records)
+        upgraded = self.migration.upgrade(group, records)
+        self.check_size(upgraded, request.member_id, request.instance_id)
+        draft = self._find_member(upgraded, request, records)
+        draft.upgraded = group
+        return draft
+
+    def check_size(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
+        """Raises GroupMaxSizeReachedError where there is no room for one more."""
+        is_known = member_id in group.members or instance_id in group.static_members
+        if len(group.members) >= self._config.group_consumer_max_size and not is_known:
+            raise GroupMaxSizeReachedError
+
+    def _find_member(
+        self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, records: list[CoordinatorRecord]
+    ) -> Draft:
+        member_id = request.member_id or self.new_uuid()
+        if request.member_epoch == JOIN_EPOCH and request.instance_id in group.static_members:
+            old = group.members[group.static_members[request.instance_id or ""]]
+            if old.subscription.classic is None and old.current.epoch != LEAVE_STATIC_EPOCH:
+                raise UnreleasedInstanceIdError
+            return self.replace_static(group, request.instance_id or "", member_id, records)
+        if request.instance_id is not None and group.static_members.get(request.instance_id, member_id) != member_id:
+            raise FencedInstanceIdError
+        member = group.members.get(member_id)
+        if member is None:
+            if request.member_epoch != JOIN_EPOCH:
+                raise UnknownMemberIdError
+            return self.known_or_new(group, member_id, records)
+        draft = self.known(group, member, records)
+        if request.member_epoch == JOIN_EPOCH and draft.current.epoch != JOIN_EPOCH:
+            draft.current = NEW_MEMBER  # it lost its epoch, and with it whatever it held
+        elif request.member_epoch != draft.current.epoch:
+            check_epoch(draft.current, request)
+        return draft
+
+    @staticmethod
+    def known(group: ConsumerGroup, member: ConsumerMember, records: list[CoordinatorRecord]) -> Draft:
+        """A member that is there."""
+        return draft_of(group, member.member_id, member.subscription, member.current, records)
+
+    def known_or_new(self, group: ConsumerGroup, member_id: str, records: list[CoordinatorRecord]) -> Draft:
+        """A member that may be there."""
+        member = group.members.get(member_id)
+        if member is not None:
+            return self.known(group, member, records)
+        return draft_of(group, member_id, Subscription(), NEW_MEMBER, records)
+
+    @staticmethod
+    def replace_static(
+        group: ConsumerGroup, instance_id: str, member_id: str, records: list[CoordinatorRecord]
+    ) -> Draft:
+        """The instance is back under a new id and takes over what its last incarnation had."""
+        old_id = group.static_members[instance_id]
+        old = group.members[old_id]
+        draft = draft_of(group, member_id, old.subscription, replace(old.current, epoch=0, previous_epoch=0), records)
+        draft.target = group.target_of(old_id)
+        draft.replaced = old_id
+        records += member_tombstones(group.group_id, old_id)
+        records += [
+            member_record(group.group_id, member_id, old.subscription),
+            target_record(group.group_id, member_id, draft.target),
+            current_record(group.group_id, member_id, draft.current),
+        ]
+        return draft
+
+    # -- leaving ------------------------------------------------------------------------------------------------
+
+    def _leave(self, request: ConsumerGroupHeartbeatRequest) -> HeartbeatResult:
+        group = self._groups.get(request.group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise GroupIdNotFoundError(f"Consumer group {request.group_id} not found.")
+        member = leaving_member(group, request)
+        response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
+        if request.member_epoch == LEAVE_STATIC_EPOCH:
+            # It will be back: its partitions wait for it as long as its session lasts.
+            current = replace(member.current, epoch=LEAVE_STATIC_EPOCH, pending_revocation={}, state=MemberState.STABLE)
+            return CoordinatorResult(response, [current_record(group.group_id, member.member_id, current)])
+        return self._remove(group, member, response)
+
+    def _remove(self, group: ConsumerGroup, member: ConsumerMember, response: T) -> CoordinatorResult[T]:
+        """The member is out; the next heartbeat of another hands its partitions on, or the group is a classic one."""
+        group_id, member_id = group.group_id, member.member_id
+        self.clocks.cancel(group_id, member_id)
+        logger.info("group %s loses %s", group_id, member_id)
+        if self.migration.may_downgrade(group, member_id, replaced=False):
+            records, on_append = self.migration.downgrade(group, member_id, None)
+            return CoordinatorResult(response, records, on_append, replay=False)
+        records = member_tombstones(group_id, member_id)
+        records.append(epoch_record(group_id, group.epoch + 1, group.metadata_hash))
+        return CoordinatorResult(response, records)
+
+    def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
+        """One of its clocks has run out: it is not heard of, or has not given back what it lost in this epoch."""
+        group = self._groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            return None
+        member = group.members.get(member_id)
+        if member is None or (epoch is not None and member.current.epoch != epoch):
+            return None
+        result = self._remove(group, member, None)
+        self.clocks.heard_of(group_id, member_id, member.subscription)  # should the append fail, it is tried again
+        return result
+
+
+def new_group(group_id: str, records: list[CoordinatorRecord]) -> ConsumerGroup:
+    """A group without members and with an assignment of nothing, both of epoch 1: epoch 0 is of who is not in yet."""
+    group = ConsumerGroup(group_id)
+    group.epoch = group.assignment_epoch = FIRST_EPOCH
+    records += [epoch_record(group_id, FIRST_EPOCH, 0), target_epoch_record(group_id, FIRST_EPOCH, 0)]
+    return group
+
+
+def leaving_member(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
+    """Who wants to go. Raises UnknownMemberIdError, FencedInstanceIdError."""
+    member = group.members.get(request.member_id)
+    if request.instance_id is not None:
+        known_id = group.static_members.get(request.instance_id)
+        if known_id is not None and known_id != request.member_id:
+            raise FencedInstanceIdError
+    if member is None:
+        raise UnknownMemberIdError
+    return member
+
+
+def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Collection[str]) -> None:
+    """What can be said without the group. Raises InvalidRequestError, UnsupportedAssignorError."""
+    for name, value in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
+        if value == "":
+            raise InvalidRequestError(f"{name} can't be empty.")
+    if not request.member_id and (version >= 1 or request.member_epoch != JOIN_EPOCH):
+        raise InvalidRequestError("MemberId can't be empty.")
+    if request.member_epoch == JOIN_EPOCH:
+        check_join(request)
+    elif request.member_epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+        raise InvalidRequestError("InstanceId can't be null.")
+    elif request.member_epoch < LEAVE_STATIC_EPOCH:
+        raise InvalidRequestError("MemberEpoch is invalid.")
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise UnsupportedAssignorError(
+            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}."
+        )
+
+
+def check_join(request: ConsumerGroupHeartbeatRequest) -> None:
+    """Raises InvalidRequestError."""
+    if request.rebalance_timeout_ms == -1:
+        raise InvalidRequestError("RebalanceTimeoutMs must be provided in first request.")
+    if request.topic_partitions is None or request.topic_partitions:
+        raise InvalidRequestError("TopicPartitions must be empty when (re-)joining.")
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        raise InvalidRequestError("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when joining.")
+
+
+def check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> None:
+    """The epoch of before is accepted from who lost the answer that raised it. Raises FencedMemberEpochError."""
+    if request.member_epoch == current.previous_epoch and is_subset(owned_of(request), current.assigned):
+        return
+    raise FencedMemberEpochError(
+        f"The member's epoch is {current.epoch}, not {request.member_epoch}: it must give up its partitions and rejoin."
+    )
+
+
+def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether the member tells everything, because it joins or is not sure what arrived."""
+    if request.member_epoch == JOIN_EPOCH:
+        return True
+    subscribed = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    return request.rebalance_timeout_ms != -1 and subscribed and request.topic_partitions is not None
+
+
+def owned_of(request: ConsumerGroupHeartbeatRequest) -> dict[bytes, frozenset[int]] | None:
+    """What the member says it holds, None when it says nothing."""
+    if request.topic_partitions is None:
+        return None
+    return {bytes(topic.topic_id): frozenset(topic.partitions) for topic in request.topic_partitions}
+
+
+def updated_subscription(
+    before: Subscription, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> Subscription:
+    """What is known with what the request says laid over it; an empty pattern takes the pattern away."""
+    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    return Subscription(
+        instance_id=request.instance_id or before.instance_id,
+        rack_id=request.rack_id or before.rack_id,
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+        topic_names=before.topic_names if names is None else tuple(sorted(set(names))),
+        topic_regex=before.topic_regex if regex is None else (regex or None),
+        rebalance_timeout_ms=(
+            before.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
+        ),
+        server_assignor=request.server_assignor or before.server_assignor,
+    )
+
+
+def assignment_response(assigned: Assignment) -> AssignmentResponse:
+    """An assignment as the answer holds it."""
+    return AssignmentResponse(
+        topic_partitions=[
+            TopicPartitionsResponse(topic_id=topic_id, partitions=sorted(indexes))
+            for topic_id, indexes in assigned.items()
+        ]
+    )

@@ -1,0 +1,97 @@
+"""How a member comes from the partitions it has to those it should have, never two owners of one at a time.
+
+    owned = what it has and keeps, revoke = what it has and loses, wait = what it gets that others still hold
+
+    revoke is not empty and the member has not said it is rid of it -> UnrevokedPartitions, in the epoch it is in
+    else it goes on to the target's epoch with owned + what is free -> UnreleasedPartitions while something is to wait
+                                                                       for, Stable when nothing is
+
+A member says what it holds in each heartbeat that changes it; without a word it is taken to hold all still.
+Pure function. Source: KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidelog.broker.coordinator.group.assignors import Assignment
+from tidelog.broker.coordinator.group.consumer.group import CurrentAssignment, MemberState
+
+Owned = Mapping[bytes, frozenset[int]] | None
+
+
+def reconcile(
+    group_owners: Mapping[tuple[bytes, int], str],
+    member_id: str,
+    current: CurrentAssignment,
+    *,
+    target: Assignment,
+    target_epoch: int,
+    owned: Owned,
+) -> CurrentAssignment:
+    """The member's next state; the same object when nothing changes. ``owned`` is what its heartbeat said."""
+    if current.state is MemberState.STABLE and current.epoch == target_epoch:
+        return current
+    epoch = current.epoch
+    if current.state is MemberState.UNREVOKED_PARTITIONS:
+        if _holds(owned, current.pending_revocation):
+            return current
+        epoch = min(epoch + 1, target_epoch)
+    keep, revoke, gain, must_wait = _split(group_owners, member_id, current.assigned, target)
+    if revoke and _holds(owned, revoke):
+        return _changed(current, epoch, MemberState.UNREVOKED_PARTITIONS, keep, revoke)
+    state = MemberState.UNRELEASED_PARTITIONS if must_wait else MemberState.STABLE
+    return _changed(current, target_epoch, state, _merged(keep, gain), {})
+
+
+def _holds(owned: Owned, partitions: Assignment) -> bool:
+    """Whether the member may still work on any of these."""
+    if owned is None:
+        return True
+    return any(not indexes.isdisjoint(owned.get(topic_id, frozenset())) for topic_id, indexes in partitions.items())
+
+
+def _split(
+    owners: Mapping[tuple[bytes, int], str], member_id: str, assigned: Assignment, target: Assignment
+) -> tuple[dict[bytes, frozenset[int]], dict[bytes, frozenset[int]], dict[bytes, frozenset[int]], bool]:
+    keep: dict[bytes, frozenset[int]] = {}
+    revoke: dict[bytes, frozenset[int]] = {}
+    gain: dict[bytes, frozenset[int]] = {}
+    must_wait = False
+    for topic_id in dict.fromkeys([*target, *assigned]):
+        wanted, has = target.get(topic_id, frozenset()), assigned.get(topic_id, frozenset())
+        new = wanted - has
+        free = frozenset(index for index in new if owners.get((topic_id, index), member_id) == member_id)
+        must_wait = must_wait or len(free) < len(new)
+        for found, part in ((keep, has & wanted), (revoke, has - wanted), (gain, free)):
+            if part:
+                found[topic_id] = part
+    return keep, revoke, gain, must_wait
+
+
+def _merged(first: Assignment, second: Assignment) -> Assignment:
+    merged = dict(first)
+    for topic_id, indexes in second.items():
+        merged[topic_id] = merged.get(topic_id, frozenset()) | indexes
+    return merged
+
+
+def _changed(
+    current: CurrentAssignment, epoch: int, state: MemberState, assigned: Assignment, revoke: Assignment
+) -> CurrentAssignment:
+    previous = current.epoch if epoch != current.epoch else current.previous_epoch
+    epochs = {
+        (topic_id, index): current.epochs.get((topic_id, index), epoch)
+        for assignment in (assigned, revoke)
+        for topic_id, indexes in assignment.items()
+        for index in indexes
+    }
+    changed = CurrentAssignment(epoch, previous, state, assigned, revoke, epochs)
+    return current if changed == current else changed
+
+
+def is_subset(owned: Owned, assigned: Assignment) -> bool:
+    """Whether the member says that it holds nothing but this; False when it says nothing."""
+    if owned is None:
+        return False
+    return all(indexes <= assigned.get(topic_id, frozenset()) for topic_id, indexes in owned.items())

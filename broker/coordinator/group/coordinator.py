@@ -1,0 +1,227 @@
+"""The group coordinator as handlers see it: finds the shard of a group, runs its decision, shapes the answer.
+
+Whole-request errors are raised, for the handler's ``error_response``; the rest stands in the answers. A failed append
+is told to group clients in the codes they know (``append_error_for_client``). Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.coordinator.group.admin import (
+    dead_group,
+    describe_classic_group,
+    describe_consumer_group,
+    list_groups,
+)
+from tidelog.broker.coordinator.group.classic.group import ClassicGroup
+from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
+from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup
+from tidelog.broker.coordinator.group.shard import GroupShard
+from tidelog.broker.coordinator.group.share.group import ShareGroup
+from tidelog.broker.coordinator.runtime.result import CoordinatorResult
+from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps
+from tidelog.protocol.errors import (
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    KafkaError,
+    UnknownMemberIdError,
+)
+from tidelog.protocol.messages.consumer_group_describe import DescribedGroup as Described
+from tidelog.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tidelog.protocol.messages.delete_groups import DeletableGroupResult
+from tidelog.protocol.messages.describe_groups import DescribedGroup
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from tidelog.protocol.messages.list_groups import ListedGroup
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import RequestContext
+
+T = TypeVar("T")
+
+GROUPS_PER_STEP = 100
+_FIRST_BATCHED_LEAVE_VERSION = 3
+_FIRST_GROUP_ID_NOT_FOUND_VERSION = 6
+
+
+class GroupCoordinator:
+    """Groups and their offsets over all partitions of ``__consumer_offsets``."""
+
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[GroupShard],
+        delete_share_states: Callable[[ShareGroup], object] = lambda _group: None,
+    ) -> None:
+        """``delete_share_states`` removes what another coordinator keeps of a share group."""
+        self.runtime = runtime
+        self._delete_share_states = delete_share_states
+
+    def _execute(self, group_id: str, result: CoordinatorResult[T]) -> T:
+        try:
+            return self.runtime.execute(group_id, result)
+        except KafkaError as error:
+            raise append_error_for_client(error) from error
+
+    # -- membership ---------------------------------------------------------------------------------------------
+
+    def join_group(self, context: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
+        """JoinGroup v0-9; answered when the rebalance is through."""
+        check_group_id(request.group_id)
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.join(context, request))
+
+    def sync_group(self, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
+        """SyncGroup v0-5; answered when the leader has brought the assignment."""
+        check_group_id(request.group_id)
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.sync(request))
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Heartbeat v0-4."""
+        check_group_id(request.group_id)
+        return self.runtime.shard_for(request.group_id).heartbeat(request)
+
+    def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """LeaveGroup v0-5; before v3 one member, its error the answer's."""
+        check_group_id(request.group_id)
+        batched = context.api_version >= _FIRST_BATCHED_LEAVE_VERSION
+        members = request.members if batched else [MemberIdentity(member_id=request.member_id)]
+        shard = self.runtime.shard_for(request.group_id)
+        try:
+            response = self._execute(request.group_id, shard.leave(request.group_id, members))
+        except UnknownMemberIdError as error:  # there is no such group
+            response = nobody_left(members, error)
+        if batched:
+            return response
+        return LeaveGroupResponse(error_code=response.members[0].error_code)
+
+    def consumer_group_heartbeat(
+        self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse:
+        """ConsumerGroupHeartbeat v0-1."""
+        if not request.group_id.strip():
+            raise InvalidRequestError("GroupId can't be empty.")
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.consumers.heartbeat(context, request))
+
+    # -- offsets ------------------------------------------------------------------------------------------------
+
+    def commit_offsets(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """OffsetCommit v0-10."""
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.commit_offsets(context, request))
+
+    def commit_offsets_in_transaction(self, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+        """TxnOffsetCommit v0-5, after its transaction was checked."""
+        check_group_id(request.group_id)
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.commit_offsets_in_transaction(request))
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
+    ) -> Steps[OffsetFetchResponseGroup]:
+        """OffsetFetch v0-10, one group; errors stand in the group's answer."""
+        try:
+            shard = self.runtime.shard_for(request.group_id)
+            return (yield from shard.fetch_offsets(request, require_stable=require_stable, by_id=by_id))
+        except KafkaError as error:
+            return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        """OffsetDelete v0."""
+        shard = self.runtime.shard_for(request.group_id)
+        return self._execute(request.group_id, shard.delete_offsets(request))
+
+    # -- administration -----------------------------------------------------------------------------------------
+
+    def delete_group(self, group_id: str) -> DeletableGroupResult:
+        """DeleteGroups v0-2, one group."""
+        try:
+            shard = self.runtime.shard_for(group_id)
+            result = shard.delete_group(group_id)
+            group = shard.groups[group_id]
+            if isinstance(group, ShareGroup):
+                self._delete_share_states(group)
+            self._execute(group_id, result)
+        except KafkaError as error:
+            return DeletableGroupResult(group_id=group_id, error_code=error.code)
+        return DeletableGroupResult(group_id=group_id)
+
+    def describe_group(self, context: RequestContext, group_id: str, *, operations: bool) -> DescribedGroup:
+        """DescribeGroups v0-6, one group; one that does not exist is Dead, from v6 on an error."""
+        try:
+            group = self.runtime.shard_for(group_id).group(group_id)
+            if not isinstance(group, ClassicGroup):
+                raise GroupIdNotFoundError(f"Group {group_id} is not a classic group.")
+            described = describe_classic_group(group)
+        except GroupIdNotFoundError as error:
+            described = dead_group(group_id)
+            if context.api_version >= _FIRST_GROUP_ID_NOT_FOUND_VERSION:
+                described.error_code, described.error_message = error.code, error.message
+        except KafkaError as error:
+            described = DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+        described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
+        return described
+
+    def describe_consumer_group(
+        self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool
+    ) -> Described:
+        """ConsumerGroupDescribe v0-1, one group."""
+        try:
+            check_group_id(group_id)
+            shard = self.runtime.shard_for(group_id)
+            group = shard.group(group_id)
+            if not isinstance(group, ConsumerGroup):
+                raise GroupIdNotFoundError(f"Group {group_id} is not a consumer group.")
+            described = describe_consumer_group(group, topic_names, shard.consumers.steps.assignors[0])
+        except KafkaError as error:
+            described = Described(group_id=group_id, error_code=error.code, error_message=error.message)
+        described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
+        return described
+
+    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> Steps[list[ListedGroup]]:
+        """ListGroups v0-5. Raises CoordinatorLoadInProgressError."""
+        listed: list[ListedGroup] = []
+        for shard in list(self.runtime.loaded_shards()):
+            groups = list(shard.groups.values())
+            for first in range(0, len(groups), GROUPS_PER_STEP):
+                listed += list_groups(groups[first : first + GROUPS_PER_STEP], states, types)
+                yield None
+        return listed
+
+    def topic_deleted(self, topic: str) -> None:
+        """Forget the offsets of a deleted topic, so that a new one of its name begins without any."""
+        self.runtime.execute_in_all(lambda shard: shard.topic_deleted(topic))
+
+
+def nobody_left(members: Iterable[MemberIdentity], error: KafkaError) -> LeaveGroupResponse:
+    """Every member has the error."""
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(
+                member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error.code
+            )
+            for member in members
+        ]
+    )
+
+
+def check_group_id(group_id: str) -> None:
+    """Raises InvalidGroupIdError for the empty id: it has no members, only offsets of consumers from before 2.2."""
+    if not group_id:
+        raise InvalidGroupIdError

@@ -1,0 +1,228 @@
+"""Groups that change their protocol with members in them (KIP-848, ``group.consumer.migration.policy``).
+
+    upgrade     a member comes with the consumer protocol to a classic group of consumers: the group becomes a consumer
+                group whose members are classic ones, with what they were assigned; they are told of a rebalance and are
+                served by ``classic_members`` until they are replaced, one by one
+    downgrade   the last member of the consumer protocol goes and only classic ones are left: the group becomes a
+                classic one with their assignments, and rebalances. Where a classic member takes the place of that last
+                one (static), nothing moves
+
+Records are tombstones of one kind and records of the other, in one batch: a crash leaves the one or the other. What the
+members of a classic group speak among themselves (ConsumerProtocol) is read and written here. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.coordinator.group.assignors import Assignment
+from tidelog.broker.coordinator.group.classic.group import (
+    CONSUMER_PROTOCOL_TYPE,
+    DEAD,
+    STABLE,
+    ClassicGroup,
+    ClassicMember,
+)
+from tidelog.broker.coordinator.group.classic.rebalance import ClassicRebalance
+from tidelog.broker.coordinator.group.consumer.group import (
+    ClassicSpec,
+    ConsumerGroup,
+    ConsumerMember,
+    CurrentAssignment,
+    Subscription,
+)
+from tidelog.broker.coordinator.group.consumer.records import (
+    consumer_group_tombstones,
+    current_record,
+    epoch_record,
+    member_record,
+    replay_into,
+    target_epoch_record,
+    target_record,
+)
+from tidelog.broker.coordinator.group.records import group_metadata_record, group_tombstone
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
+from tidelog.protocol.errors import GroupIdNotFoundError, InvalidRequestError, KafkaError, RebalanceInProgressError
+from tidelog.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.config import GroupConfig
+    from tidelog.broker.metadata.image import MetadataCache
+
+logger = logging.getLogger(__name__)
+
+UPGRADES = ("bidirectional", "upgrade")
+DOWNGRADES = ("bidirectional", "downgrade")
+
+
+class Migration:
+    """Both ways. Decisions only; ``finish_upgrade`` and what ``downgrade`` returns change the groups."""
+
+    def __init__(
+        self,
+        groups: MutableMapping[str, Any],
+        *,
+        rebalance: ClassicRebalance,
+        config: GroupConfig,
+        metadata: MetadataCache,
+    ) -> None:
+        self._groups = groups
+        self._rebalance = rebalance
+        self._config = config
+        self._metadata = metadata
+
+    # -- classic to consumer ------------------------------------------------------------------------------------
+
+    def upgrade(self, group: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
+        """What the group becomes when a member of the consumer protocol comes; adds the records that make it so.
+
+        Raises GroupIdNotFoundError where it cannot be: forbidden, not of consumers, too large.
+        """
+        policy = self._config.group_consumer_migration_policy
+        if policy not in UPGRADES or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            raise GroupIdNotFoundError(f"Group {group.group_id} is not a consumer group.")
+        if len(group.members) > self._config.group_consumer_max_size:
+            raise GroupIdNotFoundError(f"Group {group.group_id} is too large for a consumer group.")
+        try:
+            made = self._consumer_records(group)
+        except InvalidRequestError as error:
+            raise GroupIdNotFoundError(
+                f"Cannot upgrade the classic group {group.group_id}: its consumers' protocol is malformed."
+            ) from error
+        upgraded = ConsumerGroup(group.group_id)
+        upgraded.epoch = group.generation_id
+        for record in made[1:]:
+            replay_into(upgraded, record.key, record.value)
+        records.append(group_tombstone(group.group_id))
+        records += made
+        return upgraded
+
+    def _consumer_records(self, group: ClassicGroup) -> list[CoordinatorRecord]:
+        """Everybody with what the last generation gave them, all reconciled. The first record is the group's epoch."""
+        group_id, epoch = group.group_id, group.generation_id
+        protocol = group.protocol_name or group.select_protocol()
+        records = [epoch_record(group_id, epoch, 0), target_epoch_record(group_id, epoch, 0)]
+        for member in group.members.values():
+            spec = ClassicSpec(member.session_timeout_ms, tuple(member.protocols.items()))
+            said = ConsumerProtocolSubscription.decode_prefixed_lenient(member.protocols[protocol])
+            subscription = Subscription(
+                instance_id=member.group_instance_id,
+                rack_id=said.rack_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                topic_names=tuple(sorted(set(said.topics))),
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                classic=spec,
+            )
+            assigned = self._read_assignment(member.assignment)
+            given = {(topic_id, index): epoch for topic_id, indexes in assigned.items() for index in indexes}
+            current = CurrentAssignment(epoch, epoch, assigned=assigned, epochs=given)
+            records += [
+                member_record(group_id, member.member_id, subscription),
+                target_record(group_id, member.member_id, assigned),
+                current_record(group_id, member.member_id, current),
+            ]
+        return records
+
+    def _read_assignment(self, data: bytes) -> Assignment:
+        if not data:
+            return {}
+        return self.by_topic_id(ConsumerProtocolAssignment.decode_prefixed_lenient(data).assigned_partitions)
+
+    def by_topic_id(self, topics: list[TopicPartition]) -> dict[bytes, frozenset[int]]:
+        """Partitions of topics that exist, by the topic's id."""
+        found: dict[bytes, frozenset[int]] = {}
+        for topic in topics:
+            image = self._metadata.find(topic.topic)
+            if image is not None and topic.partitions:
+                found[image.topic_id] = found.get(image.topic_id, frozenset()) | frozenset(topic.partitions)
+        return found
+
+    def finish_upgrade(self, group: ClassicGroup) -> None:
+        """The records are in the log: whoever waits for the classic group's rebalance hears of another one."""
+        self._rebalance.refuse_all(group, RebalanceInProgressError.code)
+        for kind in ("join", "sync"):
+            self._rebalance.timer.cancel((kind, group.group_id))
+        for member_id in [*group.members, *group.pending_join_members]:
+            self._rebalance.cancel_session(group, member_id)
+        group.transition_to(DEAD, self._rebalance.time.milliseconds())
+        logger.info("group %s is a consumer group now, with %d classic members", group.group_id, len(group.members))
+
+    # -- consumer to classic ------------------------------------------------------------------------------------
+
+    def may_downgrade(self, group: ConsumerGroup, leaving_id: str, *, replaced: bool) -> bool:
+        """Whether only classic members are left when this one goes, or is replaced by a classic one."""
+        leaving = group.members[leaving_id]
+        left = [member for member in group.members.values() if member is not leaving]
+        if leaving.subscription.classic is not None or any(m.subscription.classic is None for m in left):
+            return False
+        size = len(left) + replaced
+        allowed = self._config.group_consumer_migration_policy in DOWNGRADES
+        return allowed and 0 < size <= self._config.group_max_size
+
+    def downgrade(
+        self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None
+    ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
+        """The records, and what makes the groups as they say once they are stored."""
+        classic = self._classic_group(group, leaving_id, joining)
+        records = [*consumer_group_tombstones(group), group_metadata_record(classic)]
+
+        def on_append(error: KafkaError | None) -> None:
+            if error is not None:
+                raise error
+            self._groups[group.group_id] = classic
+            for member in classic.members.values():
+                self._rebalance.schedule_session(classic, member)
+            logger.info("group %s is a classic group now, with %d members", group.group_id, len(classic.members))
+            if joining is None:
+                self._rebalance.prepare_rebalance(classic, "the last member of the consumer protocol is gone")
+
+        return records, on_append
+
+    def _classic_group(self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None) -> ClassicGroup:
+        """A stable classic group of the same generation; who takes the place of the leaving one has its target."""
+        classic = ClassicGroup(group.group_id, now_ms=self._rebalance.time.milliseconds(), state=STABLE)
+        classic.generation_id = group.epoch
+        classic.protocol_type = CONSUMER_PROTOCOL_TYPE
+        members = [member for member in group.members.values() if member.member_id != leaving_id]
+        for member in [*members, joining] if joining is not None else members:
+            classic.add(_classic_member(member))
+        classic.protocol_name = classic.select_protocol()
+        classic.subscribed_topics = classic.compute_subscribed_topics()
+        for found in classic.members.values():
+            is_joining = joining is not None and found.member_id == joining.member_id
+            target = group.target_of(leaving_id if is_joining else found.member_id)
+            found.assignment = self.written_assignment(target, found.protocols[classic.protocol_name])
+        return classic
+
+    def written_assignment(self, assigned: Assignment, subscription: bytes) -> bytes:
+        """ConsumerProtocolAssignment in the version that the member's subscription has."""
+        names = self._metadata.topic_names
+        topics = [
+            TopicPartition(topic=names[topic_id], partitions=sorted(indexes))
+            for topic_id, indexes in assigned.items()
+            if topic_id in names
+        ]
+        version = int.from_bytes(subscription[:2], "big", signed=True)
+        version = max(0, min(version, ConsumerProtocolAssignment.VERSIONS.highest))
+        return ConsumerProtocolAssignment(assigned_partitions=topics).encode_prefixed(version)
+
+
+def _classic_member(member: ConsumerMember) -> ClassicMember:
+    subscription = member.subscription
+    assert subscription.classic is not None
+    return ClassicMember(
+        member.member_id,
+        group_instance_id=subscription.instance_id,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        rebalance_timeout_ms=subscription.rebalance_timeout_ms,
+        session_timeout_ms=subscription.classic.session_timeout_ms,
+        protocols=dict(subscription.classic.protocols),
+    )

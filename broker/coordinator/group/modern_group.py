@@ -1,0 +1,81 @@
+"""What consumer, share and streams groups have in common: the server assigns, and everything durable has an epoch.
+
+    epoch             raised when members or topics change
+    assignment_epoch  the epoch that ``target`` was worked out for
+    assigned_at_ms    when that was, 0 when the log does not say
+    target            member -> what it is to have
+
+Changed by ``replay`` only. Loop thread only. Source: KIP-848, KIP-932, KIP-1071 (Kafka calls them modern groups).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from tidelog.broker.coordinator.group.assignors import EMPTY_ASSIGNMENT, Assignment
+from tidelog.protocol.errors import NonEmptyGroupError
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+class EpochGroup(Generic[M, T]):
+    """One group with members of one kind, and what each is to have."""
+
+    pending_join_members: frozenset[str] = frozenset()
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.assignment_epoch = 0
+        self.assigned_at_ms = 0
+        self.members: dict[str, M] = {}
+        self.target: dict[str, T] = {}
+        #: State of the topics when the group last looked; soft, so that a restart looks again.
+        self.metadata_version = -1
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def validate_delete(self) -> None:
+        """Raises NonEmptyGroupError unless the group has no members."""
+        if self.members:
+            raise NonEmptyGroupError
+
+    def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
+        """Offsets of topics that nobody reads expire after their commit."""
+        return commit_timestamp_ms
+
+
+class ModernGroup(EpochGroup[M, Assignment]):
+    """One group whose members have partitions of topics."""
+
+    def target_of(self, member_id: str) -> Assignment:
+        return self.target.get(member_id, EMPTY_ASSIGNMENT)
+
+    def put_target(self, member_id: str, topics: Iterable[TopicIndexes] | None) -> None:
+        """What a member is to have, as its record says; None takes it away."""
+        if topics is None:
+            self.target.pop(member_id, None)
+        else:
+            self.target[member_id] = assignment_of(topics)
+
+
+class TopicIndexes(Protocol):
+    """A topic's partitions in a record."""
+
+    topic_id: bytes
+    partitions: list[int]
+
+
+def assignment_of(topics: Iterable[TopicIndexes]) -> Assignment:
+    """An assignment from a record."""
+    return {bytes(topic.topic_id): frozenset(topic.partitions) for topic in topics}
+
+
+def in_order(assignment: Assignment) -> Iterator[tuple[bytes, list[int]]]:
+    """An assignment as records have it: partitions in order."""
+    return ((topic_id, sorted(indexes)) for topic_id, indexes in assignment.items())

@@ -1,0 +1,325 @@
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete over the offsets of one partition; and their expiry.
+
+A commit checks the member, then makes one record per partition; partitions that cannot be committed (unknown topic,
+metadata too large) get their own error and leave the others alone. From OffsetCommit and OffsetFetch v10 on topics
+come by id; they are stored by name, as Kafka stores them.
+
+Retention (KIP-211): offsets of a group with members expire only for topics nobody in it reads; offsets of an empty
+group ``offsets.retention.minutes`` after it became empty; those of a simple group after their commit.
+
+Source: OffsetCommit v0-10, TxnOffsetCommit v0-5, OffsetFetch v0-10, OffsetDelete v0; KIP-447 (require stable).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator.group.offsets import OffsetAndMetadata, OffsetStore
+from tidelog.broker.coordinator.group.records import OffsetCommitKey, OffsetCommitValue, offset_tombstone
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
+from tidelog.broker.loop.steps import Steps, each
+from tidelog.protocol.errors import (
+    NONE,
+    GroupSubscribedToTopicError,
+    OffsetMetadataTooLargeError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+from tidelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from tidelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from tidelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from tidelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from tidelog.protocol.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.config import GroupConfig
+    from tidelog.broker.coordinator.group.replay import Group
+    from tidelog.broker.metadata.image import MetadataCache
+    from tidelog.log.system.time import Time
+
+INVALID_OFFSET = -1
+
+
+class OffsetCommits:
+    """Decides on offsets; ``OffsetStore.replay`` takes them over. Loop thread only."""
+
+    def __init__(self, offsets: OffsetStore, *, metadata: MetadataCache, time: Time, config: GroupConfig) -> None:
+        self._offsets = offsets
+        self._metadata = metadata
+        self._time = time
+        self._config = config
+
+    def partitions_of(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[bytes, int]]:
+        """Topic ids and partitions that a request commits for; topics that are not there are refused one by one."""
+        for topic in request.topics:
+            topic_id = topic.topic_id if isinstance(topic, OffsetCommitRequestTopic) else ZERO_UUID
+            if topic_id == ZERO_UUID:
+                image = self._metadata.find(topic.name)
+                if image is None:
+                    continue
+                topic_id = image.topic_id
+            for partition in topic.partitions:
+                yield bytes(topic_id), partition.partition_index
+
+    def named_partitions_of(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[str, int]]:
+        """Topic names and partitions that a request commits for."""
+        for topic_id, partition in self.partitions_of(request):
+            image = self._metadata.topic_by_id(topic_id)
+            if image is not None:
+                yield image.name, partition
+
+    # -- OffsetCommit -------------------------------------------------------------------------------------------
+
+    def commit(self, request: OffsetCommitRequest) -> CoordinatorResult[OffsetCommitResponse]:
+        """Commit for a member that was checked already."""
+        now_ms = self._time.milliseconds()
+        expire_ms = -1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+        records: list[CoordinatorRecord] = []
+        response = OffsetCommitResponse(
+            topics=[self._commit_topic(request.group_id, topic, now_ms, expire_ms, records) for topic in request.topics]
+        )
+        return CoordinatorResult(response, records)
+
+    def _commit_topic(
+        self,
+        group_id: str,
+        topic: OffsetCommitRequestTopic,
+        now_ms: int,
+        expire_ms: int,
+        records: list[CoordinatorRecord],
+    ) -> OffsetCommitResponseTopic:
+        name: str | None = topic.name
+        error_code = NONE
+        if topic.topic_id != ZERO_UUID:
+            name = self._metadata.topic_names.get(topic.topic_id)
+            error_code = UnknownTopicIdError.code if name is None else NONE
+        partition_count = self._partition_count(name)
+        response = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+        answers = response.partitions = []
+        for partition in topic.partitions:
+            partition_error = error_code
+            if partition_error == NONE:
+                partition_error = self._check(partition_count, partition.partition_index, partition.committed_metadata)
+            if partition_error == NONE:
+                records.append(_commit_record(group_id, name or "", partition, now_ms, expire_ms))
+            answers.append(
+                OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=partition_error)
+            )
+        return response
+
+    def _partition_count(self, topic: str | None) -> int:
+        image = None if topic is None else self._metadata.find(topic)
+        return 0 if image is None else image.partition_count
+
+    def _check(self, partition_count: int, partition: int, metadata: str | None) -> int:
+        if not 0 <= partition < partition_count:
+            return UnknownTopicOrPartitionError.code
+        if metadata is not None and len(metadata) > self._config.offset_metadata_max_bytes:
+            return OffsetMetadataTooLargeError.code
+        return NONE
+
+    # -- TxnOffsetCommit ----------------------------------------------------------------------------------------
+
+    def commit_in_transaction(self, request: TxnOffsetCommitRequest) -> CoordinatorResult[TxnOffsetCommitResponse]:
+        """Commit as part of the producer's transaction: pending until its marker comes."""
+        records: list[CoordinatorRecord] = []
+        response = TxnOffsetCommitResponse(
+            topics=[self._commit_topic_in_transaction(request.group_id, topic, records) for topic in request.topics]
+        )
+        stamp = ProducerStamp(request.producer_id, request.producer_epoch)
+        return CoordinatorResult(response, records, stamp=stamp)
+
+    def _commit_topic_in_transaction(
+        self, group_id: str, topic: TxnOffsetCommitRequestTopic, records: list[CoordinatorRecord]
+    ) -> TxnOffsetCommitResponseTopic:
+        now_ms = self._time.milliseconds()
+        partition_count = self._partition_count(topic.name)
+        answers = []
+        for partition in topic.partitions:
+            error_code = self._check(partition_count, partition.partition_index, partition.committed_metadata)
+            if error_code == NONE:
+                key = OffsetCommitKey(group=group_id, topic=topic.name, partition=partition.partition_index)
+                value = OffsetCommitValue(
+                    offset=partition.committed_offset,
+                    leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.committed_metadata or "",
+                    commit_timestamp=now_ms,
+                )
+                records.append(CoordinatorRecord(key, value))
+            answers.append(
+                TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error_code)
+            )
+        return TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers)
+
+    # -- OffsetFetch --------------------------------------------------------------------------------------------
+
+    def fetch(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
+    ) -> Steps[OffsetFetchResponseGroup]:
+        """Offsets of the asked partitions, or of all the group has when ``topics`` is None."""
+        if request.topics is None:
+            topics = yield from self._all_topics(request.group_id, require_stable, by_id)
+        else:
+            topics = []
+            for topic in request.topics:
+                topics.append((yield from self._fetch_topic(request.group_id, topic, require_stable, by_id)))
+                yield None
+        return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
+
+    def _all_topics(self, group_id: str, require_stable: bool, by_id: bool) -> Steps[list[OffsetFetchResponseTopics]]:
+        topics = []
+        for name, partitions in list(self._offsets.of_group(group_id).items()):
+            image = self._metadata.find(name)
+            if by_id and image is None:
+                continue  # a topic that is gone has no id to be called by
+            answer = OffsetFetchResponseTopics(name=name)
+            if image is not None:
+                answer.topic_id = image.topic_id
+            fetch = partial(self._fetch_partition, group_id, name, require_stable)
+            answer.partitions = yield from each(list(partitions), fetch)
+            topics.append(answer)
+        return topics
+
+    def _fetch_topic(
+        self, group_id: str, topic: OffsetFetchRequestTopics, require_stable: bool, by_id: bool
+    ) -> Steps[OffsetFetchResponseTopics]:
+        name = self._metadata.topic_names.get(topic.topic_id) if by_id else topic.name
+        response = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
+        if name is None:
+            fetch = partial(no_offset, error_code=UnknownTopicIdError.code)
+        else:
+            fetch = partial(self._fetch_partition, group_id, name, require_stable)
+        response.partitions = yield from each(topic.partition_indexes, fetch)
+        return response
+
+    def _fetch_partition(
+        self, group_id: str, topic: str, require_stable: bool, partition: int
+    ) -> OffsetFetchResponsePartitions:
+        if require_stable and self._offsets.is_pending(group_id, topic, partition):
+            return no_offset(partition, UnstableOffsetCommitError.code)
+        commit = self._offsets.get(group_id, topic, partition)
+        if commit is None:
+            return no_offset(partition, NONE)
+        return OffsetFetchResponsePartitions(
+            partition_index=partition,
+            committed_offset=commit.offset,
+            committed_leader_epoch=commit.leader_epoch,
+            metadata=commit.metadata,
+        )
+
+    # -- OffsetDelete -------------------------------------------------------------------------------------------
+
+    def delete(self, group: Group, request: OffsetDeleteRequest) -> CoordinatorResult[OffsetDeleteResponse]:
+        """Delete offsets of topics the group does not read any more."""
+        records: list[CoordinatorRecord] = []
+        topics = [self._delete_topic(group, topic, records) for topic in request.topics]
+        return CoordinatorResult(OffsetDeleteResponse(topics=topics), records)
+
+    def _delete_topic(
+        self, group: Group, topic: OffsetDeleteRequestTopic, records: list[CoordinatorRecord]
+    ) -> OffsetDeleteResponseTopic:
+        partition_count = self._partition_count(topic.name)
+        subscribed = group.is_subscribed_to(topic.name)
+        answers = []
+        for asked in topic.partitions:
+            partition = asked.partition_index
+            error_code = GroupSubscribedToTopicError.code if subscribed else NONE
+            if not 0 <= partition < partition_count:
+                error_code = UnknownTopicOrPartitionError.code
+            answers.append(OffsetDeleteResponsePartition(partition_index=partition, error_code=error_code))
+            if error_code == NONE and self._has_offset(group.group_id, topic.name, partition):
+                records.append(offset_tombstone(group.group_id, topic.name, partition))
+        return OffsetDeleteResponseTopic(name=topic.name, partitions=answers)
+
+    def _has_offset(self, group_id: str, topic: str, partition: int) -> bool:
+        if self._offsets.get(group_id, topic, partition) is not None:
+            return True
+        return self._offsets.is_pending(group_id, topic, partition)
+
+    # -- expiry -------------------------------------------------------------------------------------------------
+
+    def expired(self, group: Group) -> tuple[list[CoordinatorRecord], bool]:
+        """Tombstones of what has expired, and whether nothing is left that keeps the group."""
+        group_id = group.group_id
+        now_ms = self._time.milliseconds()
+        tombstones = []
+        all_gone = not self._offsets.has_open_transactions(group_id)
+        for topic, partitions in self._offsets.of_group(group_id).items():
+            subscribed = group.is_subscribed_to(topic)
+            for partition, commit in partitions.items():
+                if (
+                    subscribed
+                    or not self._is_expired(group, commit, now_ms)
+                    or self._offsets.is_pending(group_id, topic, partition)
+                ):
+                    all_gone = False
+                else:
+                    tombstones.append(offset_tombstone(group_id, topic, partition))
+        return tombstones, all_gone
+
+    def _is_expired(self, group: Group, commit: OffsetAndMetadata, now_ms: int) -> bool:
+        begin_ms = group.offsets_expire_from(commit.commit_timestamp_ms)
+        if begin_ms is None:
+            return False
+        if commit.expire_timestamp_ms >= 0:
+            return now_ms >= commit.expire_timestamp_ms
+        return now_ms - begin_ms >= self._config.offsets_retention_ms
+
+    def of_deleted_topic(self, topic: str) -> list[CoordinatorRecord]:
+        """Tombstones of all groups' offsets of a topic that is gone: a new topic of its name begins without any."""
+        records = []
+        for group_id in self._offsets.groups():
+            partitions = set(self._offsets.of_group(group_id).get(topic, ()))
+            partitions.update(
+                partition for name, partition in self._offsets.pending_partitions(group_id) if name == topic
+            )
+            records += [offset_tombstone(group_id, topic, partition) for partition in sorted(partitions)]
+        return records
+
+
+def no_offset(partition: int, error_code: int) -> OffsetFetchResponsePartitions:
+    """What a partition without a committed offset answers."""
+    return OffsetFetchResponsePartitions(
+        partition_index=partition, committed_offset=INVALID_OFFSET, metadata="", error_code=error_code
+    )
+
+
+def _commit_record(
+    group_id: str, topic: str, partition: OffsetCommitRequestPartition, now_ms: int, expire_ms: int
+) -> CoordinatorRecord:
+    value = OffsetCommitValue(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp=now_ms if partition.commit_timestamp < 0 else partition.commit_timestamp,
+        expire_timestamp=expire_ms,
+    )
+    return CoordinatorRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition.partition_index), value)

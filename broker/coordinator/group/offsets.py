@@ -1,0 +1,163 @@
+"""Committed offsets of the groups of one partition, and those that hang on an open transaction.
+
+    committed   group -> topic -> partition -> OffsetAndMetadata
+    pending     producer id -> group -> topic -> partition -> OffsetAndMetadata      (TxnOffsetCommit, no marker yet)
+
+A transactional commit is a record of a transactional batch; it becomes visible when the marker of its producer is
+replayed. Of a plain and a transactional commit for one partition the later *record* wins, not the later marker:
+compaction may have removed either, so the record's own offset decides.
+
+``replay*`` change, all else reads. Source: OffsetCommit v0-10, OffsetFetch v0-10, OffsetDelete v0; KIP-98, KIP-211.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidelog.broker.coordinator.group.records import OffsetCommitKey, OffsetCommitValue, offset_tombstone
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
+
+NO_PRODUCER_ID = -1
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A commit. ``record_offset`` is where in ``__consumer_offsets`` it stands; timestamps are wall-clock ms."""
+
+    record_offset: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int
+
+
+TopicOffsets = dict[str, dict[int, OffsetAndMetadata]]
+
+NO_OFFSETS: TopicOffsets = {}
+
+
+class OffsetStore:
+    """Changed by ``replay`` and ``replay_end_transaction`` only. Loop thread only."""
+
+    __slots__ = ("_committed", "_pending", "_producers")
+
+    def __init__(self) -> None:
+        self._committed: dict[str, TopicOffsets] = {}
+        self._pending: dict[int, dict[str, TopicOffsets]] = {}
+        self._producers: dict[str, set[int]] = {}
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def of_group(self, group_id: str) -> TopicOffsets:
+        """All committed offsets of a group; not to be changed."""
+        return self._committed.get(group_id, NO_OFFSETS)
+
+    def get(self, group_id: str, topic: str, partition: int) -> OffsetAndMetadata | None:
+        topics = self._committed.get(group_id)
+        partitions = topics.get(topic) if topics is not None else None
+        return partitions.get(partition) if partitions is not None else None
+
+    def has_open_transactions(self, group_id: str) -> bool:
+        return group_id in self._producers
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction has committed an offset for this partition."""
+        producers = self._producers.get(group_id)
+        if not producers:
+            return False
+        return any(
+            partition in self._pending[producer_id].get(group_id, NO_OFFSETS).get(topic, ())
+            for producer_id in producers
+        )
+
+    def pending_partitions(self, group_id: str) -> Iterator[tuple[str, int]]:
+        """Topic and partition of each pending commit of the group; may repeat."""
+        for producer_id in self._producers.get(group_id, ()):
+            for topic, partitions in self._pending[producer_id].get(group_id, NO_OFFSETS).items():
+                for partition in partitions:
+                    yield topic, partition
+
+    def groups(self) -> list[str]:
+        """All groups with offsets, committed or pending."""
+        return list(dict.fromkeys([*self._committed, *self._producers]))
+
+    # -- deciding -----------------------------------------------------------------------------------------------
+
+    def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
+        """Records that remove every offset of the group."""
+        partitions = dict.fromkeys(
+            (topic, partition) for topic, found in self.of_group(group_id).items() for partition in found
+        )
+        partitions.update(dict.fromkeys(self.pending_partitions(group_id)))
+        return [offset_tombstone(group_id, topic, partition) for topic, partition in partitions]
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def replay(
+        self, key: OffsetCommitKey, value: OffsetCommitValue | None, *, record_offset: int, producer_id: int
+    ) -> None:
+        """Take over one offset record; of a transaction when ``producer_id`` is not -1."""
+        if value is None:
+            self._remove(key)
+            return
+        commit = OffsetAndMetadata(
+            record_offset,
+            value.offset,
+            value.leader_epoch,
+            value.metadata,
+            value.commit_timestamp,
+            value.expire_timestamp,
+        )
+        if producer_id == NO_PRODUCER_ID:
+            topics = self._committed.get(key.group)
+            if topics is None:
+                topics = self._committed[key.group] = {}
+        else:
+            topics = self._pending.setdefault(producer_id, {}).setdefault(key.group, {})
+            self._producers.setdefault(key.group, set()).add(producer_id)
+        partitions = topics.get(key.topic)
+        if partitions is None:
+            partitions = topics[key.topic] = {}
+        partitions[key.partition] = commit
+
+    def replay_end_transaction(self, producer_id: int, *, committed: bool) -> list[str]:
+        """The marker: pending commits of the producer become visible, or are gone. Returns the groups it touched."""
+        pending = self._pending.pop(producer_id, None)
+        if pending is None:
+            return []
+        for group_id, topics in pending.items():
+            producers = self._producers[group_id]
+            producers.discard(producer_id)
+            if not producers:
+                del self._producers[group_id]
+            if committed:
+                self._materialize(group_id, topics)
+        return list(pending)
+
+    def _materialize(self, group_id: str, topics: TopicOffsets) -> None:
+        group = self._committed.setdefault(group_id, {})
+        for topic, partitions in topics.items():
+            current = group.setdefault(topic, {})
+            for partition, commit in partitions.items():
+                existing = current.get(partition)
+                if existing is None or existing.record_offset < commit.record_offset:
+                    current[partition] = commit
+
+    def _remove(self, key: OffsetCommitKey) -> None:
+        _remove_from(self._committed, key)
+        for producer_id in self._producers.get(key.group, ()):
+            topics = self._pending[producer_id].get(key.group, NO_OFFSETS)
+            topics.get(key.topic, {}).pop(key.partition, None)
+
+
+def _remove_from(groups: dict[str, TopicOffsets], key: OffsetCommitKey) -> None:
+    topics = groups.get(key.group)
+    partitions = topics.get(key.topic) if topics is not None else None
+    if topics is None or partitions is None:
+        return
+    partitions.pop(key.partition, None)
+    if not partitions:
+        del topics[key.topic]
+    if not topics:
+        del groups[key.group]

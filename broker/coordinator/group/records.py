@@ -1,0 +1,294 @@
+"""Records of ``__consumer_offsets``: Kafka's own key and value schemas, and how a pair becomes bytes.
+
+    key   = int16 record type, then the key's fields (never flexible)
+    value = int16 version, then the value's fields; absent for a tombstone
+
+Record type 0 is the key of offset commits before 0.9; its fields are those of type 1 and it is read as such. Written
+versions: GroupMetadataValue 3, OffsetCommitValue 3 (1 when a client of an old version gave a retention time), the
+others 0: what Kafka 3.x and 4.x write, so that each opens the other's directory.
+
+A record of a type that is not declared here (a newer Kafka's) is skipped when loading and stays in
+the log. Source: group-coordinator ``common/message/*.json`` of Kafka 4.3; KIP-848; KIP-915.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
+from tidelog.broker.coordinator.share_state.records import SHARE_RECORD_TYPES
+from tidelog.protocol.coordinator_records.streams import STREAMS_RECORD_TYPES
+from tidelog.protocol.schema.fields import (
+    Message,
+    Struct,
+    array,
+    binary,
+    int8,
+    int32,
+    int64,
+    nullable_struct,
+    string,
+    uuid,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.group.classic.group import ClassicGroup
+
+# -- offsets and classic groups ---------------------------------------------------------------------------------
+
+
+class OffsetCommitKey(Message, api_key=1, versions="0"):
+    group: str = string()
+    topic: str = string()
+    partition: int = int32()
+
+
+class OffsetCommitValue(Message, api_key=1, versions="0-4", flexible="4+"):
+    offset: int = int64()
+    leader_epoch: int = int32("3+", default=-1)
+    metadata: str = string()
+    commit_timestamp: int = int64()
+    expire_timestamp: int = int64("1", default=-1)
+    topic_id: bytes = uuid("4+", tag=0)
+
+
+class GroupMetadataKey(Message, api_key=2, versions="0"):
+    group: str = string()
+
+
+class MemberMetadata(Struct):
+    member_id: str = string()
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)
+    client_id: str = string()
+    client_host: str = string()
+    rebalance_timeout: int = int32("1+", default=-1)
+    session_timeout: int = int32()
+    subscription: bytes = binary()
+    assignment: bytes = binary()
+
+
+class GroupMetadataValue(Message, api_key=2, versions="0-4", flexible="4+"):
+    protocol_type: str = string()
+    generation: int = int32()
+    protocol: str | None = string(nullable="0+")
+    leader: str | None = string(nullable="0+")
+    current_state_timestamp: int = int64("2+", default=-1)
+    members: list[MemberMetadata] = array(MemberMetadata)
+
+
+# -- consumer groups, KIP-848 -----------------------------------------------------------------------------------
+
+
+class ConsumerGroupMetadataKey(Message, api_key=3, versions="0"):
+    group_id: str = string()
+
+
+class ConsumerGroupMetadataValue(Message, api_key=3, versions="0", flexible="0+"):
+    epoch: int = int32()
+    metadata_hash: int = int64(tag=0)
+
+
+class ConsumerGroupPartitionMetadataKey(Message, api_key=4, versions="0"):
+    group_id: str = string()
+
+
+class PartitionMetadata(Struct):
+    partition: int = int32()
+    racks: list[str] = array(string)
+
+
+class TopicMetadata(Struct):
+    topic_id: bytes = uuid()
+    topic_name: str = string()
+    num_partitions: int = int32()
+    partition_metadata: list[PartitionMetadata] = array(PartitionMetadata)
+
+
+class ConsumerGroupPartitionMetadataValue(Message, api_key=4, versions="0", flexible="0+"):
+    topics: list[TopicMetadata] = array(TopicMetadata)
+
+
+class ConsumerGroupMemberMetadataKey(Message, api_key=5, versions="0"):
+    group_id: str = string()
+    member_id: str = string()
+
+
+class ClassicProtocol(Struct):
+    name: str = string()
+    metadata: bytes = binary()
+
+
+class ClassicMemberMetadata(Struct):
+    session_timeout_ms: int = int32()
+    supported_protocols: list[ClassicProtocol] = array(ClassicProtocol)
+
+
+class ConsumerGroupMemberMetadataValue(Message, api_key=5, versions="0", flexible="0+"):
+    instance_id: str | None = string(nullable="0+")
+    rack_id: str | None = string(nullable="0+")
+    client_id: str = string()
+    client_host: str = string()
+    subscribed_topic_names: list[str] = array(string)
+    subscribed_topic_regex: str | None = string(nullable="0+")
+    rebalance_timeout_ms: int = int32(default=-1)
+    server_assignor: str | None = string(nullable="0+")
+    classic_member_metadata: ClassicMemberMetadata | None = nullable_struct(ClassicMemberMetadata, nullable="0+", tag=0)
+
+
+class ConsumerGroupTargetAssignmentMetadataKey(Message, api_key=6, versions="0"):
+    group_id: str = string()
+
+
+class ConsumerGroupTargetAssignmentMetadataValue(Message, api_key=6, versions="0", flexible="0+"):
+    assignment_epoch: int = int32()
+    assignment_timestamp: int = int64(tag=0)
+
+
+class ConsumerGroupTargetAssignmentMemberKey(Message, api_key=7, versions="0"):
+    group_id: str = string()
+    member_id: str = string()
+
+
+class TopicPartition(Struct):
+    topic_id: bytes = uuid()
+    partitions: list[int] = array(int32)
+
+
+class ConsumerGroupTargetAssignmentMemberValue(Message, api_key=7, versions="0", flexible="0+"):
+    topic_partitions: list[TopicPartition] = array(TopicPartition)
+
+
+class ConsumerGroupCurrentMemberAssignmentKey(Message, api_key=8, versions="0"):
+    group_id: str = string()
+    member_id: str = string()
+
+
+class TopicPartitions(Struct):
+    topic_id: bytes = uuid()
+    partitions: list[int] = array(int32)
+    assignment_epochs: list[int] | None = array(int32, nullable="0+", default=None, tag=0)
+
+
+class ConsumerGroupCurrentMemberAssignmentValue(Message, api_key=8, versions="0", flexible="0+"):
+    member_epoch: int = int32()
+    previous_member_epoch: int = int32()
+    state: int = int8()
+    assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
+    partitions_pending_revocation: list[TopicPartitions] = array(TopicPartitions)
+
+
+class ConsumerGroupRegularExpressionKey(Message, api_key=16, versions="0"):
+    group_id: str = string()
+    regular_expression: str = string()
+
+
+class ConsumerGroupRegularExpressionValue(Message, api_key=16, versions="0", flexible="0+"):
+    topics: list[str] = array(string)
+    version: int = int64()
+    timestamp: int = int64()
+
+
+#: Key class -> version its value is written in.
+WRITTEN_VERSIONS: dict[type[Message], int] = {
+    OffsetCommitKey: 3,
+    GroupMetadataKey: 3,
+    ConsumerGroupMetadataKey: 0,
+    ConsumerGroupPartitionMetadataKey: 0,
+    ConsumerGroupMemberMetadataKey: 0,
+    ConsumerGroupTargetAssignmentMetadataKey: 0,
+    ConsumerGroupTargetAssignmentMemberKey: 0,
+    ConsumerGroupCurrentMemberAssignmentKey: 0,
+    ConsumerGroupRegularExpressionKey: 0,
+    **{key: 0 for key, _ in SHARE_RECORD_TYPES.values()},
+    **{key: 0 for key, _ in STREAMS_RECORD_TYPES.values()},
+}
+
+#: Record type -> key class, value class.
+RECORD_TYPES: dict[int, tuple[type[Message], type[Message]]] = {
+    0: (OffsetCommitKey, OffsetCommitValue),
+    1: (OffsetCommitKey, OffsetCommitValue),
+    2: (GroupMetadataKey, GroupMetadataValue),
+    3: (ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
+    4: (ConsumerGroupPartitionMetadataKey, ConsumerGroupPartitionMetadataValue),
+    5: (ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
+    6: (ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue),
+    7: (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
+    8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
+    16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+    **SHARE_RECORD_TYPES,
+    **STREAMS_RECORD_TYPES,
+}
+
+
+class GroupRecordSerde:
+    """Bytes of the records of ``__consumer_offsets``."""
+
+    @staticmethod
+    def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+        """Key and value as they stand in the log."""
+        key, value = record.key, record.value
+        encoded_key = _TYPE_PREFIXES[key.__class__] + key.encode(0)
+        if value is None:
+            return encoded_key, None
+        version = WRITTEN_VERSIONS[key.__class__]
+        if value.__class__ is OffsetCommitValue and value.expire_timestamp >= 0:
+            version = 1  # the only version with an expiry of its own
+        return encoded_key, value.encode_prefixed(version)
+
+    @staticmethod
+    def decode(key: Any, value: Any) -> CoordinatorRecord | None:
+        """The record of these bytes; None for a type that is not declared here. Raises InvalidRequestError."""
+        types = RECORD_TYPES.get(int.from_bytes(key[:2], "big", signed=True))
+        if types is None:
+            return None
+        key_class, value_class = types
+        decoded = None if value is None else value_class.decode_prefixed(memoryview(value))
+        return CoordinatorRecord(key_class.decode(memoryview(key)[2:], 0), decoded)
+
+
+_TYPE_PREFIXES = {key: key.API_KEY.to_bytes(2, "big") for key in WRITTEN_VERSIONS}
+
+
+def group_metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> CoordinatorRecord:
+    """The classic group as it is now, with these assignments in place of the members' own."""
+    protocol = group.protocol_name or ""
+    members = [
+        MemberMetadata(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.protocols.get(protocol, b""),
+            assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
+        )
+        for member in group.members.values()
+    ]
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation_id,
+        protocol=group.protocol_name,
+        leader=group.leader_id,
+        current_state_timestamp=-1 if group.state_timestamp_ms is None else group.state_timestamp_ms,
+        members=members,
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def empty_group_record(group: ClassicGroup) -> CoordinatorRecord:
+    """A group that was just created: generation 0, no members, though some may be waiting to join."""
+    timestamp = -1 if group.state_timestamp_ms is None else group.state_timestamp_ms
+    value = GroupMetadataValue(protocol=None, leader=None, current_state_timestamp=timestamp)
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+
+
+def group_tombstone(group_id: str) -> CoordinatorRecord:
+    """Removes a classic group."""
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
+    """Removes a committed offset and what transactions still hold of it."""
+    return CoordinatorRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)

@@ -1,0 +1,78 @@
+"""What records of ``__consumer_offsets`` make of groups: classic groups from record 2, consumer groups from 3 and on.
+
+A group changes its protocol by the tombstone of one kind and the records of the other, in one batch. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from tidelog.broker.coordinator.group.classic.group import EMPTY, STABLE, ClassicGroup, ClassicMember
+from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup
+from tidelog.broker.coordinator.group.records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+)
+from tidelog.broker.coordinator.group.share.group import ShareGroup
+from tidelog.broker.coordinator.group.streams.group import StreamsGroup
+
+Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
+
+
+def replay_classic_group(groups: dict[str, Group], key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+    """Record 2: a classic group as it is, or its end."""
+    if value is not None:
+        groups[key.group] = classic_group_of(key.group, value)
+    elif isinstance(groups.get(key.group), ClassicGroup):
+        del groups[key.group]
+
+
+def replay_consumer_group(
+    groups: dict[str, Group], key: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue | None
+) -> None:
+    """Record 3: the epoch of a consumer group, or its end."""
+    if value is None:
+        if isinstance(groups.get(key.group_id), ConsumerGroup):
+            del groups[key.group_id]
+        return
+    group = find_consumer_group(groups, key.group_id, create=True)
+    assert group is not None
+    group.epoch, group.metadata_hash = value.epoch, value.metadata_hash
+
+
+def find_consumer_group(groups: dict[str, Group], group_id: str, *, create: bool) -> ConsumerGroup | None:
+    """The consumer group of that id; where there is none, or only a simple group's offsets, it may be made."""
+    group = groups.get(group_id)
+    if isinstance(group, ConsumerGroup):
+        return group
+    if not create:
+        return None
+    made = groups[group_id] = ConsumerGroup(group_id)
+    return made
+
+
+def classic_group_of(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+    """The group that a record describes: stable with the members it had, or empty."""
+    group = ClassicGroup(group_id, now_ms=0, state=STABLE if value.members else EMPTY)
+    group.state_timestamp_ms = None if value.current_state_timestamp < 0 else value.current_state_timestamp
+    group.generation_id = value.generation
+    group.protocol_type = value.protocol_type or None
+    group.protocol_name = value.protocol
+    for member in value.members:
+        group.add(
+            ClassicMember(
+                member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=(
+                    member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
+                ),
+                session_timeout_ms=member.session_timeout,
+                protocols={value.protocol or "": bytes(member.subscription)},
+                assignment=bytes(member.assignment),
+            )
+        )
+    group.leader_id = value.leader
+    group.subscribed_topics = group.compute_subscribed_topics()
+    return group

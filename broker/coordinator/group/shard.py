@@ -1,0 +1,375 @@
+"""The state machine of one partition of ``__consumer_offsets``: its groups and their offsets.
+
+Requests come in through the methods, each returning a CoordinatorResult; ``replay`` takes records over. The parts:
+
+    groups          group id -> ClassicGroup or ConsumerGroup
+    joins, syncs    requests of classic groups, over the moves of ``rebalance``
+    consumers       heartbeats of consumer groups (KIP-848), and requests of their classic members
+    shares          heartbeats of share groups (KIP-932)
+    streams         heartbeats of streams groups (KIP-1071)
+    commits         requests about offsets, over ``offsets``
+
+An empty group changes its protocol with the first member that comes with the other one; its offsets stay. One with
+members does so as ``migration`` says.
+
+Loop thread only. Source: KIP-848 (coordinator), KIP-211 (expiry).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, at_once
+from tidelog.broker.coordinator.group.classic.group import EMPTY, ClassicGroup
+from tidelog.broker.coordinator.group.classic.join import ClassicJoin, JoinResult, refused
+from tidelog.broker.coordinator.group.classic.members import ClassicMembers
+from tidelog.broker.coordinator.group.classic.rebalance import ClassicRebalance
+from tidelog.broker.coordinator.group.classic.sync import ClassicSync, SyncResult
+from tidelog.broker.coordinator.group.consumer.draft import DraftSteps
+from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup, ConsumerMember
+from tidelog.broker.coordinator.group.consumer.heartbeat import ConsumerHeartbeats, GroupSettings
+from tidelog.broker.coordinator.group.consumer.records import consumer_group_tombstones, replay_into
+from tidelog.broker.coordinator.group.migration import Migration
+from tidelog.broker.coordinator.group.offset_commits import OffsetCommits
+from tidelog.broker.coordinator.group.offsets import OffsetStore
+from tidelog.broker.coordinator.group.records import (
+    ConsumerGroupMetadataKey,
+    GroupMetadataKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    empty_group_record,
+    group_tombstone,
+)
+from tidelog.broker.coordinator.group.replay import (
+    Group,
+    find_consumer_group,
+    replay_classic_group,
+    replay_consumer_group,
+)
+from tidelog.broker.coordinator.group.share.group import ShareGroup
+from tidelog.broker.coordinator.group.share.heartbeat import ShareHeartbeats
+from tidelog.broker.coordinator.group.share.records import initialized_record, replay_share, share_group_tombstones
+from tidelog.broker.coordinator.group.streams.config import StreamsConfig
+from tidelog.broker.coordinator.group.streams.group import StreamsGroup, StreamsMember
+from tidelog.broker.coordinator.group.streams.heartbeat import StreamsHeartbeats
+from tidelog.broker.coordinator.group.streams.records import replay_streams, streams_group_tombstones
+from tidelog.broker.coordinator.runtime.committer import Committer
+from tidelog.broker.coordinator.runtime.replay import ReplayContext
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.share_state.records import SHARE_RECORD_TYPES
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.share.config import ShareConfig
+from tidelog.protocol.coordinator_records.streams import STREAMS_RECORD_TYPES
+from tidelog.protocol.errors import (
+    GroupIdNotFoundError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    NotCoordinatorError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest
+from tidelog.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from tidelog.protocol.messages.sync_group import SyncGroupRequest
+from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.coordinator.config import GroupConfig
+    from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+    from tidelog.broker.metadata.image import MetadataCache
+    from tidelog.log.system.time import Time
+
+logger = logging.getLogger(__name__)
+
+NO_VERSION = -1
+_EXPIRY_KEY = ("expire-offsets",)
+_FIRST_GROUP_ID_NOT_FOUND_VERSION = 9
+
+
+class GroupShard:
+    """Groups and offsets of one partition."""
+
+    def __init__(
+        self,
+        timer: CoordinatorTimer,
+        *,
+        metadata: MetadataCache,
+        time: Time,
+        config: GroupConfig,
+        new_uuid: Callable[[], str],
+        settings: GroupSettings = lambda _group_id: {},
+        share_config: Callable[[str], ShareConfig] = lambda _group_id: ShareConfig(),
+        on_share_member_gone: Callable[[str, str], object] = lambda _group_id, _member_id: None,
+        streams_config: Callable[[str], StreamsConfig] = lambda _group_id: StreamsConfig(),
+        interval_ms: AssignmentInterval = at_once,
+    ) -> None:
+        self.timer = timer
+        self.groups: dict[str, Group] = {}
+        self.offsets = OffsetStore()
+        self.commits = OffsetCommits(self.offsets, metadata=metadata, time=time, config=config)
+        self._time = time
+        self._config = config
+        self._rebalance = ClassicRebalance(self.groups, timer=timer, time=time, config=config)
+        self._joins = ClassicJoin(self._rebalance, new_uuid)
+        self._syncs = ClassicSync(self._rebalance)
+        self.consumers = ConsumerHeartbeats(
+            self.groups,
+            timer=timer,
+            steps=DraftSteps(metadata, time, config.group_consumer_assignors, interval_ms),
+            config=config,
+            migration=Migration(self.groups, rebalance=self._rebalance, config=config, metadata=metadata),
+            new_uuid=new_uuid,
+            settings=settings,
+        )
+        self._classic_members = ClassicMembers(self.consumers)
+        self.shares = ShareHeartbeats(
+            self.groups,
+            timer=timer,
+            time=time,
+            config=share_config,
+            metadata=metadata,
+            on_member_gone=on_share_member_gone,
+            interval_ms=interval_ms,
+        )
+        self.streams = StreamsHeartbeats(
+            self.groups, timer=timer, time=time, config=streams_config, metadata=metadata, interval_ms=interval_ms
+        )
+
+    def group(self, group_id: str) -> Group:
+        """Raises GroupIdNotFoundError."""
+        group = self.groups.get(group_id)
+        if group is None:
+            raise GroupIdNotFoundError(f"Group {group_id} not found.")
+        return group
+
+    def _member_group(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+        """The group of one who says to be a classic member. Raises UnknownMemberIdError."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ClassicGroup | ConsumerGroup):
+            raise UnknownMemberIdError
+        return group
+
+    # -- membership ---------------------------------------------------------------------------------------------
+
+    def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinResult:
+        """JoinGroup v0-9. A group comes into being with the first member that has no id yet."""
+        self._joins.validate_session_timeout(request)
+        existing = self.groups.get(request.group_id)
+        if isinstance(existing, ClassicGroup):
+            return self._joins.join(context, request, existing)
+        if isinstance(existing, ConsumerGroup) and not existing.is_empty:
+            return self._classic_members.join(context, request, existing)
+        if isinstance(existing, ShareGroup) or (existing is not None and not existing.is_empty):
+            return refused(InconsistentGroupProtocolError, "")
+        if request.member_id:
+            return refused(UnknownMemberIdError, request.member_id)
+        group = self.groups[request.group_id] = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
+        result = self._joins.join(context, request, group)
+        tombstones = [] if existing is None else tombstones_of(existing)
+        result.records = [*tombstones, *(result.records or [empty_group_record(group)])]
+        result.replay = False
+        return result
+
+    def sync(self, request: SyncGroupRequest) -> SyncResult:
+        """SyncGroup v0-5."""
+        group = self._member_group(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.sync(group, request)
+        return self._syncs.sync(group, request)
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Heartbeat v0-4."""
+        group = self._member_group(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.heartbeat(group, request)
+        return self._syncs.heartbeat(group, request)
+
+    def leave(self, group_id: str, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
+        """LeaveGroup v0-5."""
+        group = self._member_group(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.leave(group, members)
+        return self._syncs.leave(group, members)
+
+    # -- offsets ------------------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, context: RequestContext, request: OffsetCommitRequest
+    ) -> CoordinatorResult[OffsetCommitResponse]:
+        """OffsetCommit v0-10. A commit without a generation to no group makes a simple group."""
+        group = self.groups.get(request.group_id)
+        generation_id = request.generation_id_or_member_epoch
+        if group is not None:
+            group.validate_offset_commit(
+                Committer(
+                    request.member_id,
+                    request.group_instance_id,
+                    generation_id,
+                    context.api_version,
+                    is_transactional=False,
+                    partitions=lambda: self.commits.partitions_of(request),
+                    named_partitions=lambda: self.commits.named_partitions_of(request),
+                )
+            )
+            if isinstance(group, ClassicGroup) and group.state is not EMPTY and request.member_id:
+                self._rebalance.schedule_session(group, group.members[request.member_id])
+        elif generation_id >= 0:
+            if context.api_version >= _FIRST_GROUP_ID_NOT_FOUND_VERSION:
+                raise GroupIdNotFoundError
+            raise IllegalGenerationError
+        return self.commits.commit(request)
+
+    def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommitRequest
+    ) -> CoordinatorResult[TxnOffsetCommitResponse]:
+        """TxnOffsetCommit v0-5."""
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            try:
+                group.validate_offset_commit(
+                    Committer(
+                        request.member_id,
+                        request.group_instance_id,
+                        request.generation_id,
+                        NO_VERSION,
+                        is_transactional=True,
+                        partitions=lambda: self.commits.partitions_of(request),
+                        named_partitions=lambda: self.commits.named_partitions_of(request),
+                    )
+                )
+            except StaleMemberEpochError:
+                raise IllegalGenerationError from None
+        elif request.generation_id >= 0:
+            raise IllegalGenerationError
+        return self.commits.commit_in_transaction(request)
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
+    ) -> Steps[OffsetFetchResponseGroup]:
+        """OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and of ``check_epoch``."""
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup | StreamsGroup) and (
+            request.member_id is not None or request.member_epoch >= 0
+        ):
+            member: ConsumerMember | StreamsMember | None = group.members.get(request.member_id or "")
+            if member is None:
+                raise UnknownMemberIdError
+            member.check_epoch(request.member_epoch)
+        return self.commits.fetch(request, require_stable=require_stable, by_id=by_id)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> CoordinatorResult[OffsetDeleteResponse]:
+        """OffsetDelete v0. Raises GroupIdNotFoundError, NonEmptyGroupError."""
+        group = self.group(request.group_id)
+        group.validate_offset_delete()
+        return self.commits.delete(group, request)
+
+    # -- administration -----------------------------------------------------------------------------------------
+
+    def delete_group(self, group_id: str) -> CoordinatorResult[None]:
+        """DeleteGroups v0-2 for one group. Raises GroupIdNotFoundError, NonEmptyGroupError."""
+        group = self.group(group_id)
+        group.validate_delete()
+        return CoordinatorResult(None, [*self.offsets.tombstones(group_id), *tombstones_of(group)])
+
+    def topic_deleted(self, topic: str) -> CoordinatorResult[None]:
+        """A topic is gone: its offsets go too, and share groups have no state for it any more."""
+        records = self.commits.of_deleted_topic(topic)
+        for group in self.groups.values():
+            if isinstance(group, ShareGroup):
+                left = {topic_id: known for topic_id, known in group.initialized.items() if known.name != topic}
+                if len(left) < len(group.initialized):
+                    records.append(initialized_record(group.group_id, left))
+        return CoordinatorResult(None, records)
+
+    def expire_offsets(self) -> TimerResult:
+        """Drop what is too old, and groups that hold nothing any more. Runs again after the check interval."""
+        self._schedule_expiry()
+        records: list[CoordinatorRecord] = []
+        for group in self.groups.values():
+            tombstones, all_gone = self.commits.expired(group)
+            records += tombstones
+            if isinstance(group, ShareGroup):
+                continue  # a share group stays until it is deleted
+            if all_gone and group.is_empty and not group.pending_join_members:
+                records += tombstones_of(group)
+        if records:
+            logger.info("%d offsets and groups have expired", len(records))
+        return CoordinatorResult(None, records)
+
+    def _schedule_expiry(self) -> None:
+        self.timer.schedule(_EXPIRY_KEY, self._config.offsets_retention_check_interval_ms, self.expire_offsets)
+
+    # -- replay -------------------------------------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
+        """Take one record over, when serving and when loading."""
+        key, value = record.key, record.value
+        if key.__class__ is OffsetCommitKey:
+            self._replay_offset(key, value, context)
+        elif key.__class__ is GroupMetadataKey:
+            replay_classic_group(self.groups, key, value)
+        elif key.__class__ is ConsumerGroupMetadataKey:
+            replay_consumer_group(self.groups, key, value)
+        elif key.__class__.API_KEY in SHARE_RECORD_TYPES:
+            replay_share(self.groups, key, value)
+        elif key.__class__.API_KEY in STREAMS_RECORD_TYPES:
+            replay_streams(self.groups, key, value)
+        else:
+            group = find_consumer_group(self.groups, key.group_id, create=value is not None)
+            if group is not None:
+                replay_into(group, key, value)
+
+    def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None, context: ReplayContext) -> None:
+        if value is not None and key.group not in self.groups:
+            self.groups[key.group] = ClassicGroup(key.group, now_ms=value.commit_timestamp)
+        self.offsets.replay(key, value, record_offset=context.offset, producer_id=context.producer_id)
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
+        """A marker in this partition: offsets committed in the transaction become visible, or are gone."""
+        self.offsets.replay_end_transaction(producer_id, committed=committed)
+
+    def on_loaded(self) -> list[CoordinatorResult[None]]:
+        """Members that were in the log have a whole session to show up again."""
+        self._schedule_expiry()
+        results = []
+        for group in list(self.groups.values()):
+            if isinstance(group, ConsumerGroup):
+                self.consumers.clocks.start(group)
+                continue
+            if isinstance(group, ShareGroup):
+                self.shares.start_clocks(group)
+                continue
+            if isinstance(group, StreamsGroup):
+                self.streams.start_clocks(group)
+                continue
+            for member in group.members.values():
+                self._rebalance.schedule_session(group, member)
+            if len(group.members) > self._config.group_max_size:
+                step = self._rebalance.prepare_rebalance(group, "it is larger than group.max.size allows now")
+                if step is not None:
+                    results.append(step)
+        return results
+
+    def close(self) -> None:
+        """Answer all who wait: this partition is not served any more."""
+        for group in self.groups.values():
+            if isinstance(group, ClassicGroup):
+                self._rebalance.refuse_all(group, NotCoordinatorError.code)
+
+
+def tombstones_of(group: Group) -> list[CoordinatorRecord]:
+    """What removes a group, without its offsets."""
+    if isinstance(group, ClassicGroup):
+        return [group_tombstone(group.group_id)]
+    if isinstance(group, ShareGroup):
+        return share_group_tombstones(group)
+    if isinstance(group, StreamsGroup):
+        return streams_group_tombstones(group)
+    return consumer_group_tombstones(group)

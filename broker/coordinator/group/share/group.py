@@ -1,0 +1,102 @@
+"""A share group: its members, who reads what, and which share partitions have a state. Changed by ``replay`` only.
+
+    Empty     no members
+    Stable    has members: a share group has no rebalance that members wait for
+
+Several members may read one partition; nobody owns any. A member's assignment is its target as soon as it hears of it.
+``initialized`` names the partitions whose state stands in ``__share_group_state``; only they are assigned.
+
+Source: KIP-932; records 10 to 15 of ``__consumer_offsets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from tidelog.broker.coordinator.group.assignors import Assignment
+from tidelog.broker.coordinator.group.modern_group import ModernGroup
+from tidelog.broker.coordinator.runtime.committer import Committer
+from tidelog.protocol.errors import GroupIdNotFoundError
+
+
+class ShareGroupState(Enum):
+    """The value is the name the admin APIs show."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSubscription:
+    """What a member said of itself (record 10)."""
+
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topic_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAssignment:
+    """Where a member is (record 14)."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    assigned: Assignment = field(default_factory=dict)
+
+
+NEW_SHARE_MEMBER = ShareAssignment()
+
+
+class InitializedTopic(NamedTuple):
+    """A topic's partitions that have a state (record 15)."""
+
+    name: str
+    partitions: frozenset[int]
+
+
+#: Topic id -> what has a state.
+Initialized = Mapping[bytes, InitializedTopic]
+
+
+class ShareMember:
+    """One member; ``subscription`` and ``current`` are replaced whole."""
+
+    __slots__ = ("current", "member_id", "subscription")
+
+    def __init__(self, member_id: str, subscription: ShareSubscription) -> None:
+        self.member_id = member_id
+        self.subscription = subscription
+        self.current = NEW_SHARE_MEMBER
+
+
+class ShareGroup(ModernGroup[ShareMember]):
+    """One group; loop thread only."""
+
+    group_type = "Share"
+    protocol_type = "share"
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(group_id)
+        self.initialized: Initialized = {}
+
+    @property
+    def state(self) -> ShareGroupState:
+        """Derived, never stored."""
+        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return any(topic in member.subscription.topic_names for member in self.members.values())
+
+    # -- checks -------------------------------------------------------------------------------------------------
+
+    def validate_offset_commit(self, committer: Committer) -> None:
+        """Nobody commits offsets to a share group. Raises GroupIdNotFoundError."""
+        raise GroupIdNotFoundError(f"Group {self.group_id} is not a consumer group.")
+
+    def validate_offset_delete(self) -> None:
+        """Raises GroupIdNotFoundError."""
+        raise GroupIdNotFoundError(f"Group {self.group_id} is not a consumer group.")

@@ -1,0 +1,243 @@
+"""Share groups as handlers see them: members, and where the groups are (KIP-932).
+
+Two coordinators have a part in it: the group coordinator keeps members and says which share partitions have a state,
+the share coordinator keeps the states. What is assigned has a state: it is made before the group's records are
+appended. What is deleted is first deleted there; if the second append fails the deletion is asked for again. Loop
+thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.coordinator.group.admin import describe_share_group
+from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
+from tidelog.broker.coordinator.group.share.group import Initialized, InitializedTopic, ShareGroup
+from tidelog.broker.coordinator.group.share.records import initialized_record, share_epoch_record
+from tidelog.broker.coordinator.runtime.result import CoordinatorResult
+from tidelog.broker.coordinator.share_state.state import ShareState, StateKey
+from tidelog.broker.share.share_partition import UNINITIALIZED_OFFSET
+from tidelog.protocol.errors import (
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    KafkaError,
+    NonEmptyGroupError,
+    UnknownTopicOrPartitionError,
+)
+from tidelog.protocol.messages import alter_share_group_offsets as alter
+from tidelog.protocol.messages import delete_share_group_offsets as delete
+from tidelog.protocol.messages import describe_share_group_offsets as offsets
+from tidelog.protocol.messages.share_group_describe import DescribedGroup
+from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.coordinator.group.shard import GroupShard
+    from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
+    from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
+    from tidelog.broker.metadata.image import MetadataCache, TopicImage
+
+UNKNOWN_LAG = -1
+
+
+class ShareMembers:
+    """Members and offsets of share groups over all partitions of ``__consumer_offsets``."""
+
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[GroupShard],
+        share: ShareCoordinator,
+        metadata: MetadataCache,
+        latest_offset: Callable[[str, int], int],
+    ) -> None:
+        """``latest_offset(topic, partition)`` is where a partition ends for consumers; raises KafkaError."""
+        self._runtime = runtime
+        self._share = share
+        self._metadata = metadata
+        self._latest_offset = latest_offset
+
+    def heartbeat(self, context: RequestContext, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
+        """ShareGroupHeartbeat v1."""
+        shard = self._runtime.shard_for(request.group_id)
+        decision = shard.shares.heartbeat(context, request)
+        try:
+            for topic_id, partitions in (decision.uninitialized or {}).items():
+                for partition in sorted(partitions):
+                    key = StateKey(request.group_id, topic_id, partition)
+                    self._share.initialize(key, UNINITIALIZED_OFFSET, decision.epoch)
+            return self._runtime.execute(request.group_id, decision.result)
+        except KafkaError as error:
+            raise append_error_for_client(error) from error
+
+    def describe(self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool) -> DescribedGroup:
+        """ShareGroupDescribe v1, one group."""
+        try:
+            described = describe_share_group(self._group(group_id), topic_names)
+        except KafkaError as error:
+            return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+        described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
+        return described
+
+    def is_empty(self, group_id: str) -> bool:
+        """Whether a group has no members, or is none."""
+        group = self._runtime.shard_for(group_id).groups.get(group_id)
+        return group is None or group.is_empty
+
+    def topic_ids(self, topic: str) -> set[bytes]:
+        """The ids under which groups have states for a topic of this name."""
+        return {
+            topic_id
+            for _, shard in self._runtime.loaded
+            for group in shard.groups.values()
+            if isinstance(group, ShareGroup)
+            for topic_id, known in group.initialized.items()
+            if known.name == topic
+        }
+
+    def delete_states(self, group: ShareGroup) -> None:
+        """The group is about to be deleted. Raises KafkaError."""
+        self._share.delete(keys_of(group.group_id, group.initialized))
+
+    def _group(self, group_id: str) -> ShareGroup:
+        """Raises InvalidGroupIdError, GroupIdNotFoundError, CoordinatorLoadInProgressError."""
+        if not group_id:
+            raise InvalidGroupIdError
+        group = self._runtime.shard_for(group_id).group(group_id)
+        if not isinstance(group, ShareGroup):
+            raise GroupIdNotFoundError(f"Group {group_id} is not a share group.")
+        return group
+
+    # -- where groups are ---------------------------------------------------------------------------------------
+
+    def describe_offsets(
+        self, request: offsets.DescribeShareGroupOffsetsRequestGroup
+    ) -> offsets.DescribeShareGroupOffsetsResponseGroup:
+        """DescribeShareGroupOffsets v0-1, one group; all partitions with a state where no topics are named."""
+        response = offsets.DescribeShareGroupOffsetsResponseGroup(group_id=request.group_id)
+        try:
+            if request.topics is None:
+                wanted = self._all_topics(request.group_id)
+            else:
+                wanted = [(topic.topic_name, topic.partitions) for topic in request.topics]
+            response.topics = [self._describe_topic(request.group_id, *topic) for topic in wanted]
+        except KafkaError as error:
+            response.error_code, response.error_message = error.code, error.message
+        return response
+
+    def _all_topics(self, group_id: str) -> list[tuple[str, list[int]]]:
+        group = self._runtime.shard_for(group_id).groups.get(group_id)
+        if group is None or not isinstance(group, ShareGroup):
+            return []
+        return [
+            (known.name, sorted(known.partitions))
+            for topic_id, known in group.initialized.items()
+            if self._metadata.topic_by_id(topic_id) is not None
+        ]
+
+    def _describe_topic(
+        self, group_id: str, name: str, partitions: Iterable[int]
+    ) -> offsets.DescribeShareGroupOffsetsResponseTopic:
+        image = self._metadata.find(name)
+        topic = offsets.DescribeShareGroupOffsetsResponseTopic(topic_name=name)
+        if image is not None:
+            topic.topic_id = image.topic_id
+        topic.partitions = [self._describe_partition(group_id, image, partition) for partition in partitions]
+        return topic
+
+    def _describe_partition(
+        self, group_id: str, image: TopicImage | None, partition: int
+    ) -> offsets.DescribeShareGroupOffsetsResponsePartition:
+        described = offsets.DescribeShareGroupOffsetsResponsePartition(
+            partition_index=partition, start_offset=UNINITIALIZED_OFFSET
+        )
+        state = None if image is None else self._share.read(StateKey(group_id, image.topic_id, partition))
+        if image is None or state is None:
+            return described
+        described.start_offset, described.leader_epoch = state.start_offset, state.leader_epoch
+        try:
+            described.lag = self._lag(image, partition, state)
+        except KafkaError as error:
+            described.error_code, described.error_message = error.code, error.message
+        return described
+
+    def _lag(self, image: TopicImage, partition: int, state: ShareState) -> int:
+        if state.start_offset == UNINITIALIZED_OFFSET or state.delivery_complete_count < 0:
+            return UNKNOWN_LAG
+        return self._latest_offset(image.name, partition) - state.start_offset - state.delivery_complete_count
+
+    def alter_offsets(self, request: alter.AlterShareGroupOffsetsRequest) -> alter.AlterShareGroupOffsetsResponse:
+        """AlterShareGroupOffsets v0; a group that is not there is made.
+
+        Raises InvalidGroupIdError, GroupIdNotFoundError for a group of another kind, NonEmptyGroupError.
+        """
+        known = self._runtime.shard_for(request.group_id).groups.get(request.group_id)
+        group = self._empty_group(request.group_id) if known or not request.group_id else ShareGroup(request.group_id)
+        initialized = dict(group.initialized)
+        topics = [self._alter_topic(group, topic, initialized) for topic in request.topics]
+        records = [] if known else [share_epoch_record(group.group_id, group.epoch, group.metadata_hash)]
+        if initialized != group.initialized:
+            records.append(initialized_record(group.group_id, initialized))
+            self._runtime.execute(group.group_id, CoordinatorResult(None, records))
+        return alter.AlterShareGroupOffsetsResponse(responses=topics)
+
+    def _alter_topic(
+        self,
+        group: ShareGroup,
+        asked: alter.AlterShareGroupOffsetsRequestTopic,
+        initialized: dict[bytes, InitializedTopic],
+    ) -> alter.AlterShareGroupOffsetsResponseTopic:
+        image = self._metadata.find(asked.topic_name)
+        topic = alter.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
+        if image is not None:
+            topic.topic_id = image.topic_id
+        for partition in asked.partitions:
+            answer = alter.AlterShareGroupOffsetsResponsePartition(partition_index=partition.partition_index)
+            try:
+                if image is None or not 0 <= partition.partition_index < image.partition_count:
+                    raise UnknownTopicOrPartitionError
+                key = StateKey(group.group_id, image.topic_id, partition.partition_index)
+                self._share.initialize(key, partition.start_offset, group.epoch)
+                before = initialized.get(image.topic_id, InitializedTopic(image.name, frozenset()))
+                initialized[image.topic_id] = before._replace(partitions=before.partitions | {key.partition})
+            except KafkaError as error:
+                answer.error_code, answer.error_message = error.code, error.message
+            topic.partitions.append(answer)
+        return topic
+
+    def delete_offsets(self, request: delete.DeleteShareGroupOffsetsRequest) -> delete.DeleteShareGroupOffsetsResponse:
+        """DeleteShareGroupOffsets v0. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
+        group = self._empty_group(request.group_id)
+        left = dict(group.initialized)
+        topics = []
+        for asked in request.topics:
+            topic = delete.DeleteShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
+            image = self._metadata.find(asked.topic_name)
+            known = None if image is None else left.pop(image.topic_id, None)
+            if image is None or known is None:
+                error = UnknownTopicOrPartitionError()
+                topic.error_code, topic.error_message = error.code, error.message
+            else:
+                topic.topic_id = image.topic_id
+                self._share.delete(keys_of(group.group_id, {image.topic_id: known}))
+            topics.append(topic)
+        if left != group.initialized:
+            result = CoordinatorResult(None, [initialized_record(group.group_id, left)])
+            self._runtime.execute(group.group_id, result)
+        return delete.DeleteShareGroupOffsetsResponse(responses=topics)
+
+    def _empty_group(self, group_id: str) -> ShareGroup:
+        group = self._group(group_id)
+        if not group.is_empty:
+            raise NonEmptyGroupError
+        return group
+
+
+def keys_of(group_id: str, initialized: Initialized) -> list[StateKey]:
+    """The share partitions that have a state."""
+    return [
+        StateKey(group_id, topic_id, partition)
+        for topic_id, known in initialized.items()
+        for partition in sorted(known.partitions)
+    ]

@@ -1,0 +1,167 @@
+"""The assignor of streams groups, ``sticky``: tasks stay where they were, or go where a copy of their state is.
+
+    active tasks   1. to who had them   2. to who had a standby of them   3. to the least loaded process and member
+    standby tasks  1. to who had them active, or standby   2. to the least loaded process that has not got the task
+
+Nobody is given more in the first steps than its share, the number of tasks over that of members, rounded up; once a
+member has that much, the share of the others is worked out anew. Load is tasks by members of a process. A task is
+once in a process at most, so with few processes there are fewer standby tasks than were asked for.
+
+Pure function; the same input gives the same assignment. Source: KIP-1071 (StickyTaskAssignor).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tidelog.broker.coordinator.group.streams.group import TaskId, Tasks, TaskSet, each_task
+from tidelog.broker.coordinator.group.streams.topology import ConfiguredSubtopology
+
+logger = logging.getLogger(__name__)
+
+_Find = Callable[[TaskId], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMember:
+    """A member as the assignor sees it: its process, and what it was to have."""
+
+    process_id: str
+    previous: TaskSet
+
+
+def assign_sticky(
+    members: Mapping[str, TaskMember], topology: Iterable[ConfiguredSubtopology], num_standby_replicas: int
+) -> dict[str, TaskSet]:
+    """What each member is to have."""
+    if not members:
+        return {}
+    parts = list(topology)
+    work = _Work(members, parts, num_standby_replicas)
+    work.assign_active([(part.subtopology_id, index) for part in parts for index in range(part.tasks)])
+    if num_standby_replicas:
+        stateful = [part for part in parts if part.is_stateful]
+        work.assign_standby([(part.subtopology_id, index) for part in stateful for index in range(part.tasks)])
+    return {name: TaskSet(_by_subtopology(work.active[name]), _by_subtopology(work.standby[name])) for name in members}
+
+
+class _Share:
+    """How many tasks a member may have: the rest of them over the rest of members, rounded up."""
+
+    def __init__(self, tasks: int, members: int) -> None:
+        self._tasks, self._members = tasks, members
+        self.most = -(-tasks // members)
+
+    def taken(self, count: int) -> None:
+        """Some member has come to so many."""
+        if count == self.most:
+            self._members -= 1
+            self._tasks -= count
+            self.most = -(-self._tasks // self._members) if self._members else 0
+
+
+class _Work:
+    """An assignment in the works."""
+
+    def __init__(
+        self, members: Mapping[str, TaskMember], parts: list[ConfiguredSubtopology], num_standby_replicas: int
+    ) -> None:
+        self.active: dict[str, set[TaskId]] = {name: set() for name in sorted(members)}
+        self.standby: dict[str, set[TaskId]] = {name: set() for name in self.active}
+        self._replicas = num_standby_replicas
+        self._process_of = {name: members[name].process_id for name in self.active}
+        self._members_of: dict[str, list[str]] = {}
+        self._had_active: dict[TaskId, str] = {}
+        self._had_standby: dict[TaskId, list[str]] = {}
+        for name, process in self._process_of.items():
+            self._members_of.setdefault(process, []).append(name)
+            self._had_active.update(dict.fromkeys(each_task(members[name].previous.active), name))
+            for task in each_task(members[name].previous.standby):
+                self._had_standby.setdefault(task, []).append(name)
+        self._tasks_of: dict[str, set[TaskId]] = {process: set() for process in self._members_of}
+        self._counts = dict.fromkeys(self.active, 0)
+        self._process_counts = dict.fromkeys(self._members_of, 0)
+        count = sum(part.tasks for part in parts)
+        copies = num_standby_replicas * sum(part.tasks for part in parts if part.is_stateful)
+        self._active_share = _Share(count, len(members))
+        self._share = _Share(count + copies, len(members))
+
+    def assign_active(self, tasks: list[TaskId]) -> None:
+        tasks = self._back(sorted(tasks, key=lambda task: (task[1], task[0])), self._previous_active)
+        tasks = self._back(tasks, lambda task: self._least_loaded_of(self._had_standby.get(task, ())))
+        for task in sorted(tasks):
+            self._give(min(self._counts, key=self._load), task, self.active)
+
+    def _back(self, tasks: list[TaskId], find: _Find) -> list[TaskId]:
+        """Give tasks to whom ``find`` names while there is room; what is left."""
+        left = []
+        for task in tasks:
+            name = find(task)
+            if name is not None and self._counts[name] < self._active_share.most:
+                self._give(name, task, self.active)
+            else:
+                left.append(task)
+        return left
+
+    def _previous_active(self, task: TaskId) -> str | None:
+        return self._had_active.get(task)
+
+    def assign_standby(self, tasks: list[TaskId]) -> None:
+        lacking: list[tuple[TaskId, int]] = []
+        for task in sorted(tasks, key=lambda task: (task[1], task[0]), reverse=True):
+            for number in range(self._replicas):
+                name = self._standby_before(task)
+                if name is None:
+                    lacking.append((task, self._replicas - number))
+                    break
+                self._give(name, task, self.standby)
+        for task, count in sorted(lacking, reverse=True):
+            self._spread(task, count)
+
+    def _standby_before(self, task: TaskId) -> str | None:
+        """Who has something of the task's state, and room."""
+        active = self._had_active.get(task)
+        for name in (active, self._least_loaded_of(self._without(task, self._had_standby.get(task, ())))):
+            if name is not None and self._lacks(name, task) and self._counts[name] < self._share.most:
+                return name
+        return None
+
+    def _spread(self, task: TaskId, count: int) -> None:
+        for number in range(count):
+            names = list(self._without(task, self._counts))
+            if not names:
+                logger.info("task %s_%d is to have %d more standby tasks than processes", *task, count - number)
+                return
+            self._give(min(names, key=self._load), task, self.standby)
+
+    def _without(self, task: TaskId, names: Iterable[str]) -> Iterable[str]:
+        return (name for name in names if self._lacks(name, task))
+
+    def _lacks(self, name: str, task: TaskId) -> bool:
+        return task not in self._tasks_of[self._process_of[name]]
+
+    def _least_loaded_of(self, names: Iterable[str]) -> str | None:
+        return min(names, key=self._load, default=None)
+
+    def _load(self, name: str) -> tuple[float, int]:
+        """The load of the process, then the member's own."""
+        process = self._process_of[name]
+        return self._process_counts[process] / len(self._members_of[process]), self._counts[name]
+
+    def _give(self, name: str, task: TaskId, role: dict[str, set[TaskId]]) -> None:
+        role[name].add(task)
+        self._tasks_of[self._process_of[name]].add(task)
+        self._process_counts[self._process_of[name]] += 1
+        self._counts[name] += 1
+        if role is self.active:
+            self._active_share.taken(self._counts[name])
+        self._share.taken(self._counts[name])
+
+
+def _by_subtopology(tasks: Iterable[TaskId]) -> Tasks:
+    found: dict[str, set[int]] = {}
+    for name, partition in sorted(tasks):
+        found.setdefault(name, set()).add(partition)
+    return {name: frozenset(partitions) for name, partitions in found.items()}

@@ -1,0 +1,56 @@
+"""What a streams group is told by the configuration: the broker's ``group.streams.*`` keys, or the group's own.
+
+A group's keys go without ``group.`` in front; they are set through the admin API while the broker runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.protocol.errors import UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.config.broker_config import BrokerConfig
+
+FEATURE = "streams.version"
+MAX_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsConfig:
+    """One group's values; times in milliseconds."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    num_standby_replicas: int = 0
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = MAX_INT32
+
+    @property
+    def assignment_configs(self) -> dict[str, str]:
+        """What the assignor is told; a change of it is a reason to assign anew."""
+        return {"num.standby.replicas": str(self.num_standby_replicas)}
+
+
+def streams_config(config: BrokerConfig, own: Mapping[str, str]) -> StreamsConfig:
+    """A group's values: its own texts before the broker's. Texts were checked when they were set."""
+
+    def value(key: str) -> int:
+        return int(own[key]) if key in own else config.get_int(f"group.{key}")
+
+    return StreamsConfig(
+        session_timeout_ms=value("streams.session.timeout.ms"),
+        heartbeat_interval_ms=value("streams.heartbeat.interval.ms"),
+        num_standby_replicas=value("streams.num.standby.replicas"),
+        initial_rebalance_delay_ms=value("streams.initial.rebalance.delay.ms"),
+        max_size=config.get_int("group.streams.max.size"),
+    )
+
+
+def check_enabled(broker: Broker) -> None:
+    """Raises UnsupportedVersionError while the feature ``streams.version`` stands at 0."""
+    if not broker.metadata.features.get(FEATURE):
+        raise UnsupportedVersionError

@@ -1,0 +1,219 @@
+"""A streams group of KIP-1071: members, the application's topology, and which member runs which task.
+
+    Empty         no members
+    NotReady      topics of the topology are missing, or do not fit
+    Assigning     the group epoch is ahead of the target assignment's
+    Reconciling   some member is not yet where the target wants it
+    Stable        every member has its target
+
+A task is a partition of a subtopology. It is active on one member; standby tasks keep copies of its state on others. No
+process has a task twice, and nobody is given an active task before whoever had it said that it is gone.
+
+What is in the log is changed by ``replay`` only. What a restart may forget stands apart: how the topology was
+configured, the epoch of endpoints, and who asked for the application's end. Loop thread only.
+
+Source: KIP-1071 as of Kafka 4.3; records 17 and 19 to 23 of ``__consumer_offsets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from tidelog.broker.coordinator.group.consumer.group import FIRST_COMMIT_WITH_EPOCH
+from tidelog.broker.coordinator.group.modern_group import EpochGroup
+from tidelog.broker.coordinator.group.streams.topology import Configured, Topology
+from tidelog.broker.coordinator.runtime.committer import Committer
+from tidelog.protocol.errors import StaleMemberEpochError, UnknownMemberIdError, UnsupportedVersionError
+
+FIRST_EPOCH = 1
+
+#: Subtopology id -> partitions.
+Tasks = Mapping[str, frozenset[int]]
+#: Subtopology id and partition.
+TaskId = tuple[str, int]
+
+
+class StreamsGroupState(Enum):
+    """The value is the name the admin APIs show."""
+
+    EMPTY = "Empty"
+    NOT_READY = "NotReady"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class StreamsMemberState(Enum):
+    """Where a member stands on its way to the target; the numbers of the log."""
+
+    STABLE = 0
+    UNREVOKED_TASKS = 1
+    UNRELEASED_TASKS = 2
+
+
+class TaskSet(NamedTuple):
+    """Tasks of one member by what it does with them."""
+
+    active: Tasks = {}  # noqa: RUF012 - never changed
+    standby: Tasks = {}  # noqa: RUF012 - never changed
+    warmup: Tasks = {}  # noqa: RUF012 - never changed
+
+    def intersects(self, other: TaskSet) -> bool:
+        """Whether any task is in both, in the same role."""
+        return any(
+            not partitions.isdisjoint(theirs.get(name, frozenset()))
+            for mine, theirs in zip(self, other, strict=True)
+            for name, partitions in mine.items()
+        )
+
+    def is_within(self, other: TaskSet) -> bool:
+        """Whether the other has all of these, in the same roles."""
+        return all(
+            partitions <= theirs.get(name, frozenset())
+            for mine, theirs in zip(self, other, strict=True)
+            for name, partitions in mine.items()
+        )
+
+
+NO_TASKS = TaskSet()
+
+
+def each_task(tasks: Tasks) -> Iterator[TaskId]:
+    """One by one."""
+    return ((name, partition) for name, partitions in tasks.items() for partition in partitions)
+
+
+class Endpoint(NamedTuple):
+    """Where a member answers queries for its states."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsMemberSpec:
+    """What a member said of itself (record 19)."""
+
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topology_epoch: int = -1
+    process_id: str = ""
+    user_endpoint: Endpoint | None = None
+    client_tags: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsAssignment:
+    """Where a member is (record 22)."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: StreamsMemberState = StreamsMemberState.STABLE
+    assigned: TaskSet = NO_TASKS
+    pending_revocation: TaskSet = NO_TASKS
+    epochs: Mapping[TaskId, int] = field(default_factory=dict)
+    """In which epoch it was given each active task it has or has yet to give back."""
+
+
+NEW_STREAMS_MEMBER = StreamsAssignment()
+
+
+class StreamsMember:
+    """One member, a thread of a process; ``spec`` and ``current`` are replaced whole."""
+
+    __slots__ = ("current", "member_id", "spec")
+
+    def __init__(self, member_id: str, spec: StreamsMemberSpec) -> None:
+        self.member_id = member_id
+        self.spec = spec
+        self.current = NEW_STREAMS_MEMBER
+
+    def check_epoch(self, epoch: int) -> None:
+        """Raises StaleMemberEpochError."""
+        if epoch != self.current.epoch:
+            raise StaleMemberEpochError
+
+
+class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
+    """One group; loop thread only."""
+
+    group_type = "Streams"
+    protocol_type = "streams"
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(group_id)
+        self.epoch = self.assignment_epoch = FIRST_EPOCH
+        self.topology: Topology | None = None
+        self.validated_epoch = -1
+        self.assignment_configs: Mapping[str, str] = {}
+        self.configured: Configured | None = None
+        self.endpoint_epoch = 0
+        self.shutdown_member: str | None = None
+
+    @property
+    def state(self) -> StreamsGroupState:
+        """Derived, never stored."""
+        if not self.members:
+            return StreamsGroupState.EMPTY
+        if self.topology is None or self.topology.epoch != self.validated_epoch:
+            return StreamsGroupState.NOT_READY
+        if self.epoch > self.assignment_epoch:
+            return StreamsGroupState.ASSIGNING
+        if all(is_reconciled(member.current, self.assignment_epoch) for member in self.members.values()):
+            return StreamsGroupState.STABLE
+        return StreamsGroupState.RECONCILING
+
+    def target_of(self, member_id: str) -> TaskSet:
+        return self.target.get(member_id, NO_TASKS)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return bool(self.members) and self.topology is not None and self.topology.reader_of(topic) is not None
+
+    def remove_member(self, member_id: str) -> None:
+        """The tombstone of record 19."""
+        self.members.pop(member_id, None)
+        if not self.members:
+            self.shutdown_member = None
+
+    # -- checks -------------------------------------------------------------------------------------------------
+
+    def validate_offset_commit(self, committer: Committer) -> None:
+        """Only members commit, with their epoch; while there are none, admin clients may.
+
+        A member that has not heard of its newest epoch yet may commit for the tasks it was given before that.
+        Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError.
+        """
+        if committer.generation_id < 0 and not self.members:
+            return
+        if committer.is_transactional and committer.is_anonymous:
+            return
+        member = self.members.get(committer.member_id)
+        if member is None:
+            raise UnknownMemberIdError
+        if not committer.is_transactional and committer.version < FIRST_COMMIT_WITH_EPOCH:
+            raise UnsupportedVersionError
+        if committer.generation_id == member.current.epoch:
+            return
+        if committer.generation_id > member.current.epoch or not all(
+            self._was_given(member, topic, partition, committer.generation_id)
+            for topic, partition in committer.named_partitions()
+        ):
+            raise StaleMemberEpochError
+
+    def _was_given(self, member: StreamsMember, topic: str, partition: int, epoch: int) -> bool:
+        reader = None if self.topology is None else self.topology.reader_of(topic)
+        given = None if reader is None else member.current.epochs.get((reader, partition))
+        return given is not None and epoch >= given
+
+    def validate_offset_delete(self) -> None:
+        """The topology is always known here: each topic is checked by itself."""
+
+
+def is_reconciled(current: StreamsAssignment, epoch: int) -> bool:
+    """Whether the member has all the target of this epoch gives it."""
+    return current.state is StreamsMemberState.STABLE and current.epoch == epoch

@@ -1,0 +1,110 @@
+"""Streams groups as handlers see them: members, what they are told, and the topics that are made for them (KIP-1071).
+
+Repartition and changelog topics are made while the heartbeat that missed them is answered; nobody waits. What could not
+be made is told in the answer, and asked for again by the next heartbeat. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.controller.topic_changes import USE_DEFAULT, NewTopic
+from tidelog.broker.controller.topics import validate_topic_name
+from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
+from tidelog.broker.coordinator.group.streams.describe import describe_streams_group
+from tidelog.broker.coordinator.group.streams.group import StreamsGroup
+from tidelog.broker.coordinator.group.streams.topology import InternalTopic, StatusCode, refused_names, topology_of
+from tidelog.broker.metadata.image import INTERNAL_TOPICS
+from tidelog.protocol.errors import (
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    KafkaError,
+    StreamsInvalidTopologyError,
+    TopicAlreadyExistsError,
+)
+from tidelog.protocol.messages.streams_group_describe import DescribedGroup
+from tidelog.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.controller.topic_changes import TopicChanges
+    from tidelog.broker.coordinator.group.shard import GroupShard
+    from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
+    from tidelog.broker.loop.deferred import Deferred
+    from tidelog.broker.metadata.image import TopicImage
+
+logger = logging.getLogger(__name__)
+
+SHOWN_ERRORS = 3
+
+
+class StreamsMembers:
+    """Members of streams groups over all partitions of ``__consumer_offsets``."""
+
+    def __init__(self, runtime: CoordinatorRuntime[GroupShard], topics: TopicChanges) -> None:
+        self._runtime = runtime
+        self._topics = topics
+
+    def heartbeat(
+        self, context: RequestContext, request: StreamsGroupHeartbeatRequest
+    ) -> StreamsGroupHeartbeatResponse:
+        """StreamsGroupHeartbeat v0."""
+        if request.topology is not None:
+            refused = refused_names(topology_of(request.topology), INTERNAL_TOPICS.__contains__, validate_topic_name)
+            if refused is not None:
+                raise StreamsInvalidTopologyError(refused)
+        shard = self._runtime.shard_for(request.group_id)
+        decision = shard.streams.heartbeat(context, request)
+        try:
+            response = self._runtime.execute(request.group_id, decision.result)
+        except KafkaError as error:
+            raise append_error_for_client(error) from error
+        failed = self._make(decision.missing)
+        if failed:
+            told = ", ".join(failed[:SHOWN_ERRORS])
+            more = f" and {len(failed) - SHOWN_ERRORS} more" if len(failed) > SHOWN_ERRORS else ""
+            for status in response.status or ():
+                if status.status_code == StatusCode.MISSING_INTERNAL_TOPICS:
+                    status.status_detail += f"; Creation failed: {told}{more}."
+        return response
+
+    def _make(self, topics: Iterable[InternalTopic]) -> list[str]:
+        """Begin to make topics; which cannot be, and why."""
+        failed = []
+        for topic in topics:
+            new = NewTopic(topic.name, topic.partitions, topic.replication_factor or USE_DEFAULT, dict(topic.configs))
+            try:
+                self._topics.create(new).done.on_done(log_failure)
+            except TopicAlreadyExistsError:
+                continue  # the heartbeat of another member came before
+            except KafkaError as error:
+                failed.append(f"{topic.name} ({error.message})")
+        return failed
+
+    def describe(self, group_id: str, *, operations: bool) -> DescribedGroup:
+        """StreamsGroupDescribe v0, one group."""
+        try:
+            if not group_id:
+                raise InvalidGroupIdError
+            group = self._runtime.shard_for(group_id).group(group_id)
+            if not isinstance(group, StreamsGroup):
+                raise GroupIdNotFoundError(f"Group {group_id} is not a streams group.")
+            described = describe_streams_group(group)
+        except KafkaError as error:
+            return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+        described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
+        return described
+
+
+def log_failure(done: Deferred[TopicImage]) -> None:
+    """The disk would not take a topic: the next heartbeat asks again."""
+    try:
+        done.result()
+    except KafkaError as error:
+        logger.warning("a topic of a streams group could not be made: %s", error)

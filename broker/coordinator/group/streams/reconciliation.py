@@ -1,0 +1,117 @@
+"""How a member of a streams group comes from the tasks it has to those it should have.
+
+    revoke is not empty and the member has not said it is rid of it -> UnrevokedTasks, in the epoch it is in
+    else it goes on to the target's epoch with what it keeps and    -> UnreleasedTasks while something is to wait for,
+    what is free                                                       Stable when nothing is
+
+An active task is free when no other member has it active, and no member of the same process has it in another role. A
+standby or warm-up task is free when nobody of the same process has it: a state directory has one owner in a process.
+Pure functions. Source: KIP-1071.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tidelog.broker.coordinator.group.streams.group import (
+    NO_TASKS,
+    StreamsAssignment,
+    StreamsMember,
+    StreamsMemberState,
+    TaskId,
+    Tasks,
+    TaskSet,
+    each_task,
+    is_reconciled,
+)
+
+
+@dataclass(slots=True)
+class Held:
+    """What others hold or have yet to give back: all active tasks, and all tasks of one process."""
+
+    active: set[TaskId] = field(default_factory=set)
+    in_process: set[TaskId] = field(default_factory=set)
+
+
+def held_by_others(members: Iterable[StreamsMember], member_id: str, process_id: str) -> Held:
+    """As seen by one member of a process."""
+    held = Held()
+    for member in members:
+        if member.member_id == member_id:
+            continue
+        for tasks in (member.current.assigned, member.current.pending_revocation):
+            held.active.update(each_task(tasks.active))
+            if member.spec.process_id == process_id:
+                for role in tasks:
+                    held.in_process.update(each_task(role))
+    return held
+
+
+def reconcile_tasks(
+    current: StreamsAssignment,
+    held_by_others: Callable[[], Held],
+    *,
+    target: TaskSet,
+    target_epoch: int,
+    owned: TaskSet | None,
+) -> StreamsAssignment:
+    """The member's next state, the same object when nothing changes. ``owned`` is what its heartbeat said.
+
+    ``held_by_others`` looks at every member: it is asked only on the way to another state.
+    """
+    if is_reconciled(current, target_epoch):
+        return current
+    epoch = current.epoch
+    if current.state is StreamsMemberState.UNREVOKED_TASKS:
+        if owned is None or owned.intersects(current.pending_revocation):
+            return current
+        epoch = min(epoch + 1, target_epoch)
+    keep = TaskSet(*map(_common, current.assigned, target))
+    revoke = TaskSet(*map(_without, current.assigned, keep))
+    if any(revoke) and (owned is None or owned.intersects(revoke)):
+        return _moved(current, epoch, StreamsMemberState.UNREVOKED_TASKS, keep, revoke)
+    wanted = TaskSet(*map(_without, target, keep))
+    held = held_by_others()
+    free = TaskSet(
+        _free(wanted.active, held.active | held.in_process),
+        _free(wanted.standby, held.in_process),
+        _free(wanted.warmup, held.in_process),
+    )
+    state = StreamsMemberState.STABLE if free == wanted else StreamsMemberState.UNRELEASED_TASKS
+    return _moved(current, target_epoch, state, TaskSet(*map(_merged, keep, free)), NO_TASKS)
+
+
+def _common(mine: Tasks, theirs: Tasks) -> Tasks:
+    return _filled({name: partitions & theirs.get(name, frozenset()) for name, partitions in mine.items()})
+
+
+def _without(mine: Tasks, taken: Tasks) -> Tasks:
+    return _filled({name: partitions - taken.get(name, frozenset()) for name, partitions in mine.items()})
+
+
+def _free(wanted: Tasks, held: Collection[TaskId]) -> Tasks:
+    return _filled(
+        {
+            name: frozenset(partition for partition in partitions if (name, partition) not in held)
+            for name, partitions in wanted.items()
+        }
+    )
+
+
+def _filled(tasks: Mapping[str, frozenset[int]]) -> Tasks:
+    return {name: partitions for name, partitions in tasks.items() if partitions}
+
+
+def _merged(first: Tasks, second: Tasks) -> Tasks:
+    return {name: first.get(name, frozenset()) | second.get(name, frozenset()) for name in {**first, **second}}
+
+
+def _moved(
+    current: StreamsAssignment, epoch: int, state: StreamsMemberState, assigned: TaskSet, revoke: TaskSet
+) -> StreamsAssignment:
+    previous = current.epoch if epoch != current.epoch else current.previous_epoch
+    epochs = {task: current.epochs.get(task, epoch) for tasks in (assigned, revoke) for task in each_task(tasks.active)}
+    moved = StreamsAssignment(epoch, previous, state, assigned, revoke, epochs)
+    return current if moved == current else moved

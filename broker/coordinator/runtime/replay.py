@@ -1,0 +1,128 @@
+"""From records to batches and from batches to replayed records: what serving and loading have in common.
+
+Loading hands each record with its offset, and with its producer where its batch belongs to a transaction, to the
+shard's ``replay``; control batches become ``replay_end_transaction``. A record that is not understood (a newer
+Kafka's) is skipped with a log line and stays in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
+from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
+from tidelog.protocol.record.record_batch import (
+    BatchOptions,
+    Record,
+    RecordBatch,
+    build_batch,
+    iter_batches,
+    parse_end_transaction_marker,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Serde(Protocol):
+    """Bytes of a topic's records."""
+
+    def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]: ...
+
+    def decode(self, key: Any, value: Any) -> CoordinatorRecord | None:
+        """None for a record of a newer kind. Raises InvalidRequestError, UnsupportedVersionError."""
+        ...
+
+
+class ReplayContext:
+    """Where a replayed record stands: its offset, and the producer when its batch belongs to a transaction."""
+
+    __slots__ = ("offset", "producer_epoch", "producer_id")
+
+    def __init__(self, offset: int, producer_id: int = -1, producer_epoch: int = -1) -> None:
+        self.offset = offset
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+
+
+class Shard(Protocol):
+    """The state machine of one partition."""
+
+    timer: CoordinatorTimer
+
+    def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
+        """Take over one record; the only way durable state changes."""
+        ...
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
+        """Take over a transaction marker."""
+        ...
+
+    def on_loaded(self) -> Sequence[CoordinatorResult[None]]:
+        """The log is replayed: start the clocks, and say what is to be done at once."""
+        ...
+
+
+def encode_batch(
+    serde: Serde, records: Sequence[CoordinatorRecord], stamp: ProducerStamp | None, now_ms: int
+) -> bytearray:
+    """The records as one batch, of the transaction that ``stamp`` names if there is one."""
+    encode = serde.encode
+    batch = [Record(offset, now_ms, *encode(record)) for offset, record in enumerate(records)]
+    if stamp is None:
+        return build_batch(batch)
+    options = BatchOptions(producer_id=stamp.producer_id, producer_epoch=stamp.producer_epoch, is_transactional=True)
+    return build_batch(batch, options)
+
+
+def replay_result(shard: Shard, result: CoordinatorResult[Any], first_offset: int) -> None:
+    """Replay what was just appended at this offset."""
+    stamp = result.stamp
+    context = ReplayContext(first_offset)
+    if stamp is not None:
+        context = ReplayContext(first_offset, stamp.producer_id, stamp.producer_epoch)
+    for record in result.records:
+        shard.replay(record, context)
+        context.offset += 1
+
+
+def replay_chunk(shard: Shard, serde: Serde, chunk: bytes | memoryview, from_offset: int) -> int:
+    """Replay whole batches of a log; returns the offset after them. Raises KafkaError for damaged ones."""
+    next_offset = from_offset
+    for batch in iter_batches(chunk):
+        next_offset = batch.next_offset
+        context = ReplayContext(0)
+        if isinstance(batch, RecordBatch):
+            if batch.is_control:
+                replay_control(shard, batch)
+                continue
+            if batch.is_transactional:
+                context = ReplayContext(0, batch.producer_id, batch.producer_epoch)
+        for record in batch.records():
+            if record.offset < from_offset:
+                continue
+            context.offset = record.offset
+            _replay_record(shard, serde, record, context)
+    return next_offset
+
+
+def _replay_record(shard: Shard, serde: Serde, record: Record, context: ReplayContext) -> None:
+    if record.key is None:
+        return
+    try:
+        decoded = serde.decode(record.key, record.value)
+    except (InvalidRequestError, UnsupportedVersionError) as error:
+        logger.error("the record at offset %d is not understood and skipped: %s", context.offset, error)
+        return
+    if decoded is not None:
+        shard.replay(decoded, context)
+
+
+def replay_control(shard: Shard, batch: RecordBatch) -> None:
+    """Replay a control batch: the end of a transaction, where it is one."""
+    for record in batch.records():
+        marker = parse_end_transaction_marker(record)
+        if marker is not None:
+            shard.replay_end_transaction(batch.producer_id, batch.producer_epoch, committed=marker.commit)

@@ -1,0 +1,363 @@
+"""Runs coordinators over the partitions of an internal topic: loads them, appends what they decide, replays it.
+
+    request -> shard(key) -> state machine -> CoordinatorResult -> append one batch -> replay its records -> answer
+
+A partition is loaded when it is first asked for, and after a start all partitions that hold something are loaded one
+after the other (sessions and open transactions have clocks that must run though nobody asks). Loading reads
+``LOAD_CHUNK_BYTES`` per turn of the loop; a partition that is not there yet answers COORDINATOR_LOAD_IN_PROGRESS,
+which clients retry. A small partition loads within the first request's turn, so that a quick restart is not seen.
+
+The topic is created with its first record: reading what is not there needs no topic. An append is done when it
+returns (one replica); then its records are replayed and only then is anybody answered. If it fails nothing is replayed:
+the state is what the log says. One thread: the loop's.
+
+Source: KIP-848 (coordinator runtime).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from tidelog.broker.coordinator.runtime.replay import (
+    Serde,
+    Shard,
+    encode_batch,
+    replay_chunk,
+    replay_control,
+    replay_result,
+)
+from tidelog.broker.coordinator.runtime.result import CoordinatorResult
+from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+from tidelog.log.system.time import Time
+from tidelog.protocol.errors import (
+    CoordinatorLoadInProgressError,
+    KafkaError,
+    KafkaStorageError,
+    NotCoordinatorError,
+)
+from tidelog.protocol.record.record_batch import RecordBatch
+
+logger = logging.getLogger(__name__)
+
+LOAD_CHUNK_BYTES = 128 * 1024
+"""Read per turn of the loop: about 1,500 offset commits, 15 ms of work."""
+RETRY_MS = 1_000
+"""A partition whose log is refused is tried again after this time."""
+FIRST_TURN_CHUNKS = 4
+"""What the first request of a partition waits for before it is told to come again."""
+
+T = TypeVar("T")
+
+
+class TopicLog(Protocol):
+    """An internal topic, as coordinators need it."""
+
+    def partition_count(self) -> int:
+        """How many partitions it has, or will have once created."""
+        ...
+
+    def exists(self) -> bool: ...
+
+    def append(self, partition: int, batch: bytearray) -> int:
+        """Append one batch, creating the topic first if needed; returns the first offset. Raises KafkaError."""
+        ...
+
+    def start_offset(self, partition: int) -> int: ...
+
+    def end_offset(self, partition: int) -> int: ...
+
+    def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
+        """Whole batches from ``offset`` on, at least one. Raises KafkaError."""
+        ...
+
+
+S = TypeVar("S", bound=Shard)
+
+
+class _Loading(Generic[S]):
+    """A partition whose log is being read."""
+
+    __slots__ = ("end_offset", "next_offset", "partition", "shard")
+
+    def __init__(self, partition: int, shard: S, next_offset: int, end_offset: int) -> None:
+        self.partition = partition
+        self.shard = shard
+        self.next_offset = next_offset
+        self.end_offset = end_offset
+
+
+class CoordinatorRuntime(Generic[S]):
+    """The shards of one internal topic. ``call_soon`` and ``call_later(ms, …)`` are the loop's."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        log: TopicLog,
+        serde: Serde,
+        new_shard: Callable[[int, CoordinatorTimer], S],
+        time: Time,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self._name = name
+        self._log = log
+        self._serde = serde
+        self._new_shard = new_shard
+        self._time = time
+        self._call_soon = call_soon
+        self._call_later = call_later
+        self._shards: dict[int, S] = {}
+        self._loading: dict[int, _Loading[S]] = {}
+        self._failed: dict[int, KafkaError] = {}
+        self._reported: dict[int, str] = {}
+        """Why partitions could not be loaded, as the log has it: a reason that stays is logged once."""
+        self._when_loaded: dict[int, list[Callable[[S], CoordinatorResult[None]]]] = {}
+        self._partition_of: dict[str, int] = {}
+
+    # -- finding ------------------------------------------------------------------------------------------------
+
+    def partition_for(self, key: str) -> int:
+        """The partition that a group id or transactional id lives in."""
+        partition = self._partition_of.get(key)
+        if partition is None:
+            if len(self._partition_of) >= MAX_REMEMBERED_KEYS:
+                self._partition_of.clear()
+            partition = java_string_hash(key) % self._log.partition_count()
+            self._partition_of[key] = partition
+        return partition
+
+    def shard_for(self, key: str) -> S:
+        """The loaded shard of a group id or transactional id.
+
+        Raises CoordinatorLoadInProgressError, or NotCoordinatorError when its log cannot be read.
+        """
+        partition = self._partition_of.get(key)
+        if partition is None:
+            partition = self.partition_for(key)
+        shard = self._shards.get(partition)
+        return shard if shard is not None else self.shard(partition)
+
+    def shard(self, partition: int) -> S:
+        """The loaded shard of a partition. Raises as ``shard_for``."""
+        shard = self._shards.get(partition)
+        if shard is not None:
+            return shard
+        if partition in self._failed:
+            raise NotCoordinatorError
+        if partition not in self._loading:
+            self._begin_loading(partition)
+            for _ in range(FIRST_TURN_CHUNKS):
+                if self._load_chunk(partition):
+                    break
+            else:
+                self._call_soon(lambda: self._load_then(partition, iter(())))
+        shard = self._shards.get(partition)
+        if shard is None:
+            raise NotCoordinatorError if partition in self._failed else CoordinatorLoadInProgressError
+        return shard
+
+    def loaded_shards(self) -> list[S]:
+        """All shards of the topic. Raises CoordinatorLoadInProgressError while one of them loads."""
+        if self._log.exists():
+            for partition in range(self._log.partition_count()):
+                if self._is_to_be_loaded(partition):
+                    self.shard(partition)
+        return list(self._shards.values())
+
+    @property
+    def loaded(self) -> list[tuple[int, S]]:
+        """The shards that are loaded, with their partitions."""
+        return list(self._shards.items())
+
+    def load_all(self) -> None:
+        """Load every partition that holds something, one after the other, in the background."""
+        if self._log.exists():
+            self._load_next(iter(range(self._log.partition_count())))
+
+    def unload(self) -> None:
+        """Forget everything: the topic was deleted, or the broker stops."""
+        self._shards.clear()
+        self._loading.clear()
+        self._failed.clear()
+        self._when_loaded.clear()
+        self._partition_of.clear()
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def execute(self, key: str, result: CoordinatorResult[T]) -> T:
+        """Append, replay, settle, and give the answer.
+
+        Raises the KafkaError of the append where nobody else is told of it (``on_append``).
+        """
+        if not result.records and result.on_append is None:
+            return result.response
+        partition = self.partition_for(key)
+        return self.execute_in(partition, self._shards[partition], result)
+
+    def execute_in(self, partition: int, shard: S, result: CoordinatorResult[T]) -> T:
+        """``execute`` for a known partition."""
+        if result.records:
+            try:
+                batch = encode_batch(self._serde, result.records, result.stamp, self._time.milliseconds())
+                first_offset = self._log.append(partition, batch)
+            except KafkaError as error:
+                logger.warning("%s-%d: append failed: %s", self._name, partition, error)
+                if result.on_append is None:
+                    raise
+                result.on_append(error)
+                return result.response
+            if result.replay:
+                replay_result(shard, result, first_offset)
+        if result.on_append is not None:
+            result.on_append(None)
+        return result.response
+
+    def execute_in_all(self, decide: Callable[[S], CoordinatorResult[None]]) -> None:
+        """Have each shard decide and execute it; those of partitions that are not loaded do so before they serve.
+
+        Raises the KafkaError of an append.
+        """
+        if self._log.exists():
+            for partition in range(self._log.partition_count()):
+                if self._is_to_be_loaded(partition):
+                    self._when_loaded.setdefault(partition, []).append(decide)
+        for partition, shard in self.loaded:
+            self.execute_in(partition, shard, decide(shard))
+
+    def append_end_transaction(self, partition: int, batch: bytearray) -> None:
+        """Append a transaction marker, a control batch, and take it over where the partition is loaded.
+
+        Raises KafkaError. A partition that loads reads up to the end the log has by then, the marker included.
+        """
+        marker = RecordBatch(batch)
+        self._log.append(partition, batch)
+        shard = self._shards.get(partition)
+        if shard is not None:
+            replay_control(shard, marker)
+
+    # -- loading ------------------------------------------------------------------------------------------------
+
+    def _load_next(self, partitions: Iterator[int]) -> None:
+        partition = next((index for index in partitions if self._is_to_be_loaded(index)), None)
+        if partition is None:
+            return
+        if partition not in self._loading:
+            self._begin_loading(partition)
+        self._call_soon(lambda: self._load_then(partition, partitions))
+
+    def _is_to_be_loaded(self, partition: int) -> bool:
+        if partition in self._shards or partition in self._failed:
+            return False
+        try:
+            return self._log.end_offset(partition) > self._log.start_offset(partition)
+        except KafkaError as error:
+            self._fail(partition, error)
+            return False
+
+    def _load_then(self, partition: int, partitions: Iterator[int]) -> None:
+        if partition in self._loading and not self._load_chunk(partition):
+            self._call_soon(lambda: self._load_then(partition, partitions))
+        else:
+            self._load_next(partitions)
+
+    def _begin_loading(self, partition: int) -> None:
+        shard = self._new_shard(partition, CoordinatorTimer(self._time))
+        start, end = 0, 0
+        try:
+            if self._log.exists():
+                start, end = self._log.start_offset(partition), self._log.end_offset(partition)
+        except KafkaError as error:
+            self._fail(partition, error)
+            return
+        self._loading[partition] = _Loading(partition, shard, start, end)
+
+    def _load_chunk(self, partition: int) -> bool:
+        """Replay one chunk; True when the partition is done, loaded or failed."""
+        loading = self._loading.get(partition)
+        if loading is None:
+            return True
+        if loading.next_offset < loading.end_offset:
+            try:
+                chunk = self._log.read(partition, loading.next_offset, LOAD_CHUNK_BYTES)
+                replayed_to = replay_chunk(loading.shard, self._serde, chunk, loading.next_offset)
+            except KafkaError as error:
+                self._fail(partition, error)
+                return True
+            # A compacted tail may hold nothing more below the end: then the log is read.
+            loading.next_offset = replayed_to if replayed_to > loading.next_offset else loading.end_offset
+        if loading.next_offset >= loading.end_offset and self._log.exists():
+            loading.end_offset = self._log.end_offset(partition)  # markers may have come while it was read
+        if loading.next_offset < loading.end_offset:
+            return False
+        self._loaded(loading)
+        return True
+
+    def _loaded(self, loading: _Loading[S]) -> None:
+        partition, shard = loading.partition, loading.shard
+        del self._loading[partition]
+        self._shards[partition] = shard
+        self._reported.pop(partition, None)
+        for decide in self._when_loaded.pop(partition, ()):
+            execute_for_clock(self, partition, shard, decide(shard))
+        for result in shard.on_loaded():
+            execute_for_clock(self, partition, shard, result)
+        shard.timer.wake_up = lambda deadline: self._arm(partition, shard, deadline)
+        deadline_ms = shard.timer.next_deadline_ms()
+        if deadline_ms is not None:
+            self._arm(partition, shard, deadline_ms)
+
+    def _fail(self, partition: int, error: KafkaError) -> None:
+        if self._reported.get(partition) != str(error):
+            logger.error("%s-%d cannot be loaded, its groups are refused: %s", self._name, partition, error)
+        self._reported[partition] = str(error)
+        self._loading.pop(partition, None)
+        self._failed[partition] = error
+        if isinstance(error, KafkaStorageError):  # the log may be served again: its disk was full
+
+            def try_again() -> None:
+                if self._failed.pop(partition, None) is not None:
+                    self._load_next(iter((partition,)))
+
+            self._call_later(RETRY_MS, try_again)
+
+    # -- clocks -------------------------------------------------------------------------------------------------
+
+    def _arm(self, partition: int, shard: S, deadline_ms: float) -> None:
+        delay_ms = max(0.0, deadline_ms - self._time.monotonic_ms())
+        self._call_later(delay_ms, lambda: self._run_timer(partition, shard))
+
+    def _run_timer(self, partition: int, shard: S) -> None:
+        if self._shards.get(partition) is not shard:
+            return  # unloaded meanwhile
+        shard.timer.run_due(lambda result: execute_for_clock(self, partition, shard, result))
+        deadline_ms = shard.timer.next_deadline_ms()
+        if deadline_ms is not None:
+            self._arm(partition, shard, deadline_ms)
+
+
+def execute_for_clock(
+    runtime: CoordinatorRuntime[S], partition: int, shard: S, result: CoordinatorResult[None] | None
+) -> None:
+    """What a clock, or the loading itself, asks for; nobody waits for an answer."""
+    if result is None:
+        return
+    try:
+        runtime.execute_in(partition, shard, result)
+    except KafkaError:
+        logger.warning("partition %d: what a clock asked for was not stored; it is asked again later", partition)
+
+
+MAX_REMEMBERED_KEYS = 100_000
+
+
+def java_string_hash(text: str) -> int:
+    """The absolute value of ``String.hashCode``, 0 where there is none: how keys are spread over an internal topic."""
+    value = 0
+    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    if value >= 0x80000000:
+        value = 0x100000000 - value
+    return value & 0x7FFFFFFF

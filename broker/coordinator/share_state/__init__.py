@@ -1,0 +1,1 @@
+"""Durable state of share partitions: the coordinator over ``__share_group_state``."""

@@ -1,0 +1,71 @@
+"""The share coordinator: keeps where share partitions are, in ``__share_group_state`` (KIP-932).
+
+In a cluster it is asked over the network, by the leaders of partitions and by group coordinators (APIs 83 to 87);
+here both are in this process, and call it. A share partition's state lives in the partition of the topic that Kafka
+puts it in: by the hash of ``group:topic-id:partition``. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
+from tidelog.broker.coordinator.share_state.state import ShareState, ShareStateShard, StateKey, Written
+from tidelog.protocol.types import uuid_to_str
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
+
+
+class ShareStateLog(InternalTopicLog):
+    """``__share_group_state`` of this broker, whose beginning can be cut off."""
+
+    def delete_before(self, partition: int, offset: int) -> None:
+        """Let go of records below ``offset``. Raises KafkaError."""
+        self._log(partition).maybe_increment_log_start_offset(offset)
+
+
+class ShareStateStore(Protocol):
+    """What share partitions need of the share coordinator. Methods raise KafkaErrors."""
+
+    def read(self, key: StateKey) -> ShareState | None: ...
+
+    def write(self, key: StateKey, written: Written) -> None: ...
+
+
+class ShareCoordinator:
+    """States of share partitions over all partitions of the topic."""
+
+    def __init__(self, runtime: CoordinatorRuntime[ShareStateShard]) -> None:
+        self.runtime = runtime
+
+    def read(self, key: StateKey) -> ShareState | None:
+        """The state, None where none was made. Raises CoordinatorLoadInProgressError, NotCoordinatorError."""
+        return self.runtime.shard_for(coordinator_key(key)).read(key)
+
+    def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> None:
+        """Make a state that starts there; -1 leaves it to the first read. Raises KafkaError."""
+        text = coordinator_key(key)
+        self.runtime.execute(text, self.runtime.shard_for(text).initialize(key, start_offset, state_epoch))
+
+    def write(self, key: StateKey, written: Written) -> None:
+        """Make a change durable. Raises KafkaError."""
+        text = coordinator_key(key)
+        self.runtime.execute(text, self.runtime.shard_for(text).write(key, written))
+
+    def delete(self, keys: Iterable[StateKey]) -> None:
+        """Forget states. Raises KafkaError."""
+        for key in keys:
+            text = coordinator_key(key)
+            self.runtime.execute(text, self.runtime.shard_for(text).delete([key]))
+
+    def topic_deleted(self, topic_id: bytes) -> None:
+        """Forget the states of all groups for a topic that is gone. Raises KafkaError."""
+        for partition, shard in self.runtime.loaded:
+            self.runtime.execute_in(partition, shard, shard.delete_topic(topic_id))
+
+
+def coordinator_key(key: StateKey) -> str:
+    """What the partition of the topic is found by."""
+    return f"{key.group_id}:{uuid_to_str(key.topic_id)}:{key.partition}"

@@ -1,0 +1,289 @@
+"""The state machine of one partition of ``__share_group_state``: where share partitions are (KIP-932).
+
+A state is written whole (ShareSnapshot) when it is made and after every ``UPDATES_PER_SNAPSHOT`` changes, and as what
+changed (ShareUpdate) in between. So the log below the oldest snapshot still in use says nothing any more: each
+``PRUNE_INTERVAL_MS`` it is cut off. A state that nobody changes would hold the cut back for ever, so one that has been
+quiet for ``COLD_AFTER_MS`` is written again whole, if anything could be cut for it.
+
+Epochs: ``state_epoch`` is the group's epoch when the state was made, ``snapshot_epoch`` counts snapshots. The leader
+epoch of the partition is kept for readers; with one node nobody can be fenced by it.
+
+Decisions return records, ``replay`` takes them over. Loop thread only. Source: KIP-932; ShareSnapshot, ShareUpdate.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidelog.broker.coordinator.runtime.replay import ReplayContext
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.share_state.records import (
+    ShareSnapshotKey,
+    ShareSnapshotValue,
+    ShareUpdateKey,
+    ShareUpdateValue,
+    StateBatch,
+)
+from tidelog.broker.coordinator.share_state.spans import RecordState, Span, replaced
+from tidelog.protocol.errors import InvalidRequestError, KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+    from tidelog.log.system.time import Time
+
+logger = logging.getLogger(__name__)
+
+UPDATES_PER_SNAPSHOT = 500
+PRUNE_INTERVAL_MS = 300_000
+COLD_AFTER_MS = 300_000
+MAX_SNAPSHOTS_PER_PRUNE = 1_000
+
+_PRUNE_KEY = ("prune-share-state",)
+
+
+class StateKey(NamedTuple):
+    """One share partition."""
+
+    group_id: str
+    topic_id: bytes
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareState:
+    """Where a share partition is. ``batches`` lie at or after the start offset, which is -1 before the first read."""
+
+    start_offset: int
+    batches: tuple[Span, ...] = ()
+    delivery_complete_count: int = -1
+    state_epoch: int = 0
+    snapshot_epoch: int = 0
+    leader_epoch: int = 0
+    created_ms: int = 0
+
+
+class Written(NamedTuple):
+    """A change of a state: the batches that changed, where the group is since, and how much behind that is done."""
+
+    start_offset: int
+    delivery_complete_count: int
+    leader_epoch: int
+    batches: Iterable[Span]
+
+
+class _Held:
+    """A state, and where the log has it."""
+
+    __slots__ = ("changed_ms", "snapshot_offset", "state", "updates")
+
+    def __init__(self, state: ShareState, snapshot_offset: int, changed_ms: float) -> None:
+        self.state = state
+        self.snapshot_offset = snapshot_offset
+        self.changed_ms = changed_ms
+        self.updates = 0
+
+
+class ShareStateShard:
+    """States of one partition."""
+
+    def __init__(
+        self,
+        timer: CoordinatorTimer,
+        *,
+        time: Time,
+        updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
+        delete_before: Callable[[int], object] = lambda offset: None,
+    ) -> None:
+        """``delete_before(offset)`` cuts the beginning of the partition's log off."""
+        self.timer = timer
+        self._time = time
+        self._updates_per_snapshot = updates_per_snapshot
+        self._delete_before = delete_before
+        self._held: dict[StateKey, _Held] = {}
+        self._next_offset = 0
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def read(self, key: StateKey) -> ShareState | None:
+        """A share partition's state, None where none was made."""
+        held = self._held.get(key)
+        return None if held is None else held.state
+
+    # -- deciding -----------------------------------------------------------------------------------------------
+
+    def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> CoordinatorResult[None]:
+        """Make the state, or make it anew where the group was reset."""
+        held = self._held.get(key)
+        state = ShareState(
+            start_offset,
+            delivery_complete_count=-1 if start_offset < 0 else 0,
+            state_epoch=state_epoch,
+            snapshot_epoch=0 if held is None else held.state.snapshot_epoch + 1,
+            created_ms=self._time.milliseconds(),
+        )
+        return CoordinatorResult(None, [self._snapshot(key, state)])
+
+    def write(self, key: StateKey, written: Written) -> CoordinatorResult[None]:
+        """Take a change over. Raises InvalidRequestError where there is no state."""
+        held = self._held.get(key)
+        if held is None:
+            raise InvalidRequestError(f"share partition {key.topic_id.hex()}-{key.partition} has no state to write to")
+        if held.updates < self._updates_per_snapshot:
+            value = ShareUpdateValue(
+                snapshot_epoch=held.state.snapshot_epoch,
+                leader_epoch=written.leader_epoch,
+                start_offset=written.start_offset,
+                delivery_complete_count=written.delivery_complete_count,
+                state_batches=encoded(together(written.batches)),
+            )
+            return CoordinatorResult(None, [CoordinatorRecord(ShareUpdateKey(**key._asdict()), value)])
+        state = replace(updated(held.state, written), snapshot_epoch=held.state.snapshot_epoch + 1)
+        return CoordinatorResult(None, [self._snapshot(key, state)])
+
+    def delete(self, keys: Iterable[StateKey]) -> CoordinatorResult[None]:
+        """Forget these states."""
+        return CoordinatorResult(
+            None,
+            [CoordinatorRecord(ShareSnapshotKey(**key._asdict()), None) for key in keys if key in self._held],
+        )
+
+    def delete_topic(self, topic_id: bytes) -> CoordinatorResult[None]:
+        """Forget the states of all groups for a topic."""
+        return self.delete([key for key in self._held if key.topic_id == topic_id])
+
+    def _snapshot(self, key: StateKey, state: ShareState) -> CoordinatorRecord:
+        value = ShareSnapshotValue(
+            snapshot_epoch=state.snapshot_epoch,
+            state_epoch=state.state_epoch,
+            leader_epoch=state.leader_epoch,
+            start_offset=state.start_offset,
+            delivery_complete_count=state.delivery_complete_count,
+            create_timestamp=state.created_ms,
+            write_timestamp=self._time.milliseconds(),
+            state_batches=encoded(state.batches),
+        )
+        return CoordinatorRecord(ShareSnapshotKey(**key._asdict()), value)
+
+    # -- pruning ------------------------------------------------------------------------------------------------
+
+    def prune(self) -> TimerResult:
+        """Write states anew that hold the cut back, then cut. Runs again after the interval."""
+        self._schedule_pruning()
+        quiet_since = self._time.monotonic_ms() - COLD_AFTER_MS
+        cold = [
+            (key, held)
+            for key, held in self._held.items()
+            if held.changed_ms <= quiet_since and self._next_offset - held.snapshot_offset > len(self._held)
+        ]
+        records = [
+            self._snapshot(key, replace(held.state, snapshot_epoch=held.state.snapshot_epoch + 1))
+            for key, held in cold[:MAX_SNAPSHOTS_PER_PRUNE]
+        ]
+        return CoordinatorResult(None, records, self._cut)
+
+    def _cut(self, error: KafkaError | None) -> None:
+        if error is None:
+            self._delete_before(min((held.snapshot_offset for held in self._held.values()), default=self._next_offset))
+
+    def _schedule_pruning(self) -> None:
+        self.timer.schedule(_PRUNE_KEY, PRUNE_INTERVAL_MS, self.prune)
+
+    # -- replay -------------------------------------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
+        """Take one record over, when serving and when loading."""
+        key = StateKey(record.key.group_id, bytes(record.key.topic_id), record.key.partition)
+        self._next_offset = context.offset + 1
+        if record.value is None:
+            self._held.pop(key, None)
+        elif record.key.__class__ is ShareSnapshotKey:
+            self._held[key] = _Held(snapshot_state(record.value), context.offset, self._time.monotonic_ms())
+        else:
+            self._replay_update(key, record.value)
+
+    def _replay_update(self, key: StateKey, value: ShareUpdateValue) -> None:
+        held = self._held.get(key)
+        if held is None or value.snapshot_epoch != held.state.snapshot_epoch:
+            return  # of a state that was deleted or made anew
+        written = Written(
+            value.start_offset, value.delivery_complete_count, value.leader_epoch, decoded(value.state_batches)
+        )
+        held.state = updated(held.state, written)
+        held.updates += 1
+        held.changed_ms = self._time.monotonic_ms()
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
+        """Nothing here is written in transactions."""
+
+    def on_loaded(self) -> list[CoordinatorResult[None]]:
+        """Start the clock that prunes."""
+        self._schedule_pruning()
+        return []
+
+
+def updated(state: ShareState, written: Written) -> ShareState:
+    """The state with a change laid over it; -1 means that the start offset or leader epoch has not changed."""
+    start_offset = state.start_offset if written.start_offset == -1 else written.start_offset
+    spans = replaced(list(state.batches), written.batches)
+    return replace(
+        state,
+        start_offset=start_offset,
+        leader_epoch=state.leader_epoch if written.leader_epoch == -1 else written.leader_epoch,
+        delivery_complete_count=written.delivery_complete_count,
+        batches=tuple(together(span.within(start_offset, span.last) for span in spans if span.last >= start_offset)),
+    )
+
+
+def together(spans: Iterable[Span]) -> list[Span]:
+    """Neighbours in the same state, delivered equally often, as one."""
+    result: list[Span] = []
+    for span in spans:
+        before = result[-1] if result else None
+        if before is not None and before.last + 1 == span.first and before[2:4] == span[2:4]:
+            result[-1] = before._replace(last=span.last)
+        else:
+            result.append(span)
+    return result
+
+
+def snapshot_state(value: ShareSnapshotValue) -> ShareState:
+    """The state that a snapshot says."""
+    return ShareState(
+        value.start_offset,
+        tuple(decoded(value.state_batches)),
+        value.delivery_complete_count,
+        value.state_epoch,
+        value.snapshot_epoch,
+        value.leader_epoch,
+        value.create_timestamp,
+    )
+
+
+def encoded(spans: Iterable[Span]) -> list[StateBatch]:
+    """Spans as records hold them."""
+    return [
+        StateBatch(
+            first_offset=span.first,
+            last_offset=span.last,
+            delivery_state=int(span.state),
+            delivery_count=span.delivery_count,
+        )
+        for span in spans
+    ]
+
+
+def decoded(batches: Iterable[Any]) -> list[Span]:
+    """The spans that records hold, in order. A state that is not known counts as available."""
+    known = {int(state): state for state in RecordState}
+    return sorted(
+        Span(
+            batch.first_offset,
+            batch.last_offset,
+            known.get(batch.delivery_state, RecordState.AVAILABLE),
+            batch.delivery_count,
+        )
+        for batch in batches
+    )

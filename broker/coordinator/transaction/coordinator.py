@@ -1,0 +1,206 @@
+"""The transaction coordinator as handlers see it, and the writing of markers.
+
+    EndTxn, timeout or fence -> prepare record in the log -> markers into every partition -> complete record
+
+All of it happens in one turn of the loop, up to MARKERS_PER_TURN partitions, so a client seldom meets a transaction
+between its states; with ``flush.messages`` each step waits until the one before is on disk. Otherwise a power loss
+could leave a marker without its decision, or a complete record without a marker: a transaction open for ever. A
+partition that cannot take its marker now (its directory is full) is tried again; one whose topic is gone, or whose
+producer has moved on, needs none. After a crash between two steps the loader finds the
+prepare record and writes all markers again: a second marker where the first stands changes nothing.
+
+Loop thread only. Source: KIP-98, KIP-890; WriteTxnMarkers v0-2.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from tidelog.broker.coordinator.runtime.durability import Settled
+from tidelog.broker.coordinator.runtime.result import TimerResult
+from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
+from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, TransactionShard
+from tidelog.broker.coordinator.transaction.state import PREPARED, PartitionKey, Transaction
+from tidelog.protocol.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidRequestError,
+    InvalidTransactionTimeoutError,
+    KafkaError,
+    KafkaStorageError,
+    NotCoordinatorError,
+    TransactionCoordinatorFencedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from tidelog.protocol.messages.end_txn import EndTxnRequest
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.config import TransactionConfig
+
+logger = logging.getLogger(__name__)
+
+MARKERS_PER_TURN = 100
+"""Markers written in one turn of the loop: about 2 ms."""
+RETRY_MS = 1_000
+
+#: A marker that is not needed any more: the topic is gone, or the producer has a newer epoch or coordinator there.
+_NEEDLESS = (UnknownTopicOrPartitionError, InvalidProducerEpochError, TransactionCoordinatorFencedError)
+
+
+class MarkerWriter(Protocol):
+    """Puts the end of a transaction into a partition."""
+
+    def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> None:
+        """Raises KafkaError."""
+        ...
+
+
+def at_once(settled: Settled) -> None:
+    """Where nobody waits for the disk."""
+    settled(None)
+
+
+class TransactionCoordinator:
+    """Transactional ids over all partitions of ``__transaction_state``."""
+
+    def __init__(
+        self, runtime: CoordinatorRuntime[TransactionShard], *, markers: MarkerWriter, config: TransactionConfig,
+        when_durable: Callable[[Settled], None] = at_once,
+    ) -> None:  # fmt: skip
+        """``when_durable`` calls back once what was appended so far is as safe as ``flush.messages`` asks."""
+        self._when_durable = when_durable
+        self.runtime = runtime
+        self._markers = markers
+        self._config = config
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """InitProducerId v0-6 with a transactional id; over an open transaction only that one's abort is decided.
+
+        Raises InvalidRequestError, InvalidTransactionTimeoutError, ConcurrentTransactionsError, ProducerFencedError,
+        UnsupportedVersionError (two-phase commit is not offered).
+        """
+        shard = self._shard(request.transactional_id)
+        if not 0 < request.transaction_timeout_ms <= self._config.transaction_max_timeout_ms:
+            raise InvalidTransactionTimeoutError
+        if (request.producer_id < 0) != (request.producer_epoch < 0):
+            raise InvalidRequestError("a producer id comes with its epoch")
+        if request.enable2_pc or request.keep_prepared_txn:
+            raise UnsupportedVersionError("two-phase commit is not offered")
+        transactional_id = request.transactional_id or ""
+        response = self.runtime.execute(transactional_id, shard.init_producer_id(request))
+        if response.error_code == ConcurrentTransactionsError.code:
+            raise ConcurrentTransactionsError  # the open transaction is aborted; the client comes again
+        return response
+
+    def add_partitions(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[PartitionKey], version: int
+    ) -> None:
+        """Make partitions part of the transaction; ``version`` is the client's transaction version.
+
+        Raises what ``TransactionShard.add_partitions`` raises.
+        """
+        shard = self._shard(transactional_id)
+        try:
+            self.runtime.execute(
+                transactional_id, shard.add_partitions(transactional_id, producer, partitions, version)
+            )
+        except KafkaStorageError as error:
+            raise NotCoordinatorError from error
+
+    def verify_partition(self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey) -> None:
+        """Raises TransactionAbortableError unless the partition is part of the open transaction."""
+        self._shard(transactional_id).verify_partition(transactional_id, producer, partition)
+
+    def end(self, request: EndTxnRequest, version: int) -> ProducerIdAndEpoch:
+        """EndTxn v0-5: answered once the decision is in the log. Returns the id and epoch to go on with."""
+        shard = self._shard(request.transactional_id)
+        producer = (request.producer_id, request.producer_epoch)
+        result = shard.end(request.transactional_id, producer, commit=request.committed, version=version)
+        try:
+            return self.runtime.execute(request.transactional_id, result)
+        except KafkaStorageError as error:
+            raise NotCoordinatorError from error
+
+    def find(self, transactional_id: str) -> Transaction | None:
+        """The transaction of an id, for admin clients. Raises InvalidRequestError for the empty id."""
+        return self._shard(transactional_id).transactions.get(transactional_id)
+
+    def all_transactions(self) -> list[Transaction]:
+        """Every transaction. Raises CoordinatorLoadInProgressError."""
+        return [found for shard in self.runtime.loaded_shards() for found in shard.transactions.values()]
+
+    def _shard(self, transactional_id: str | None) -> TransactionShard:
+        if not transactional_id:
+            raise InvalidRequestError("the transactional id is empty")
+        return self.runtime.shard_for(transactional_id)
+
+    # -- markers ------------------------------------------------------------------------------------------------
+
+    def finish(self, transaction: Transaction) -> None:
+        """Write the markers that are due, then the complete record; what fails now is tried again."""
+        self._when_durable(partial(self._mark, transaction))
+
+    def _mark(self, transaction: Transaction, error: KafkaError | None) -> None:
+        """The decision is durable: write the markers."""
+        if not self._is_due(transaction, error):
+            return
+        delay_ms = self._write_markers(transaction)
+        if transaction.unmarked:
+            self._finish_later(transaction, delay_ms)
+        else:
+            self._when_durable(partial(self._complete, transaction))
+
+    def _complete(self, transaction: Transaction, error: KafkaError | None) -> None:
+        """The markers are durable: write the complete record."""
+        if not self._is_due(transaction, error):
+            return
+        shard = self.runtime.shard_for(transaction.transactional_id)
+        try:
+            self.runtime.execute(transaction.transactional_id, shard.complete(transaction))
+        except KafkaError:
+            self._finish_later(transaction, RETRY_MS)
+
+    def _is_due(self, transaction: Transaction, error: KafkaError | None) -> bool:
+        """Whether the transaction is still to be ended here. After a failed sync the next load ends it."""
+        if error is not None:
+            logger.warning("transaction of %s is not ended: %s", transaction.transactional_id, error)
+            return False
+        try:
+            shard = self.runtime.shard_for(transaction.transactional_id)
+        except KafkaError:
+            return False  # unloaded meanwhile
+        known = shard.transactions.get(transaction.transactional_id)
+        return known is transaction and transaction.state in PREPARED
+
+    def _write_markers(self, transaction: Transaction) -> float:
+        """Returns how long to wait before the next attempt, should partitions be left."""
+        producer = (transaction.producer_id, transaction.producer_epoch)
+        delay_ms = 0
+        for partition in sorted(transaction.unmarked)[:MARKERS_PER_TURN]:
+            try:
+                self._markers.write(partition, producer, commit=transaction.committed)
+            except _NEEDLESS as error:
+                logger.info("no marker of %s for %s-%d: %s", transaction.transactional_id, *partition, error)
+            except KafkaError as error:
+                logger.warning("marker of %s for %s-%d failed: %s", transaction.transactional_id, *partition, error)
+                delay_ms = RETRY_MS
+                continue
+            transaction.unmarked.discard(partition)
+        return delay_ms
+
+    def _finish_later(self, transaction: Transaction, delay_ms: float) -> None:
+        shard = self.runtime.shard_for(transaction.transactional_id)
+
+        def again() -> TimerResult:
+            if shard.transactions.get(transaction.transactional_id) is transaction and transaction.state in PREPARED:
+                self.finish(transaction)
+            return None
+
+        shard.timer.schedule(("markers", transaction.transactional_id), delay_ms, again)

@@ -1,0 +1,50 @@
+"""Markers into partitions of this broker: data partitions by their log, group partitions by their coordinator.
+
+The coordinator epoch in a marker is the leader epoch of the transaction's partition of ``__transaction_state``, which
+is 0 on one node. Loop thread only. Source: KIP-98; WriteTxnMarkers v0-2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch
+from tidelog.broker.coordinator.transaction.state import PartitionKey
+from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
+from tidelog.log.validation.validator import AppendOrigin
+from tidelog.protocol.errors import UnknownTopicOrPartitionError
+from tidelog.protocol.record.record_batch import EndTransactionMarker, end_transaction_marker
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+class BrokerMarkerWriter:
+    """The ``MarkerWriter`` of a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def write(
+        self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int = 0
+    ) -> None:
+        """Append the marker. Raises UnknownTopicOrPartitionError and what the append raises."""
+        from tidelog.broker.coordinator.coordinators import coordinators_of
+
+        topic, index = partition
+        producer_id, producer_epoch = producer
+        batch = end_transaction_marker(
+            EndTransactionMarker(commit, coordinator_epoch),
+            timestamp=self._broker.time.milliseconds(),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
+        if topic != GROUP_METADATA_TOPIC:
+            found = self._broker.replica_manager.partition(topic, index)
+            info = found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+            if info.last_offset >= found.high_watermark:
+                coordinators_of(self._broker).gate.add(found.when_durable(info.last_offset))
+            return
+        if GROUP_METADATA_TOPIC not in self._broker.metadata.topics:
+            raise UnknownTopicOrPartitionError
+        coordinators_of(self._broker).groups.runtime.append_end_transaction(index, batch)

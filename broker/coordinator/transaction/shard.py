@@ -1,0 +1,340 @@
+"""The state machine of one partition of ``__transaction_state``.
+
+Each method checks the producer against the transaction and decides the next record; ``replay`` takes it over. Who
+comes with what, and what the answer is:
+
+    unknown transactional id, or another producer id ... INVALID_PRODUCER_ID_MAPPING
+    another epoch ...................................... PRODUCER_FENCED (INVALID_PRODUCER_EPOCH to old clients)
+    markers are being written .......................... CONCURRENT_TRANSACTIONS, the client comes again
+    a commit of what is aborting, and the like ......... INVALID_TXN_STATE
+
+Once a prepare record is in the log the decision stands: ``finish`` (the coordinator's) writes the markers, now or
+after a restart. Clocks: ("timeout", id) aborts an open transaction, ("expire-ids",) forgets unused ids.
+
+Loop thread only. Source: KIP-98, KIP-360, KIP-890; InitProducerId v0-6, AddPartitionsToTxn v0-5, EndTxn v0-5.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator.runtime.replay import ReplayContext
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.transaction.records import TransactionLogKey, TransactionLogValue
+from tidelog.broker.coordinator.transaction.state import (
+    AT_REST,
+    COMPLETE_COMMIT,
+    EMPTY,
+    MAX_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ONGOING,
+    PREPARE_COMMIT,
+    PREPARED,
+    PartitionKey,
+    Transaction,
+)
+from tidelog.protocol.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    KafkaError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.config import TransactionConfig
+    from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+    from tidelog.log.system.time import Time
+
+logger = logging.getLogger(__name__)
+
+ProducerIdAndEpoch = tuple[int, int]
+
+_EXPIRY_KEY = ("expire-ids",)
+
+
+class TransactionShard:
+    """The transactional ids of one partition."""
+
+    def __init__(
+        self,
+        timer: CoordinatorTimer,
+        *,
+        time: Time,
+        config: TransactionConfig,
+        next_producer_id: Callable[[], int],
+        finish: Callable[[Transaction], None],
+    ) -> None:
+        self.timer = timer
+        self.transactions: dict[str, Transaction] = {}
+        self._time = time
+        self._config = config
+        self._next_producer_id = next_producer_id
+        self._finish = finish
+
+    def _find(self, transactional_id: str, producer_id: int, epoch: int) -> Transaction:
+        """The transaction of this very producer. Raises InvalidProducerIdMappingError, ProducerFencedError."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.producer_id != producer_id:
+            raise InvalidProducerIdMappingError
+        if transaction.producer_epoch != epoch:
+            raise ProducerFencedError
+        return transaction
+
+    # -- InitProducerId -----------------------------------------------------------------------------------------
+
+    def init_producer_id(self, request: InitProducerIdRequest) -> CoordinatorResult[InitProducerIdResponse]:
+        """Give the producer its id and epoch; over an open transaction only decide that one's abort.
+
+        Raises ConcurrentTransactionsError, ProducerFencedError. With the abort of an open transaction decided it is the
+        answer's error.
+        """
+        transactional_id = request.transactional_id or ""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            return self._first_init(transactional_id, request)
+        if request.producer_id != NO_PRODUCER_ID and not _may_continue(transaction, request):
+            raise ProducerFencedError
+        if transaction.state in PREPARED:
+            raise ConcurrentTransactionsError
+        if transaction.state is ONGOING:
+            return self._fence(transaction, InitProducerIdResponse(error_code=ConcurrentTransactionsError.code))
+        producer_id, epoch, last_epoch = self._next_identity(transaction, request)
+        value = transaction.initialized(
+            producer_id, epoch, timeout_ms=request.transaction_timeout_ms, now_ms=self._time.milliseconds()
+        )
+        return self._initialized(transactional_id, value, last_epoch)
+
+    def _first_init(
+        self, transactional_id: str, request: InitProducerIdRequest
+    ) -> CoordinatorResult[InitProducerIdResponse]:
+        value = TransactionLogValue(
+            producer_id=self._next_producer_id(),
+            producer_epoch=0,
+            transaction_timeout_ms=request.transaction_timeout_ms,
+            transaction_status=EMPTY,
+            transaction_partitions=None,
+            transaction_last_update_timestamp_ms=self._time.milliseconds(),
+            transaction_start_timestamp_ms=-1,
+        )
+        return self._initialized(transactional_id, value, NO_PRODUCER_EPOCH)
+
+    def _initialized(
+        self, transactional_id: str, value: TransactionLogValue, last_epoch: int
+    ) -> CoordinatorResult[InitProducerIdResponse]:
+        response = InitProducerIdResponse(producer_id=value.producer_id, producer_epoch=value.producer_epoch)
+
+        def on_append(error: KafkaError | None) -> None:
+            if error is not None:
+                raise error
+            self.transactions[transactional_id].last_producer_epoch = last_epoch
+
+        return CoordinatorResult(response, [_record(transactional_id, value)], on_append)
+
+    def _next_identity(self, transaction: Transaction, request: InitProducerIdRequest) -> tuple[int, int, int]:
+        """Producer id, epoch, and the epoch a retry of this request would name (KIP-360)."""
+        expected = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
+        current = transaction.producer_epoch
+        if transaction.is_epoch_exhausted and expected in (None, current):
+            return self._next_producer_id(), 0, NO_PRODUCER_EPOCH if expected is None else current
+        if expected is None:
+            return transaction.producer_id, current + 1, NO_PRODUCER_EPOCH
+        if expected == current:
+            return transaction.producer_id, current + 1, current
+        if expected == transaction.last_producer_epoch:
+            return transaction.producer_id, current, expected  # a retry of what succeeded: the same answer
+        raise ProducerFencedError
+
+    def _fence(
+        self, transaction: Transaction, response: InitProducerIdResponse
+    ) -> CoordinatorResult[InitProducerIdResponse]:
+        value = transaction.fenced(self._time.milliseconds())
+        return CoordinatorResult(
+            response, [_record(transaction.transactional_id, value)], self._finishing(transaction.transactional_id)
+        )
+
+    # -- partitions ---------------------------------------------------------------------------------------------
+
+    def add_partitions(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[PartitionKey], version: int
+    ) -> CoordinatorResult[None]:
+        """AddPartitionsToTxn, AddOffsetsToTxn, and version 2's implicit adding; ``version`` is the client's."""
+        transaction = self._find(transactional_id, *producer)
+        if transaction.state in PREPARED:
+            raise ConcurrentTransactionsError
+        added = transaction.partitions.union(partitions)
+        if transaction.state is ONGOING and len(added) == len(transaction.partitions):
+            return CoordinatorResult(None)
+        value = transaction.with_partitions(added, client_version=version, now_ms=self._time.milliseconds())
+        return CoordinatorResult(None, [_record(transactional_id, value)])
+
+    def verify_partition(self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey) -> None:
+        """Whether the partition is part of the open transaction (KIP-890, part 1).
+
+        Raises what ``add_partitions`` raises, and TransactionAbortableError.
+        """
+        transaction = self._find(transactional_id, *producer)
+        if transaction.state in PREPARED:
+            raise ConcurrentTransactionsError
+        if partition not in transaction.partitions:
+            raise TransactionAbortableError
+
+    # -- EndTxn -------------------------------------------------------------------------------------------------
+
+    def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
+    ) -> CoordinatorResult[ProducerIdAndEpoch]:
+        """EndTxn v0-5. The answer holds the id and epoch to go on with (version 2).
+
+        Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError.
+        """
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            raise InvalidProducerIdMappingError
+        if _is_retry(transaction, producer):
+            return _repeated(transaction, commit=commit)
+        if transaction.producer_id != producer[0]:
+            raise InvalidProducerIdMappingError
+        if transaction.producer_epoch != producer[1]:
+            raise ProducerFencedError
+        if transaction.state is ONGOING or (version >= 2 and not commit and transaction.state in AT_REST):
+            return self._decide(transaction, commit=commit, version=version)
+        if version >= 2 or transaction.state is EMPTY:
+            raise InvalidTxnStateError
+        return _repeated(transaction, commit=commit)
+
+    def _decide(self, transaction: Transaction, *, commit: bool, version: int) -> CoordinatorResult[ProducerIdAndEpoch]:
+        next_producer_id = NO_PRODUCER_ID
+        if version >= 2 and transaction.is_epoch_exhausted:
+            next_producer_id = self._next_producer_id()
+        value = transaction.prepared(
+            commit=commit,
+            client_version=version,
+            next_producer_id=next_producer_id,
+            now_ms=self._time.milliseconds(),
+        )
+        answer = (value.producer_id, value.producer_epoch)
+        if next_producer_id != NO_PRODUCER_ID:
+            answer = (next_producer_id, 0)
+        transactional_id = transaction.transactional_id
+        return CoordinatorResult(answer, [_record(transactional_id, value)], self._finishing(transactional_id))
+
+    def _finishing(self, transactional_id: str) -> Callable[[KafkaError | None], None]:
+        def on_append(error: KafkaError | None) -> None:
+            if error is not None:
+                raise error
+            self._finish(self.transactions[transactional_id])
+
+        return on_append
+
+    def complete(self, transaction: Transaction) -> CoordinatorResult[None]:
+        """All markers are written."""
+        assert transaction.state in PREPARED
+        value = transaction.completed(self._time.milliseconds())
+        return CoordinatorResult(None, [_record(transaction.transactional_id, value)])
+
+    # -- clocks -------------------------------------------------------------------------------------------------
+
+    def _schedule_timeout(self, transaction: Transaction, delay_ms: float) -> None:
+        transactional_id = transaction.transactional_id
+        self.timer.schedule(("timeout", transactional_id), delay_ms, lambda: self._timed_out(transactional_id))
+
+    def _timed_out(self, transactional_id: str) -> TimerResult:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.state is not ONGOING:
+            return None
+        logger.info("transaction of %s is aborted: open for %d ms", transactional_id, transaction.timeout_ms)
+        # If the append fails the transaction stays open: its clock tries again.
+        self._schedule_timeout(transaction, self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
+        value = transaction.fenced(self._time.milliseconds())
+        return CoordinatorResult(None, [_record(transactional_id, value)], self._finishing(transactional_id))
+
+    def _schedule_expiry(self) -> None:
+        interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
+        self.timer.schedule(_EXPIRY_KEY, interval_ms, self._expire_ids)
+
+    def _expire_ids(self) -> TimerResult:
+        self._schedule_expiry()
+        oldest_ms = self._time.milliseconds() - self._config.transactional_id_expiration_ms
+        expired = [
+            CoordinatorRecord(TransactionLogKey(transactional_id=transactional_id), None)
+            for transactional_id, transaction in self.transactions.items()
+            if transaction.state in AT_REST and transaction.last_update_ms <= oldest_ms
+        ]
+        return CoordinatorResult(None, expired)
+
+    # -- replay -------------------------------------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
+        """Take one record over, when serving and when loading."""
+        transactional_id: str = record.key.transactional_id
+        if record.value is None:
+            self.transactions.pop(transactional_id, None)
+            self.timer.cancel(("timeout", transactional_id))
+            return
+        transaction = self.transactions.get(transactional_id)
+        was_ongoing = transaction is not None and transaction.state is ONGOING
+        if transaction is None:
+            transaction = self.transactions[transactional_id] = Transaction(transactional_id, record.value)
+        else:
+            transaction.take_over(record.value)
+        if transaction.state is not ONGOING:
+            self.timer.cancel(("timeout", transactional_id))
+        elif not was_ongoing:
+            self._schedule_timeout(transaction, transaction.timeout_ms)
+
+    def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
+        """There are no transactions in this topic."""
+
+    def on_loaded(self) -> list[CoordinatorResult[None]]:
+        """Decided transactions get their markers now; open ones have what is left of their timeout."""
+        self._schedule_expiry()
+        now_ms = self._time.milliseconds()
+        for transaction in list(self.transactions.values()):
+            if transaction.state is ONGOING:
+                # The wall clock may have jumped: never more than the whole timeout.
+                left_ms = transaction.start_ms + transaction.timeout_ms - now_ms
+                self._schedule_timeout(transaction, min(max(left_ms, 0), transaction.timeout_ms))
+        return [
+            CoordinatorResult(None, on_append=self._finishing(transaction.transactional_id))
+            for transaction in self.transactions.values()
+            if transaction.state in PREPARED
+        ]
+
+
+def _record(transactional_id: str, value: TransactionLogValue) -> CoordinatorRecord:
+    return CoordinatorRecord(TransactionLogKey(transactional_id=transactional_id), value)
+
+
+def _may_continue(transaction: Transaction, request: InitProducerIdRequest) -> bool:
+    """A producer that names its id goes on only as this id's, or as the one whose exhausted epoch was replaced."""
+    if request.producer_id == transaction.producer_id:
+        return True
+    return request.producer_id == transaction.previous_producer_id and request.producer_epoch >= MAX_EPOCH - 1
+
+
+def _is_retry(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
+    """Whether this version 2 EndTxn was answered before: its epoch is the one before the raise."""
+    if transaction.client_version < 2 or transaction.state is ONGOING or transaction.state is EMPTY:
+        return False
+    producer_id, epoch = producer
+    if transaction.producer_id == producer_id:
+        return transaction.producer_epoch == epoch + 1
+    return (
+        transaction.previous_producer_id == producer_id and epoch == MAX_EPOCH - 1 and transaction.producer_epoch == 0
+    )
+
+
+def _repeated(transaction: Transaction, *, commit: bool) -> CoordinatorResult[ProducerIdAndEpoch]:
+    """The answer to an EndTxn that was decided already: the same if it asks the same."""
+    decided_commit = transaction.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
+    if decided_commit is not commit:
+        raise InvalidTxnStateError
+    if transaction.state in PREPARED:
+        raise ConcurrentTransactionsError
+    return CoordinatorResult((transaction.producer_id, transaction.producer_epoch))

@@ -1,0 +1,185 @@
+"""One transactional id: its producer, its state, and the values that move it on.
+
+    Empty            <- Empty, CompleteCommit, CompleteAbort        InitProducerId
+    Ongoing          <- Ongoing, Empty, CompleteCommit, CompleteAbort   partitions are added
+    PrepareCommit    <- Ongoing                                     EndTxn; from here on it will be committed
+    PrepareAbort     <- Ongoing (version 2: Empty, Complete*)       EndTxn, timeout, or a new producer fences the old
+    CompleteCommit   <- PrepareCommit                               all markers are written
+    CompleteAbort    <- PrepareAbort
+
+Every move is a ``TransactionLogValue``; ``Transaction.take_over`` reads it back, when serving and when loading.
+
+Epochs. InitProducerId raises the epoch; a fence (timeout, or InitProducerId over an open transaction) raises it once
+and writes the markers with the raised one, so that the old producer can append nothing after its abort. In version 2
+(KIP-890) each EndTxn raises it: the marker carries the raised epoch and the client goes on with it. 32767 is never
+given to a client; from 32766 on the producer id changes.
+
+Source: KIP-98, KIP-360 (retries of InitProducerId), KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from tidelog.broker.coordinator.transaction.records import PartitionsSchema, TransactionLogValue
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+MAX_EPOCH = 32_767
+
+PartitionKey = tuple[str, int]
+
+
+class TransactionState(IntEnum):
+    """The numbers of the log; ``label`` is what admin clients see."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def label(self) -> str:
+        """The name as Kafka shows it."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+EMPTY = TransactionState.EMPTY
+ONGOING = TransactionState.ONGOING
+PREPARE_COMMIT = TransactionState.PREPARE_COMMIT
+PREPARE_ABORT = TransactionState.PREPARE_ABORT
+COMPLETE_COMMIT = TransactionState.COMPLETE_COMMIT
+COMPLETE_ABORT = TransactionState.COMPLETE_ABORT
+
+PREPARED = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
+AT_REST = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
+
+
+class Transaction:
+    """What the last record of a transactional id says. Changed by ``take_over`` only; loop thread only.
+
+    ``last_producer_epoch`` is not in the log: a retry of InitProducerId across a restart is fenced, as in Kafka.
+    ``unmarked`` are partitions that still wait for their marker while the state is prepared.
+    """
+
+    __slots__ = (
+        "client_version",
+        "last_producer_epoch",
+        "last_update_ms",
+        "next_producer_id",
+        "partitions",
+        "previous_producer_id",
+        "producer_epoch",
+        "producer_id",
+        "start_ms",
+        "state",
+        "timeout_ms",
+        "transactional_id",
+        "unmarked",
+    )
+
+    def __init__(self, transactional_id: str, value: TransactionLogValue) -> None:
+        self.transactional_id = transactional_id
+        self.last_producer_epoch = NO_PRODUCER_EPOCH
+        self.take_over(value)
+
+    def take_over(self, value: TransactionLogValue) -> None:
+        """Become what the record says."""
+        self.producer_id = value.producer_id
+        self.previous_producer_id = value.previous_producer_id
+        self.next_producer_id = value.next_producer_id
+        self.producer_epoch = value.producer_epoch
+        self.timeout_ms = value.transaction_timeout_ms
+        self.state = TransactionState(value.transaction_status)
+        self.partitions: frozenset[PartitionKey] = frozenset(
+            (topic.topic, partition)
+            for topic in value.transaction_partitions or ()
+            for partition in topic.partition_ids
+        )
+        self.unmarked: set[PartitionKey] = set(self.partitions) if self.state in PREPARED else set()
+        self.last_update_ms = value.transaction_last_update_timestamp_ms
+        self.start_ms = value.transaction_start_timestamp_ms
+        self.client_version = value.client_transaction_version
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """No further epoch may be given to a client."""
+        return self.producer_epoch >= MAX_EPOCH - 1
+
+    @property
+    def committed(self) -> bool:
+        """Which marker a prepared transaction writes."""
+        return self.state is PREPARE_COMMIT
+
+    # -- the next record ----------------------------------------------------------------------------------------
+
+    def _next(self, state: TransactionState, now_ms: int, partitions: Iterable[PartitionKey]) -> TransactionLogValue:
+        """The same transaction in another state; previous producer id as Kafka keeps it: the one of before."""
+        return TransactionLogValue(
+            producer_id=self.producer_id,
+            previous_producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            transaction_timeout_ms=self.timeout_ms,
+            transaction_status=state,
+            transaction_partitions=None if state is EMPTY else by_topic(partitions),
+            transaction_last_update_timestamp_ms=now_ms,
+            transaction_start_timestamp_ms=self.start_ms,
+        )
+
+    def initialized(self, producer_id: int, epoch: int, *, timeout_ms: int, now_ms: int) -> TransactionLogValue:
+        """InitProducerId gave this id and epoch."""
+        value = self._next(EMPTY, now_ms, ())
+        value.producer_id = producer_id
+        value.producer_epoch = epoch
+        value.transaction_timeout_ms = timeout_ms
+        value.transaction_start_timestamp_ms = -1
+        return value
+
+    def with_partitions(
+        self, added: Iterable[PartitionKey], *, client_version: int, now_ms: int
+    ) -> TransactionLogValue:
+        """Ongoing, with these partitions too."""
+        value = self._next(ONGOING, now_ms, self.partitions.union(added))
+        value.client_transaction_version = client_version
+        if self.state is not ONGOING:
+            value.transaction_start_timestamp_ms = now_ms
+        return value
+
+    def fenced(self, now_ms: int) -> TransactionLogValue:
+        """PrepareAbort with the epoch raised once: the producer that has the old one is out."""
+        value = self._next(PREPARE_ABORT, now_ms, self.partitions)
+        value.producer_epoch = self.producer_epoch + 1
+        return value
+
+    def prepared(self, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> TransactionLogValue:
+        """The decision. Version 2 raises the epoch; ``next_producer_id`` is -1 unless that exhausts it."""
+        value = self._next(PREPARE_COMMIT if commit else PREPARE_ABORT, now_ms, self.partitions)
+        value.client_transaction_version = client_version
+        if client_version >= 2:
+            value.producer_epoch = self.producer_epoch + 1
+            value.next_producer_id = next_producer_id
+            if self.state is not ONGOING:
+                value.transaction_start_timestamp_ms = now_ms  # version 2 may abort what never began
+        return value
+
+    def completed(self, now_ms: int) -> TransactionLogValue:
+        """All markers are written; a change of producer id that was due happens now."""
+        value = self._next(COMPLETE_COMMIT if self.committed else COMPLETE_ABORT, now_ms, ())
+        value.client_transaction_version = self.client_version
+        if self.next_producer_id != NO_PRODUCER_ID:
+            value.producer_id = self.next_producer_id
+            value.producer_epoch = 0
+        return value
+
+
+def by_topic(partitions: Iterable[PartitionKey]) -> list[PartitionsSchema]:
+    """Partitions as records and answers hold them."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        topics.setdefault(topic, []).append(partition)
+    return [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in topics.items()]

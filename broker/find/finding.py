@@ -1,0 +1,139 @@
+"""Finding records of a topic: one question to all its partitions, answers merged newest first.
+
+    loop thread   ``plan``: the partitions' logs and indexers, as they are now
+    worker        ``FindAnswer``: waits for the indexers if asked, then an iterator of records; damage found on the way
+                  makes the index anew and the answer is taken from the log as far as it has no index
+
+An answer that stopped at ``max_records`` says where to go on: ``next``, a text that names for each partition the offset
+below which the next page begins. Pages together are the whole answer, each record once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.broker.find.indexing import Indexing, indexing_of, is_indexed
+from tidelog.log.find.index_file import IndexDamagedError
+from tidelog.log.find.lookup import NotIndexedError, Query, find_newest, scan_newest
+from tidelog.protocol.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from tidelog.protocol.record.record_batch import Record
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.log.unified_log import UnifiedLog
+
+WAIT_S = 30.0
+"""How long an answer waits for the indexer before it says that it is behind."""
+SETTLE_S = 5.0
+"""How long an answer waits for an index that was switched on a moment ago to show itself."""
+
+
+class IndexBehindError(Exception):
+    """The indexer did not come as far as the log within WAIT_S."""
+
+
+class FoundRecord(NamedTuple):
+    """One record of an answer."""
+
+    partition: int
+    record: Record
+
+
+@dataclass(slots=True, kw_only=True)
+class FindRequest:
+    """What is asked. ``query.tag_header`` is set by :func:`plan`. ``below`` is where the page before stopped.
+    ``committed``: what a consumer with ``isolation.level=read_committed`` would read."""
+
+    topic: str
+    query: Query
+    max_records: int | None = None
+    wait: bool = False
+    committed: bool = False
+    below: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class FindAnswer:
+    """The records, one by one. Iterate in a worker thread; ``next`` and ``lag`` are known when it has ended."""
+
+    request: FindRequest
+    logs: list[UnifiedLog]
+    indexing: Indexing | None
+    next: str | None = None
+    lag: int = 0
+
+    def __iter__(self) -> Iterator[FoundRecord]:
+        request = self.request
+        if self.indexing is not None:
+            self._wait(self.indexing)
+        sources = [self._of_partition(index, log) for index, log in enumerate(self.logs)]
+        merged = heapq.merge(*sources, key=lambda found: -found.record.timestamp)
+        positions = dict(request.below)
+        for count, found in enumerate(merged):
+            if count == request.max_records:
+                self.next = format_next(positions)
+                return
+            positions[found.partition] = found.record.offset
+            yield found
+
+    def _wait(self, indexing: Indexing) -> None:
+        """Raises IndexBehindError."""
+        for log in self.logs:
+            partition = log.topic_partition
+            if self.request.wait:
+                if not indexing.wait_until_indexed(partition, log.high_watermark, WAIT_S):
+                    raise IndexBehindError(f"the index of {partition} is not up to date after {WAIT_S:.0f} s")
+            elif indexing.indexer(partition) is None:
+                indexing.wait_until_indexed(partition, log.log_start_offset, SETTLE_S)
+            indexer = indexing.indexer(partition)
+            self.lag += indexer.lag if indexer is not None else 0
+
+    def _of_partition(self, index: int, log: UnifiedLog) -> Iterator[FoundRecord]:
+        below = self.request.below.get(index)
+        indexer = None if self.indexing is None else self.indexing.indexer(log.topic_partition)
+        query, committed = self.request.query, self.request.committed
+        seen = log.high_watermark if below is None else below
+        try:
+            for record in find_newest(log, indexer, query, below, committed=committed):
+                seen = record.offset
+                yield FoundRecord(index, record)
+        except IndexDamagedError as error:
+            assert self.indexing is not None
+            self.indexing.rebuild(log.topic_partition, error)
+            for record in scan_newest(log, query, seen, committed=committed):
+                yield FoundRecord(index, record)
+
+
+def plan(broker: Broker, request: FindRequest) -> FindAnswer:
+    """Who will be asked. Loop thread. Raises UnknownTopicOrPartitionError, NotIndexedError, KafkaStorageError."""
+    image = broker.metadata.topics.get(request.topic)
+    if image is None:
+        raise UnknownTopicOrPartitionError(f"there is no topic {request.topic}")
+    config = broker.configs.log_config(image)
+    query = request.query
+    if query.key is not None and not config.index_keys:
+        raise NotIndexedError(f"{request.topic} has no index of its keys: set index.keys=true on it")
+    if query.tag is not None and config.index_tag_header is None:
+        raise NotIndexedError(f"{request.topic} has no index of tags: set index.tag.header on it")
+    request.query = query._replace(tag_header=config.index_tag_header)
+    logs = [broker.replica_manager.partition(image.name, index).log for index in range(image.partition_count)]
+    needs_index = query.key is not None or query.tag is not None
+    indexing = indexing_of(broker) if needs_index and is_indexed(config) else None
+    return FindAnswer(request, logs, indexing)
+
+
+def format_next(positions: dict[int, int]) -> str:
+    """Where to go on, as text: ``0:4711,1:42``."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()))
+
+
+def parse_next(text: str) -> dict[int, int]:
+    """What :func:`format_next` wrote. Raises InvalidRequestError."""
+    try:
+        pairs = [part.split(":") for part in text.split(",") if part]
+        return {int(partition): int(offset) for partition, offset in pairs}
+    except ValueError:
+        raise InvalidRequestError(f"{text!r} is no place to go on from: 0:4711,1:42") from None

@@ -1,0 +1,271 @@
+"""The indexer thread: keeps the key and tag indices of the topics that ask for them close behind their logs.
+
+    loop thread   a topic comes, goes or changes its configs -> its logs are handed over, one opened per turn
+    indexer       round after round over those logs: one step each; waits when there is nothing to do
+    supervision   a thread that died is started again; the log it died on rests for RETRY_MS
+
+Whatever the thread does on a log's files it does within ``log.files``: a deletion waits for the step, and no step makes
+a directory or a file of a log that was deleted.
+
+Nothing here is imported before a topic asks for an index. The produce path knows nothing of it: the thread sees by the
+high watermark that there is something to do. As long as no kernels are loaded a step is small and the thread rests
+three times as long as it worked, since plain Python work holds the interpreter that answers producers.
+
+``wait_until_indexed`` is for look-ups that must not miss what was acknowledged before they were asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.log.file_use import LogDeletedError
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.find.engine.engine import ENGINE
+from tidelog.log.find.indexer import STEP_BYTES, LogIndexer
+from tidelog.log.find.rows import Rows
+from tidelog.log.system.thread_priority import give_way
+from tidelog.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.metadata.image import TopicImage
+    from tidelog.log.config import LogConfig
+    from tidelog.log.unified_log import UnifiedLog
+
+logger = logging.getLogger(__name__)
+
+PLAIN_STEP_BYTES = 32 * 1024
+"""A step of the plain Python engine: about 5 ms of work."""
+PLAIN_REST = 3.0
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.005, 0.1
+FULL_ROUND_BYTES = STEP_BYTES // 2
+"""After a round of less the thread waits for more: many small steps cost producers far more than few large ones."""
+UPKEEP_MS = 5_000
+"""Between two checkpoints, and two looks for files that retention made useless."""
+RETRY_MS = 5_000
+SUPERVISE_S = 1.0
+
+
+class Indexing:
+    """All indexers of a broker. Public methods on the loop thread unless they say otherwise."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._condition = threading.Condition()
+        self._configs: dict[TopicPartition, tuple[UnifiedLog, LogConfig]] = {}
+        """What the thread works on; replaced as a whole by the loop thread."""
+        self._indexers: dict[TopicPartition, LogIndexer] = {}
+        self._resting: dict[TopicPartition, float] = {}
+        self._upkeep_ms: dict[TopicPartition, float] = {}
+        self._damaged: set[TopicPartition] = set()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._current: TopicPartition | None = None
+        self._rows = Rows()
+        self.restarts = 0
+        metrics = broker.metrics
+        metrics.gauge("tidelog_index_lag_records", lambda: sum(each.lag for each in self.indexers()))
+        metrics.gauge("tidelog_index_logs", lambda: len(self._indexers))
+        metrics.gauge("tidelog_index_rebuilds_total", lambda: sum(each.rebuilds for each in self.indexers()))
+        metrics.gauge("tidelog_index_thread_restarts_total", lambda: self.restarts)
+
+    def indexers(self) -> list[LogIndexer]:
+        """The indexers there are; any thread."""
+        return list(self._indexers.values())
+
+    def indexer(self, partition: TopicPartition) -> LogIndexer | None:
+        """The indexer of a partition, None when it has no index (yet). Any thread."""
+        return self._indexers.get(partition)
+
+    # ---- loop thread
+
+    def start(self) -> None:
+        """Start the thread and look after it."""
+        self._thread = threading.Thread(target=self._run, name="indexer", daemon=True)
+        self._thread.start()
+        self._broker.loop.call_later(SUPERVISE_S, self._supervise)
+
+    def topic_changed(self, image: TopicImage) -> None:
+        """A topic was made, widened or has other configs: hand its logs over, or take them back."""
+        config = self._broker.configs.log_config(image)
+        for index in range(image.partition_count):
+            partition = TopicPartition(image.name, index)
+            if is_indexed(config):
+                self._broker.loop.call_soon(self._hand_over, image, index)
+            elif partition in self._configs:
+                log = self._configs[partition][0]
+                self._configs = {**self._configs, partition: (log, config)}
+
+    def _hand_over(self, image: TopicImage, index: int) -> None:
+        """One log a turn: opening one may take milliseconds."""
+        current = self._broker.metadata.topics.get(image.name)
+        if current is None or current.topic_id != image.topic_id:
+            return
+        partition = TopicPartition(image.name, index)
+        try:
+            log = self._broker.replica_manager.partition(image.name, index).log
+        except KafkaError as error:
+            logger.warning("%s is not indexed: %s", partition, error)
+            return
+        self._configs = {**self._configs, partition: (log, self._broker.configs.log_config(current))}
+        labels = {"topic": image.name, "partition": str(index)}
+        self._broker.metrics.gauge("tidelog_index_partition_lag_records", self._lag_of(partition), **labels)
+        self.kick()
+
+    def _lag_of(self, partition: TopicPartition) -> Callable[[], float]:
+        def read() -> float:
+            indexer = self._indexers.get(partition)
+            return 0 if indexer is None else indexer.lag
+
+        return read
+
+    def _supervise(self) -> None:
+        if self._stopping:
+            return
+        if self._thread is not None and not self._thread.is_alive():
+            self.restarts += 1
+            if self._current is not None:
+                self._rest(self._current)
+            logger.error("the indexer thread died at %s; starting another", self._current)
+            self._thread = threading.Thread(target=self._run, name="indexer", daemon=True)
+            self._thread.start()
+        if any(log.is_closed for log, _ in self._configs.values()):
+            self._configs = {p: (log, config) for p, (log, config) in self._configs.items() if not log.is_closed}
+        self._broker.loop.call_later(SUPERVISE_S, self._supervise)
+
+    def kick(self) -> None:
+        """Look for work now. Any thread."""
+        with self._condition:
+            self._condition.notify_all()
+
+    def stop(self) -> None:
+        """End the thread and write the last checkpoints; blocks, so from a worker. Any thread."""
+        self._stopping = True
+        self.kick()
+        if self._thread is not None:
+            self._thread.join()
+        for indexer in self.indexers():
+            self._checkpoint(indexer)
+
+    # ---- any thread
+
+    def wait_until_indexed(self, partition: TopicPartition, offset: int, timeout_s: float) -> bool:
+        """Wait until everything below ``offset`` is indexed; False when it is not in time. Blocks."""
+
+        def is_indexed_now() -> bool:
+            indexer = self._indexers.get(partition)
+            return indexer is not None and indexer.next_offset >= offset
+
+        with self._condition:
+            self._condition.notify_all()
+            return self._condition.wait_for(is_indexed_now, timeout_s)
+
+    def rebuild(self, partition: TopicPartition, reason: object) -> None:
+        """A look-up met damage: the thread builds the log's indices anew. Any thread."""
+        logger.warning("%s: index damaged: %s", partition, reason)
+        self._damaged.add(partition)
+        self.kick()
+
+    # ---- indexer thread
+
+    def _run(self) -> None:
+        give_way()
+        wait_s = SHORTEST_WAIT_S
+        while not self._stopping:
+            worked = self._round()
+            wait_s = SHORTEST_WAIT_S if worked else min(wait_s * 2, LONGEST_WAIT_S)
+            with self._condition:
+                if worked:
+                    self._condition.notify_all()  # who waits for an offset
+                if worked < FULL_ROUND_BYTES and not self._stopping:
+                    self._condition.wait(wait_s)
+
+    def _round(self) -> int:
+        worked = 0
+        configs = self._configs
+        for partition, (log, config) in configs.items():
+            if self._stopping:
+                break
+            now = self._broker.time.monotonic_ms()
+            if self._resting.get(partition, 0.0) > now:
+                continue
+            self._current = partition
+            try:
+                with log.files:
+                    worked += self._work_on(partition, log, config, now)
+            except LogDeletedError:
+                self._indexers.pop(partition, None)
+            except KafkaError as error:
+                if not log.is_closed:
+                    logger.warning("indexing %s: %s; trying again later", partition, error)
+                    self._rest(partition)
+        self._current = None
+        for partition in self._indexers.keys() - configs.keys():
+            del self._indexers[partition]
+            self._upkeep_ms.pop(partition, None)
+        return worked
+
+    def _work_on(self, partition: TopicPartition, log: UnifiedLog, config: LogConfig, now: float) -> int:
+        indexer = self._indexers.get(partition)
+        if log.is_closed:
+            self._indexers.pop(partition, None)
+            return 0
+        if indexer is None or indexer.log is not log:
+            indexer = LogIndexer(log, self._rows)
+            indexer.configure(config)
+            self._indexers[partition] = indexer
+            self._upkeep_ms[partition] = now
+        elif indexer.config is not config:
+            indexer.configure(config)
+        if partition in self._damaged:
+            self._damaged.discard(partition)
+            indexer.rebuild()
+        worked = self._step(indexer)
+        if now - self._upkeep_ms[partition] >= UPKEEP_MS:
+            self._upkeep_ms[partition] = now
+            indexer.trim()
+            if indexer.is_unsaved:
+                indexer.checkpoint()
+        return worked
+
+    def _step(self, indexer: LogIndexer) -> int:
+        if ENGINE.kernels is not None:
+            return indexer.step(STEP_BYTES)
+        started = self._broker.time.monotonic_ms()
+        worked = indexer.step(PLAIN_STEP_BYTES)
+        if worked:
+            with self._condition:
+                self._condition.notify_all()
+                self._condition.wait(PLAIN_REST * (self._broker.time.monotonic_ms() - started) / 1000)
+        return worked
+
+    def _rest(self, partition: TopicPartition) -> None:
+        self._resting[partition] = self._broker.time.monotonic_ms() + RETRY_MS
+
+    def _checkpoint(self, indexer: LogIndexer) -> None:
+        if indexer.log.is_closed:
+            return
+        try:
+            with indexer.log.files:
+                indexer.checkpoint()
+        except KafkaError as error:
+            logger.warning("no checkpoint for the index of %s: %s", indexer.log.topic_partition, error)
+
+
+def is_indexed(config: LogConfig) -> bool:
+    """Whether a topic of this configuration has an index."""
+    return config.index_keys or config.index_tag_header is not None
+
+
+def indexing_of(broker: Broker) -> Indexing:
+    """The broker's indexing, started now if need be. Loop thread."""
+    if broker.indexing is None:
+        broker.indexing = Indexing(broker)
+        broker.indexing.start()
+        for image in list(broker.metadata.topics.values()):
+            broker.indexing.topic_changed(image)
+    started: Indexing = broker.indexing
+    return started

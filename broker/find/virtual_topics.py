@@ -1,0 +1,278 @@
+"""Virtual topics: the partitions of a topic, of which only the records that match are read.
+
+A :class:`VirtualPartition` stands where handlers expect a ``Partition``, its :class:`FilteredLog` where they expect a
+log. All but reading goes through to what lies beneath: offsets, leader epochs, times, configuration. Writing is
+INVALID_TOPIC_EXCEPTION. In the purgatory it is found under the real partition's key, so an append wakes its fetches.
+
+Filtering reads the disk and decodes, so it never happens on the loop:
+
+    read(offset) -> a result for this offset?   yes -> it
+                                                no  -> a job in a worker, and nothing for now: the fetch parks
+    job done     -> the result is kept, the purgatory touched: the parked fetch reads again and finds it
+
+A result without matching records is an empty batch that carries the client's position over the gap. Where the job gave
+up for having read enough, it is handed out at once; at the end of the log only after GAP_WAIT_MS, so that a busy topic
+with few matches does not answer its consumers at every append. For the same reason a job that reached the end of the
+log is followed by the next one PAUSE_MS later at the earliest: it looks at all that was appended meanwhile. Loop
+thread, but for the jobs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.find.indexing import indexing_of, is_indexed
+from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.metadata.virtual_names import parse_query, split_name
+from tidelog.broker.replica.partition import Partition
+from tidelog.log.fetch import FetchDataInfo, FetchIsolation
+from tidelog.log.find.filtering import Matching, MatchReader, Reading, gap_batch
+from tidelog.log.find.index_file import IndexDamagedError
+from tidelog.protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError
+from tidelog.protocol.transferable import TransferableRecords
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.loop.deferred import Deferred
+    from tidelog.broker.metadata.image import TopicImage
+    from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
+
+GAP_WAIT_MS = 250
+PAUSE_MS = 5
+"""A job takes 0.2 to 0.3 ms of a processor whatever it finds: at a thousand appends a second this saves most of them,
+and a record that matches is seen so much later at most."""
+KEEP_MS = 2_000
+"""How long a result may be handed out: what it holds may be cleaned away meanwhile."""
+MAX_RESULTS = 8
+MAX_RESULT_BYTES = 1024 * 1024
+MAX_PARTITIONS = 1000
+"""Virtual partitions kept; one that is asked for again is made again."""
+
+Key = tuple[int, bool]
+
+
+class _Result:
+    """What a job found for one offset."""
+
+    __slots__ = ("error", "is_served", "made_ms", "matching", "upper")
+
+    def __init__(self, matching: Matching | None, error: KafkaError | None, upper: int, made_ms: float) -> None:
+        self.matching = matching
+        self.error = error
+        self.upper = upper
+        self.made_ms = made_ms
+        self.is_served = False
+
+
+class FilteredLog:
+    """A log of which only matching records are read."""
+
+    def __init__(self, broker: Broker, partition: Partition, reader: MatchReader) -> None:
+        self._broker = broker
+        self._partition = partition
+        self._reader = reader
+        self._results: OrderedDict[Key, _Result] = OrderedDict()
+        self._is_running = False
+        self._pause_until_ms = 0.0
+        self._touch_is_due = False
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not filtered is the log's own."""
+        return getattr(self._partition.log, name)
+
+    def maybe_increment_log_start_offset(self, *_: object) -> bool:
+        """Raises InvalidTopicError: a virtual topic is read-only."""
+        raise read_only(self._partition)
+
+    def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
+        """The matching records from ``offset`` on, if they were looked for already; else nothing, and they are.
+
+        Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError.
+        """
+        log = self._partition.log
+        committed = isolation is FetchIsolation.TXN_COMMITTED
+        nothing = FetchDataInfo(b"", offset, [] if committed else None)
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise OffsetOutOfRangeError(f"offset {offset} is outside of the log")
+        upper = log.last_stable_offset if committed else log.high_watermark
+        if offset >= upper:
+            return nothing
+        key = (offset, committed)
+        result = self._results.get(key)
+        if result is None or self._is_old(result):
+            self._start(key, Reading(offset, upper, min(max(max_bytes, 1), MAX_RESULT_BYTES), committed))
+            return nothing
+        self._results.move_to_end(key)
+        return self._hand_out(result, key, upper, nothing)
+
+    def _is_old(self, result: _Result) -> bool:
+        is_gap = result.matching is not None and result.matching.is_gap
+        return not is_gap and self._broker.time.monotonic_ms() - result.made_ms > KEEP_MS
+
+    def _hand_out(self, result: _Result, key: Key, upper: int, nothing: FetchDataInfo) -> FetchDataInfo:
+        if result.error is not None:
+            del self._results[key]
+            raise result.error
+        matching = result.matching
+        assert matching is not None
+        if matching.is_gap:
+            caught_up = matching.next_offset >= result.upper
+            waits = caught_up and self._broker.time.monotonic_ms() - result.made_ms < GAP_WAIT_MS
+            if matching.next_offset < upper and (caught_up or result.is_served):
+                self._start(key, Reading(matching.next_offset, upper, MAX_RESULT_BYTES, key[1]))
+            if waits:
+                return nothing
+        result.is_served = True
+        records = matching.records
+        if isinstance(records, TransferableRecords):
+            records.file.retain()
+            records = TransferableRecords(records.file, records.position, records.size)
+        return nothing._replace(records=records)
+
+    def _start(self, key: Key, reading: Reading) -> None:
+        """Look for what matches, in a worker; one job at a time, and at the end of the log not one for each append."""
+        if self._is_running:
+            return
+        wait_ms = self._pause_until_ms - self._broker.time.monotonic_ms()
+        if wait_ms > 0:
+            if not self._touch_is_due:
+                self._touch_is_due = True
+                self._broker.timers.schedule(wait_ms, self._touch_after_pause)
+            return
+        self._is_running = True
+        broker, reader, partition = self._broker, self._reader, self._partition
+        log = partition.log
+        indexing = indexing_of(broker) if is_indexed(log.config) else None
+        indexer = indexing.indexer(partition.topic_partition) if indexing is not None else None
+
+        def work() -> Matching:
+            try:
+                return reader.read(reading, indexer)
+            except IndexDamagedError as error:
+                assert indexing is not None
+                indexing.rebuild(partition.topic_partition, error)
+                return reader.read(reading, None)
+
+        done = in_thread(broker.loop, broker.executor, work, broker.timers.turns)
+        done.on_done(lambda deferred: self._keep(key, reading.upper, deferred))
+
+    def _keep(self, key: Key, upper: int, done: Deferred[Matching]) -> None:
+        self._is_running = False
+        before = self._results.pop(key, None)
+        made_ms = self._broker.time.monotonic_ms()
+        try:
+            matching: Matching | None = done.result()
+            error = None
+        except KafkaError as failed:
+            matching, error = None, failed
+        if before is not None and before.matching is not None and before.matching.is_gap and matching is not None:
+            matching = join(key[0], matching)
+            if matching.is_gap:
+                made_ms = before.made_ms  # the client has waited since then
+        if matching is not None and matching.next_offset >= upper:
+            self._pause_until_ms = self._broker.time.monotonic_ms() + PAUSE_MS
+        self._results[key] = _Result(matching, error, upper, made_ms)
+        while len(self._results) > MAX_RESULTS:
+            self._drop(self._results.popitem(last=False)[1])
+        if matching is not None and matching.is_gap and matching.next_offset >= upper:
+            self._broker.timers.schedule(GAP_WAIT_MS, self._touch)
+        self._touch()
+
+    def _touch_after_pause(self) -> None:
+        self._touch_is_due = False
+        self._touch()
+
+    def _touch(self) -> None:
+        self._broker.purgatory.touch(self._partition)
+
+    def close(self) -> None:
+        """Let go of promised slices."""
+        while self._results:
+            self._drop(self._results.popitem()[1])
+
+    @staticmethod
+    def _drop(result: _Result) -> None:
+        if result.matching is not None and isinstance(result.matching.records, TransferableRecords):
+            result.matching.records.release()
+
+
+def join(offset: int, matching: Matching) -> Matching:
+    """A gap that began at ``offset`` and what came behind it: one gap, or the records."""
+    if not matching.is_gap:
+        return matching
+    return matching._replace(records=gap_batch(offset, matching.next_offset))
+
+
+class VirtualPartition(Partition):
+    """A partition of a virtual topic. Hash and equality are the real partition's: see the module."""
+
+    __slots__ = ("_filtered", "real", "tag_header")
+
+    def __init__(self, real: Partition, image: TopicImage, filtered: FilteredLog) -> None:
+        self.real = real
+        self.tag_header = real.log.config.index_tag_header
+        self._filtered = filtered
+        self.topic_partition = real.topic_partition._replace(topic=image.name)
+        self.topic_id = image.topic_id
+        self.node_id = real.node_id
+        self.is_internal = real.is_internal
+        self.leader_epoch = real.leader_epoch
+        self.replicas = self.isr = real.replicas
+        self.produce_responses = {}
+
+    def __hash__(self) -> int:
+        return hash(self.real)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self.real or (isinstance(other, VirtualPartition) and other.real is self.real)
+
+    @property
+    def log(self) -> UnifiedLog:
+        """The log, as far as it matches."""
+        filtered: Any = self._filtered
+        log: UnifiedLog = filtered
+        return log
+
+    @property
+    def opened_log(self) -> UnifiedLog | None:
+        """Never one to configure or flush: that is the real partition's."""
+        return None
+
+    def append_records(self, *_: object, **__: object) -> LogAppendInfo:
+        """Raises InvalidTopicError: a virtual topic is read-only."""
+        raise read_only(self)
+
+    def close(self) -> None:
+        """Let go of what is kept for readers."""
+        self._filtered.close()
+
+
+def read_only(partition: Partition) -> InvalidTopicError:
+    """What writing to a virtual topic is answered with."""
+    return InvalidTopicError(f"{partition.topic_partition.topic} is a virtual topic: it can only be read")
+
+
+class VirtualPartitions:
+    """The virtual partitions in use."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._partitions: OrderedDict[tuple[bytes, int], VirtualPartition] = OrderedDict()
+
+    def partition(self, image: TopicImage, index: int) -> Partition:
+        """The partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+        assert image.source is not None
+        real = self._broker.replica_manager.partition(image.source, index)
+        found = self._partitions.get((image.topic_id, index))
+        header = real.log.config.index_tag_header
+        if found is not None and found.real is real and found.tag_header == header:
+            self._partitions.move_to_end((image.topic_id, index))
+            return found
+        query = parse_query(split_name(image.name)[1], header)
+        filtered = FilteredLog(self._broker, real, MatchReader(real.log, query))
+        partition = VirtualPartition(real, image, filtered)
+        self._partitions[image.topic_id, index] = partition
+        while len(self._partitions) > MAX_PARTITIONS:
+            self._partitions.popitem(last=False)[1].close()
+        return partition

@@ -1,0 +1,77 @@
+"""Jobs that come round: retention, flushing, checkpoints, producer expiry. Each in a thread, never twice at a time.
+
+A job's next round is timed from the end of the last, on the monotonic clock, so a slow disk makes rounds rarer
+instead of piling them up. A job that fails is logged and tried again at its next round: the partition at fault has
+gone offline by itself. Loop thread only; the jobs' functions run in the executor.
+"""
+
+from __future__ import annotations
+
+import logging
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+from tidelog.broker.loop.timers import Timer, TimerQueue
+
+logger = logging.getLogger(__name__)
+
+LONGEST_INTERVAL_MS = 2**31
+"""Kafka's way to say never is the largest long; a round in 24 days is near enough."""
+
+
+class Job(NamedTuple):
+    """A function for a thread, and how long to wait between its rounds."""
+
+    name: str
+    interval_ms: float
+    run: Callable[[], object]
+
+
+class BackgroundJobs:
+    """Runs jobs round after round until stopped."""
+
+    __slots__ = ("_executor", "_loop", "_running", "_stopped", "_timers", "_waiting")
+
+    def __init__(self, loop: AbstractEventLoop, executor: Executor, timers: TimerQueue) -> None:
+        self._loop = loop
+        self._executor = executor
+        self._timers = timers
+        self._waiting: dict[str, Timer] = {}
+        self._running: dict[str, Future[object]] = {}
+        self._stopped = False
+
+    def start(self, jobs: list[Job]) -> None:
+        """Begin with the first wait of each."""
+        for job in jobs:
+            self._wait(job)
+
+    async def stop(self) -> None:
+        """Start no more rounds and wait for those that run."""
+        self._stopped = True
+        for timer in self._waiting.values():
+            timer.cancel()
+        for future in list(self._running.values()):
+            try:
+                await future
+            except OSError:
+                logger.exception("a background job failed while stopping")
+
+    def _wait(self, job: Job) -> None:
+        if not self._stopped:
+            self._waiting[job.name] = self._timers.schedule(
+                min(job.interval_ms, LONGEST_INTERVAL_MS), lambda: self._run(job)
+            )
+
+    def _run(self, job: Job) -> None:
+        self._waiting.pop(job.name, None)
+        future = self._running[job.name] = self._loop.run_in_executor(self._executor, job.run)
+        future.add_done_callback(lambda done: self._done(job, done))
+
+    def _done(self, job: Job, future: Future[object]) -> None:
+        del self._running[job.name]
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            logger.error("background job %s failed, next round as usual", job.name, exc_info=error)
+        self._wait(job)

@@ -1,0 +1,170 @@
+"""Long requests in steps: work as a generator that the loop advances a little in each of its turns.
+
+A handler over many elements is a generator function that returns its response and yields between elements:
+
+    yield None         other connections may be served here, before the next element
+    yield deferred     go on when it is settled, well or badly; what it holds is the generator's to read
+    return response    a response, or a Deferred of one, as any handler returns it
+
+Work that fits into its first slice is done in the turn in which it was begun, and nobody else notices. What is left
+waits in the one queue of a :class:`StepRunner`, which gives the job in front a slice of SLICE_MS per turn of the loop,
+so that a hundred long requests hold the loop no longer than one does. Between two steps anything may happen: topics
+are deleted, groups change. A generator therefore looks things up anew, iterates over copies, and keeps no view of the
+receive buffer. When the connection goes away, the generator is closed where it stands (``GeneratorExit``): what was
+done so far stands, as it does when a client dies between two requests. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeVar
+
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.protocol.errors import KafkaError
+
+E = TypeVar("E", bound=BaseException)
+S = TypeVar("S")
+T = TypeVar("T")
+Steps = Generator[Deferred[Any] | None, None, T]
+
+SLICE_MS = 2.0
+"""How long work goes on before the loop serves others. One step may take longer: it is kept to some microseconds."""
+
+FREED_PER_STEP = 64
+
+
+def without_traceback(error: E) -> E:
+    """The same error, to be kept among results: its traceback holds the frame that holds them, and so itself."""
+    return error.with_traceback(None)
+
+
+def each(items: Iterable[S], work: Callable[[S], T]) -> Steps[list[T]]:
+    """What ``work`` makes of each item, one item in a step."""
+    results = []
+    for item in items:
+        results.append(work(item))
+        yield None
+    return results
+
+
+def let_go(held: list[list[Any]]) -> Steps[None]:
+    """Free what is in these lists, which hold it alone, some of it in a step.
+
+    The 50,000 parts of a long request and of its response take 20 ms to free, and would be freed all at once.
+    """
+    for elements in held:
+        while elements:
+            del elements[-FREED_PER_STEP:]
+            yield None
+
+
+class StepRunner:
+    """Advances the long requests of one loop in turn. Loop thread only."""
+
+    __slots__ = ("_call_soon", "_is_scheduled", "_jobs", "clock")
+
+    def __init__(self, call_soon: Callable[..., object], clock: Callable[[], float]) -> None:
+        """``clock`` is in milliseconds and monotonic."""
+        self._call_soon = call_soon
+        self._jobs: deque[Job] = deque()
+        self._is_scheduled = False
+        self.clock = clock
+
+    def run(self, steps: Steps[T]) -> T | Job:
+        """Do the first slice of ``steps``: what it returns if it ends there, else the job that goes on with it.
+
+        Raises the KafkaError or CloseConnectionError that the steps raise in that slice; they raise nothing else.
+        """
+        job = Job(self, steps)
+        job.advance()
+        return job.done.result() if job.done.done else job
+
+    def is_busy(self) -> bool:
+        """Whether a job waits for its next slice. Any thread."""
+        return bool(self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Give this job slices from the next turn on."""
+        self._jobs.append(job)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Advance the first job that somebody still waits for."""
+        self._is_scheduled = False
+        while self._jobs:
+            job = self._jobs.popleft()
+            if not job.done.abandoned:
+                job.advance()
+                break
+        if self._jobs and not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._turn)
+
+
+class Job:
+    """Steps that are under way. ``done`` settles with what they return or raise; abandoning it closes them."""
+
+    __slots__ = ("_is_running", "_runner", "_steps", "_waiting", "done", "seconds")
+
+    def __init__(self, runner: StepRunner, steps: Steps[Any]) -> None:
+        self._runner = runner
+        self._steps = steps
+        self._waiting: Deferred[Any] | None = None
+        self._is_running = False
+        self.done: Deferred[Any] = Deferred()
+        self.done.on_abandon(self._close)
+        self.done.on_hurry(self._hurry)
+        self.seconds = 0.0
+        """How long the slices took in all."""
+
+    def advance(self) -> None:
+        """Do one slice, then queue for the next one, or wait for what the steps wait for."""
+        began = self._runner.clock()
+        self._is_running = True
+        try:
+            self._waiting = self._slice(began + SLICE_MS)
+        except StopIteration as end:
+            self.seconds += (self._runner.clock() - began) / 1000
+            if not self.done.abandoned:
+                self.done.complete(end.value)
+        except (KafkaError, CloseConnectionError) as error:
+            self.done.fail(error)
+        else:
+            self._is_running = False
+            self.seconds += (self._runner.clock() - began) / 1000
+            self._go_on()
+
+    def _slice(self, until: float) -> Deferred[Any] | None:
+        """Do steps until the clock says so, or until one has to wait for what is returned. Raises what they raise."""
+        clock, advance = self._runner.clock, self._steps.__next__
+        while True:
+            waiting = advance()
+            if waiting is not None and not waiting.done:
+                return waiting
+            if clock() >= until:
+                return None
+
+    def _go_on(self) -> None:
+        if self.done.abandoned:
+            self._steps.close()  # by one of its own steps, which could not be closed while it ran
+        elif self._waiting is None:
+            self._runner.add(self)
+        else:
+            self._waiting.on_done(self._resume)
+
+    def _resume(self, _: Deferred[Any]) -> None:
+        self._waiting = None
+        if not self.done.abandoned:
+            self._runner.add(self)
+
+    def _hurry(self) -> None:
+        if self._waiting is not None:
+            self._waiting.hurry()
+
+    def _close(self) -> None:
+        if not self._is_running:
+            self._steps.close()

@@ -1,0 +1,127 @@
+"""One heap of deadlines on one loop timer, on the monotonic clock.
+
+Long polls, idle connections and coordinators set and cancel far more timers than ever fire. A loop timer each would
+cost a libuv handle; here a timer is a slotted object in a heap, cancelling only marks it, and the loop holds a single
+timer for the earliest deadline. Invariants: a timer fires once and never before its deadline; cancelled ones never
+fire; the heap is rebuilt when more than half of it is cancelled, so memory follows the live timers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Protocol
+
+from tidelog.broker.loop.turn_clock import TurnClock
+
+_REBUILD_MINIMUM = 512
+"""Below this many entries, cancelled timers are left for their deadline to remove."""
+
+
+class CancelHandle(Protocol):
+    """What the loop's ``call_later`` gives back."""
+
+    def cancel(self) -> None: ...
+
+
+class Timer:
+    """One deadline; ``cancel`` is cheap and may be called at any time."""
+
+    __slots__ = ("_queue", "callback", "deadline_ms")
+
+    def __init__(self, queue: TimerQueue, deadline_ms: float, callback: Callable[[], None]) -> None:
+        self._queue = queue
+        self.deadline_ms = deadline_ms
+        self.callback: Callable[[], None] | None = callback
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.deadline_ms < other.deadline_ms
+
+    def cancel(self) -> None:
+        """Never fire. Harmless when it already has."""
+        if self.callback is not None:
+            self.callback = None
+            self._queue.note_cancelled()
+
+
+class TimerQueue:
+    """Timers over ``monotonic_ms``; ``call_later(seconds, callback)`` is the loop's. Loop thread only."""
+
+    __slots__ = ("_armed", "_armed_deadline", "_call_later", "_cancelled", "_heap", "monotonic_ms", "turns")
+
+    def __init__(
+        self,
+        monotonic_ms: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], CancelHandle],
+        turns: TurnClock | None = None,
+    ) -> None:
+        self.monotonic_ms = monotonic_ms
+        self.turns = turns or TurnClock(monotonic_ms)
+        """Measures each timer's callback."""
+        self._call_later = call_later
+        self._heap: list[Timer] = []
+        self._cancelled = 0
+        self._armed: CancelHandle | None = None
+        self._armed_deadline = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._cancelled
+
+    def schedule(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        """Call ``callback`` once, ``delay_ms`` milliseconds from now or a little later."""
+        now = self.monotonic_ms()
+        timer = Timer(self, now + delay_ms, callback)
+        heapq.heappush(self._heap, timer)
+        if timer.deadline_ms < self._armed_deadline:
+            self._arm(now)
+        return timer
+
+    def close(self) -> None:
+        """Fire nothing any more."""
+        self._heap.clear()
+        self._cancelled = 0
+        if self._armed is not None:
+            self._armed.cancel()
+        self._armed = None
+        self._armed_deadline = float("inf")
+
+    def run_due(self) -> None:
+        """Fire what is due; the loop's timer calls this."""
+        self._armed = None
+        self._armed_deadline = float("inf")
+        heap, now = self._heap, self.monotonic_ms()
+        due: list[Timer] = []
+        while heap and heap[0].deadline_ms <= now:
+            due.append(heapq.heappop(heap))
+        try:
+            while due:
+                timer = due.pop(0)
+                callback, timer.callback = timer.callback, None
+                if callback is None:
+                    self._cancelled -= 1
+                else:
+                    self.turns.run("timer", callback)
+        finally:
+            for timer in due:  # a callback raised: the rest keeps its turn
+                heapq.heappush(heap, timer)
+            self._arm(now)
+
+    def note_cancelled(self) -> None:
+        """A timer of this queue was cancelled; drops the dead ones when they are most of the heap."""
+        self._cancelled += 1
+        if self._cancelled * 2 > len(self._heap) >= _REBUILD_MINIMUM:
+            self._heap = [timer for timer in self._heap if timer.callback is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
+
+    def _arm(self, now: float) -> None:
+        if not self._heap:
+            return
+        deadline = self._heap[0].deadline_ms
+        if deadline >= self._armed_deadline:
+            return
+        if self._armed is not None:
+            self._armed.cancel()
+        self._armed_deadline = deadline
+        # libuv rounds to whole milliseconds: one extra keeps "never before its deadline" without a second wake-up.
+        self._armed = self._call_later(max(0.0, deadline - now) / 1000.0 + 0.001, self.run_due)

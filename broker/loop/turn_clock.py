@@ -1,0 +1,113 @@
+"""How long the turns of the event loop are: the longest one, and a line in the log about each that is too long.
+
+A turn is one callback of the loop: a connection that handles what it received, a timer, an answer that comes back from
+a thread. While it runs nobody else is served. The clock tells two times of it: wall time, which is what the others
+wait, and CPU time of the loop's thread, which does not depend on what else the machine does.
+
+    begin -> the CPU clock is read, unless it was within the last READ_EVERY_MS
+    end   -> shorter than NOTABLE_MS: nothing. Else the CPU clock is read again, and the turn is counted
+
+Reading the CPU clock is a system call of 0.3 µs, the wall clock costs 0.05: so a single small request pays for two
+readings of the wall clock alone. Invariants: a turn's CPU time is at most READ_EVERY_MS too long, never too short;
+turns below NOTABLE_MS count as 0; the log has at most one line per LOG_EVERY_MS. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from tidelog.broker.metrics.registry import Sample
+
+logger = logging.getLogger(__name__)
+
+READ_EVERY_MS = 1.0
+NOTABLE_MS = 1.0
+LONG_MS = 50.0
+"""A turn from this wall time on is logged and counted."""
+LOG_EVERY_MS = 1_000.0
+
+
+class TurnClock:
+    """Measures the turns of one loop. See the module."""
+
+    __slots__ = (
+        "_cpu_seconds",
+        "_last_cpu_s",
+        "_log_after_ms",
+        "_long_turns",
+        "_longest_since_read_s",
+        "_unlogged",
+        "due_ms",
+        "longest_cpu_s",
+        "longest_ms",
+        "monotonic_ms",
+    )
+
+    def __init__(self, monotonic_ms: Callable[[], float], cpu_seconds: Callable[[], float] = time.thread_time) -> None:
+        self.monotonic_ms = monotonic_ms
+        self._cpu_seconds = cpu_seconds
+        self._last_cpu_s = 0.0
+        self.due_ms = float("-inf")
+        """When a turn that begins has to read the CPU clock again."""
+        self.longest_ms = 0.0
+        self.longest_cpu_s = 0.0
+        self._longest_since_read_s = 0.0
+        self._long_turns: dict[str, int] = {}
+        self._log_after_ms = float("-inf")
+        self._unlogged = 0
+
+    def begin(self, now_ms: float) -> None:
+        """Read the CPU clock at the beginning of a turn; to be called when ``now_ms`` is not before ``due_ms``."""
+        self._last_cpu_s = self._cpu_seconds()
+        self.due_ms = now_ms + READ_EVERY_MS
+
+    def end(self, began_ms: float, now_ms: float, what: str, who: str = "") -> None:
+        """Count a turn that took NOTABLE_MS or longer. ``what`` is one of few names, ``who`` is for the log alone."""
+        cpu_s = self._cpu_seconds() - self._last_cpu_s
+        self.begin(now_ms)
+        took_ms = now_ms - began_ms
+        self.longest_ms = max(self.longest_ms, took_ms)
+        self.longest_cpu_s = max(self.longest_cpu_s, cpu_s)
+        self._longest_since_read_s = max(self._longest_since_read_s, cpu_s)
+        if took_ms >= LONG_MS:
+            self._long_turns[what] = self._long_turns.get(what, 0) + 1
+            self._log(now_ms, f"{took_ms:.0f} ms ({cpu_s * 1000:.0f} ms of CPU time): {what}{who and f' of {who}'}")
+
+    def run(self, what: str, callback: Callable[[], None]) -> None:
+        """Call ``callback`` as a turn of its own."""
+        began = self.monotonic_ms()
+        if began >= self.due_ms:
+            self.begin(began)
+        try:
+            callback()
+        finally:
+            ended = self.monotonic_ms()
+            if ended - began >= NOTABLE_MS:
+                self.end(began, ended, what)
+
+    def measured(
+        self, what: str, call_soon: Callable[[Callable[[], None]], object]
+    ) -> Callable[[Callable[[], None]], object]:
+        """The loop's ``call_soon``, with each callback measured as a turn of its own."""
+        return lambda callback: call_soon(lambda: self.run(what, callback))
+
+    def samples(self) -> Iterator[Sample]:
+        """The metrics. Reading them begins a new measurement of the longest turn since the last reading."""
+        name = "tidelog_loop_longest_turn"
+        since_read, self._longest_since_read_s = self._longest_since_read_s, 0.0
+        yield Sample(f"{name}_since_read_cpu_seconds", "gauge", {}, since_read)
+        yield Sample(f"{name}_cpu_seconds", "gauge", {}, self.longest_cpu_s)
+        yield Sample(f"{name}_seconds", "gauge", {}, self.longest_ms / 1000)
+        for what, count in self._long_turns.items():
+            yield Sample("tidelog_loop_long_turns_total", "counter", {"what": what}, count)
+
+    def _log(self, now_ms: float, turn: str) -> None:
+        if now_ms < self._log_after_ms:
+            self._unlogged += 1
+            return
+        more = f" ({self._unlogged} more since the last such line)" if self._unlogged else ""
+        logger.warning("one turn of the loop took %s%s", turn, more)
+        self._log_after_ms = now_ms + LOG_EVERY_MS
+        self._unlogged = 0

@@ -1,0 +1,101 @@
+"""What this broker knows of the cluster's topics: the picture that every request reads.
+
+Owned by the loop thread. The store is the truth; this is its picture in memory, changed only by the TopicManager after
+the store has committed. A ``TopicImage`` is immutable: a change puts a new one in its place, so who holds one sees one
+moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tidelog.protocol.errors import InvalidTopicError
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC = "__share_group_state"
+# Clients see these as internal: consumers leave them out of pattern subscriptions, tools hide them.
+INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
+
+
+MAX_VIRTUAL_TOPICS = 10_000
+"""Ids of virtual topics that are remembered; the client of a forgotten one asks for it by name again."""
+
+
+class TopicImage(NamedTuple):
+    """One topic at one moment. ``configs`` are the topic's own overrides, as texts, without defaults.
+
+    ``leader_epoch`` is that of all its partitions: 0, or for a topic taken over from another broker one that is larger
+    than any its logs and its clients have seen.
+    """
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+    configs: Mapping[str, str]
+    is_internal: bool
+    leader_epoch: int = 0
+    source: str | None = None
+    """Of a virtual topic: the topic whose records it shows."""
+
+
+class MetadataCache:
+    """Topics by name and by id, and feature levels; read without waiting, on the loop thread."""
+
+    __slots__ = ("_virtual_ids", "changes", "features", "features_epoch", "topic_names", "topics")
+
+    def __init__(self) -> None:
+        #: Counts the topics that came, changed and went: who works with them sees whether to look again.
+        self.changes = 0
+        self.features: dict[str, int] = {}
+        self.features_epoch = 0
+        self.topics: dict[str, TopicImage] = {}
+        self.topic_names: dict[bytes, str] = {}
+        self._virtual_ids: dict[bytes, None] = {}
+
+    def find(self, name: str) -> TopicImage | None:
+        """The topic of this name, be it a virtual one (``tidelog.broker.metadata.virtual_names``)."""
+        image = self.topics.get(name)
+        if image is None and ("?" in name or "..." in name):
+            return self._find_virtual(name)
+        return image
+
+    def _find_virtual(self, name: str) -> TopicImage | None:
+        from tidelog.broker.metadata.virtual_names import split_name, virtual_image
+
+        try:
+            topic, _ = split_name(name)
+        except InvalidTopicError:  # creating it will say so, or it is an ordinary name with three dots in it
+            return None
+        base = self.topics.get(topic)
+        if base is None:
+            return None
+        image = virtual_image(name, base)
+        if image.topic_id not in self._virtual_ids:
+            if len(self._virtual_ids) >= MAX_VIRTUAL_TOPICS:
+                oldest = next(iter(self._virtual_ids))
+                del self._virtual_ids[oldest], self.topic_names[oldest]
+            self._virtual_ids[image.topic_id] = None
+            self.topic_names[image.topic_id] = name
+        return image
+
+    def put(self, image: TopicImage) -> None:
+        """Show this image from now on in place of the topic's last one."""
+        self.changes += 1
+        self.topics[image.name] = image
+        self.topic_names[image.topic_id] = image.name
+
+    def remove(self, name: str) -> None:
+        """Forget a deleted topic."""
+        self.changes += 1
+        image = self.topics.pop(name)
+        del self.topic_names[image.topic_id]
+
+    def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
+        """The topic with this id, or None."""
+        name = self.topic_names.get(topic_id)
+        if name is None:
+            return None
+        image = self.find(name)
+        return image if image is not None and image.topic_id == topic_id else None

@@ -1,0 +1,76 @@
+"""Names of virtual topics: a topic, and which of its records.
+
+    orders?key=4711                         records of that key
+    orders?tag=paid&from=2026-11-21         of that tag, not older; to= likewise, both ends included
+    orders?key=%F0%9F%8D%8A                 bytes that a name cannot hold, as in a URL
+
+Some clients let only Kafka's own letters into a topic's name (kafka-python). For them the same in plain letters: three
+dots before each field, a dot before its value, any other byte as ``_x`` and two hex digits:
+
+    orders...key.4711...from.1700000000000        a_x20b is "a b", _x5fx is "_x"
+
+A virtual topic has the partitions of its topic, and an id made of the topic's id and its own name: the same after a
+restart, another one when the topic was deleted and made again. Each spelling has an id of its own: who asks by id must
+get the name he knows. Pure functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, Query
+from tidelog.log.find.times import parse_time
+from tidelog.protocol.errors import InvalidTopicError
+
+if TYPE_CHECKING:
+    from tidelog.broker.metadata.image import TopicImage
+
+MARK, PLAIN_MARK = "?", "..."
+MAX_NAME_LENGTH = 4096
+_FIELDS = frozenset({"key", "tag", "from", "to"})
+_ESCAPE = re.compile(rb"_x([0-9a-fA-F]{2})")
+
+
+def split_name(name: str) -> tuple[str, dict[str, bytes]]:
+    """The topic and the fields of a virtual name. Raises InvalidTopicError when it is malformed."""
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidTopicError(f"the name of a virtual topic is longer than {MAX_NAME_LENGTH}")
+    if MARK in name:
+        topic, _, rest = name.partition(MARK)
+        pairs = [part.partition("=") for part in rest.split("&")]
+        fields = [(field, unquote_to_bytes(value)) for field, _, value in pairs]
+    else:
+        topic, *parts = name.split(PLAIN_MARK)
+        pairs = [part.partition(".") for part in parts]
+        fields = [(field, unescape(value)) for field, _, value in pairs]
+    names = [field for field, _ in fields]
+    if not topic or not _FIELDS.issuperset(names) or len(set(names)) < len(names):
+        raise InvalidTopicError(f"'{name}': expected TOPIC?key=...&tag=...&from=...&to=..., each at most once")
+    return topic, dict(fields)
+
+
+def unescape(text: str) -> bytes:
+    """Plain letters back to bytes."""
+    return _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), text.encode())
+
+
+def parse_query(fields: dict[str, bytes], tag_header: str | None) -> Query:
+    """Which records the fields ask for. Raises InvalidTopicError."""
+    times = {}
+    for field, default in (("from", MIN_TIME), ("to", MAX_TIME)):
+        try:
+            times[field] = parse_time(fields[field].decode()) if field in fields else default
+        except ValueError as error:
+            raise InvalidTopicError(f"{field}: {error}") from None
+    if "tag" in fields and tag_header is None:
+        raise InvalidTopicError("the topic has no tags: set index.tag.header on it")
+    return Query(fields.get("key"), fields.get("tag"), tag_header, times["from"], times["to"])
+
+
+def virtual_image(name: str, base: TopicImage) -> TopicImage:
+    """The virtual topic ``name`` over ``base``."""
+    topic_id = hashlib.sha256(base.topic_id + name.encode()).digest()[:16]
+    return base._replace(name=name, topic_id=topic_id, source=base.name)

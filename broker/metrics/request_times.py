@@ -1,0 +1,34 @@
+"""How long requests take, by API: from the turn in which they arrived until their answer was handed to the kernel.
+
+Answers of a turn leave together at its end, so the time of an answered request is that of its turn. Turns are sampled:
+those that begin when the turn clock reads the CPU clock anyway, at most one a millisecond, so that a single small
+request pays nothing. Answers that come later (a long poll, a sync, work in steps) are all recorded, with their wait, as
+in Kafka's ``TotalTimeMs``. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog.broker.metrics.registry import Histogram
+from tidelog.protocol.api_keys import ApiKey
+
+
+class RequestTimes:
+    """One histogram of microseconds for each API."""
+
+    __slots__ = ("_histogram", "_of_api")
+
+    def __init__(self, histogram: Callable[..., Histogram]) -> None:
+        self._histogram = histogram
+        self._of_api: dict[int, Histogram] = {}
+
+    def record(self, api_key: int, milliseconds: float) -> None:
+        """One request took so long. A key below 0 is no request."""
+        if api_key < 0:
+            return
+        found = self._of_api.get(api_key)
+        if found is None:
+            name = "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
+            found = self._of_api[api_key] = self._histogram("kafka_network_requestmetrics_totaltimeus", request=name)
+        found.record(max(0, int(milliseconds * 1000)))

@@ -1,0 +1,151 @@
+"""What the connections of one loop share: the receive buffer, the dispatcher, the limits, and the sweep.
+
+The sweep is a timer that runs while some connection holds a buffer or owes bytes. It closes clients that are too slow
+and takes back buffers that are not used. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, Event
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.metrics.registry import Metrics
+from tidelog.broker.metrics.request_times import RequestTimes
+from tidelog.broker.network.request_memory import RequestMemory
+from tidelog.broker.network.wakefulness import Wakefulness
+from tidelog.broker.requests.dispatch import Dispatcher
+
+if TYPE_CHECKING:
+    from tidelog.broker.network.connection import Connection
+
+SCRATCH_BYTES = 256 * 1024
+"""One receive takes at most this much; shared by all connections of a loop."""
+SWEEP_PER_TURN = 256
+"""So that a sweep over ten thousand connections does not hold the loop."""
+SWEEP_MS = 500
+"""How often half-open frames, stalled readers and kept buffers are looked at, while there are any."""
+STALL_MS = 30_000
+"""A frame must be complete, and a full socket must drain something, within this time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Limits:
+    """What a connection may ask for; from the configuration."""
+
+    max_frame_bytes: int
+    max_idle_ms: float
+    stall_ms: float = STALL_MS
+    awake_ms: float = 0.0
+    queued_bytes: int = 0
+    """Of requests received in part, over all connections; 0: no limit."""
+
+
+class Shell:
+    """What the connections of one loop share. Loop thread only."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        dispatcher: Dispatcher,
+        timers: TimerQueue,
+        executor: Executor,
+        limits: Limits,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.loop = loop
+        self.dispatch = dispatcher.dispatch
+        self.timers = timers
+        self.executor = executor
+        self.limits = limits
+        self.monotonic_ms = timers.monotonic_ms
+        self.turns = timers.turns
+        self.wakefulness = Wakefulness(loop, timers.monotonic_ms, limits.awake_ms)
+        self.times = RequestTimes((metrics or Metrics()).histogram)
+        self.memory = RequestMemory(limits.queued_bytes)
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self.scratch_view = memoryview(self.scratch)
+        self.connections: dict[Connection, None] = {}
+        self.watched: dict[Connection, None] = {}
+        self.doubted: dict[Connection, None] = {}
+        self._silent: dict[Connection, None] = {}
+        self.on_closed: Callable[[Connection], None] | None = None
+        self._sweeping = False
+        self._emptied: Event | None = None
+
+    async def wait_until_empty(self) -> None:
+        """Return once no connection is left."""
+        if self.connections:
+            self._emptied = Event()
+            await self._emptied.wait()
+
+    def add(self, connection: Connection) -> None:
+        """A connection was accepted."""
+        self.connections[connection] = None
+        self._silent[connection] = None
+
+    def doubt(self, connection: Connection) -> None:
+        """Have the next sweep look whether a connection that received something was reset since."""
+        self.doubted[connection] = None
+        self._schedule_sweep()
+
+    def watch(self, connection: Connection) -> None:
+        """Have ``sweep`` look at a connection that holds a buffer or owes bytes."""
+        self.watched[connection] = None
+        self._schedule_sweep()
+
+    def _schedule_sweep(self) -> None:
+        if not self._sweeping:
+            self._sweeping = True
+            self.timers.schedule(SWEEP_MS, self.sweep)
+
+    def sweep(self) -> None:
+        """Close who is too slow or gone, take back buffers that are not used."""
+        doubted, self.doubted = self.doubted, {}
+        self._sweep_some(list({**doubted, **self.watched}))
+
+    def _sweep_some(self, connections: list[Connection]) -> None:
+        """As many as one turn may look at; the others in the next turns."""
+        now = self.monotonic_ms()
+        for connection in connections[:SWEEP_PER_TURN]:
+            if not connection.notice_reset() and connection in self.watched and not connection.inspect(now):
+                self.watched.pop(connection, None)
+        rest = connections[SWEEP_PER_TURN:]
+        if rest:
+            self.loop.call_soon(self.turns.run, "sweep", lambda: self._sweep_some(rest))
+            return
+        self._sweeping = False
+        if self.watched or self.doubted:
+            self._schedule_sweep()
+
+    def make_room(self) -> bool:
+        """Descriptors are short: close a connection that was reset, else the oldest that has sent no request yet.
+
+        Says whether one was closed. Clients that have sent a request are never closed for it.
+        """
+        before = len(self.connections)
+        for connection in list(islice(self.doubted, SWEEP_PER_TURN)):
+            del self.doubted[connection]
+            connection.notice_reset()
+        while len(self.connections) == before and self._silent:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            if oldest.context.api_key < 0:
+                oldest.close()
+        return len(self.connections) < before
+
+    def forget(self, connection: Connection) -> None:
+        """A connection closed."""
+        self.connections.pop(connection, None)
+        self._silent.pop(connection, None)
+        self.doubted.pop(connection, None)
+        self.watched.pop(connection, None)
+        self.memory.note(connection, 0)
+        if self.on_closed is not None:
+            self.on_closed(connection)
+        if self._emptied is not None and not self.connections:
+            self._emptied.set()

@@ -1,0 +1,387 @@
+"""Client quotas at work: which quota a client is under, what it used of it, and how long it has to wait (KIP-13).
+
+Which one: the most specific that is set, key by key.
+
+    (user, client-id)  (user, default)  user  (default, client-id)  (default, default)  default user  client-id  default
+
+A quota of a user alone is shared by all clients of that user, one with a client id by that pair; a default counts for
+each of its clients by itself. How much: byte rates and request time are rates over ``quota.window.num`` samples of
+``quota.window.size.seconds``; the wait is what brings the rate back to the limit if nothing more comes:
+
+    wait = (rate - limit) / limit * window
+
+Controller mutations (partitions created and deleted, KIP-599) are taken from a bucket of tokens: as many as flow in
+during the window. Old versions of those APIs go on into debt and are made to wait; newer ones are refused.
+
+New connections of an address are a rate too (KIP-612); one beyond it does not count, and is closed after its wait.
+
+Times are milliseconds of the monotonic clock. A meter lives while it is used: idle ones are dropped once there are more
+than MAX_METERS. Loop thread only. Source: KIP-13, KIP-55 (precedence), KIP-124, KIP-599.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from tidelog.broker.controller.client_quotas import (
+    CLIENT_ID,
+    CLIENT_QUOTAS,
+    IP,
+    IP_QUOTAS,
+    QUOTAS_PREFIX,
+    USER,
+    ClientQuotas,
+    Entity,
+)
+from tidelog.broker.metrics.registry import Sample
+from tidelog.protocol.errors import ThrottlingQuotaExceededError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker, RequestContext
+
+PRODUCE, FETCH, REQUEST, MUTATION = CLIENT_QUOTAS
+(CONNECTION,) = IP_QUOTAS
+ALL_QUOTAS = (*CLIENT_QUOTAS, *IP_QUOTAS)
+_METRIC = "kafka_server_clientquotas"
+MAX_METERS = 10_000
+"""Meters and remembered look-ups; a client can name itself anew with each request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How a rate is measured: so many samples of so many milliseconds."""
+
+    samples: int
+    sample_ms: int
+
+    @property
+    def length_ms(self) -> int:
+        return self.samples * self.sample_ms
+
+
+class _Sample:
+    __slots__ = ("last_ms", "start_ms", "value")
+
+    def __init__(self, now_ms: float) -> None:
+        self.start_ms = self.last_ms = now_ms
+        self.value = 0.0
+
+
+class Rate:
+    """What was used per second, over the samples of a window. One that overlaps its beginning still counts."""
+
+    __slots__ = ("_samples", "_window", "limit")
+
+    def __init__(self, window: Window, limit: float) -> None:
+        self._window = window
+        self._samples: deque[_Sample] = deque(maxlen=window.samples + 1)
+        self.limit = limit
+
+    def record(self, value: float, now_ms: float) -> None:
+        """Count ``value`` (bytes, or percent of a thread's second) as used now."""
+        samples = self._samples
+        if not samples or now_ms - samples[-1].start_ms >= self._window.sample_ms:
+            samples.append(_Sample(now_ms))
+        samples[-1].value += value
+        samples[-1].last_ms = now_ms
+
+    def wait_ms(self, now_ms: float) -> float:
+        """How long to wait until the rate is back at the limit; 0 when it is not above."""
+        total = self.total(now_ms)
+        elapsed_ms = now_ms - self._samples[0].start_ms if self._samples else 0.0
+        # As if all samples but the last were whole: a rate over the first moments would be far too high.
+        missing = max(self._window.samples - 1 - int(elapsed_ms // self._window.sample_ms), 0)
+        window_ms = max(elapsed_ms + missing * self._window.sample_ms, 1.0)
+        rate = total / window_ms * 1000
+        return (rate - self.limit) / self.limit * window_ms if rate > self.limit else 0.0
+
+    def total(self, now_ms: float) -> float:
+        """What was used in the window."""
+        samples = self._samples
+        while samples and now_ms - samples[0].last_ms >= self._window.length_ms:
+            samples.popleft()
+        return sum(sample.value for sample in samples)
+
+    def is_idle(self, now_ms: float) -> bool:
+        """Whether forgetting it changes nothing."""
+        return not self.total(now_ms)
+
+
+class TokenBucket:
+    """Tokens that flow in at the limit's rate, a window's worth at most. It may go into debt."""
+
+    __slots__ = ("_filled_ms", "_tokens", "_window", "limit")
+
+    def __init__(self, window: Window, limit: float, now_ms: float) -> None:
+        self._window = window
+        self._filled_ms = now_ms
+        self.limit = limit
+        self._tokens = self._capacity
+
+    @property
+    def _capacity(self) -> float:
+        return self._window.length_ms / 1000 * self.limit
+
+    def _fill(self, now_ms: float) -> None:
+        self._tokens = min(self._capacity, self._tokens + self.limit * (now_ms - self._filled_ms) / 1000)
+        self._filled_ms = now_ms
+
+    def record(self, value: float, now_ms: float) -> None:
+        """Take tokens out."""
+        self._fill(now_ms)
+        self._tokens -= value
+
+    def wait_ms(self, now_ms: float) -> float:
+        """How long until the debt is paid; 0 without debt."""
+        self._fill(now_ms)
+        return max(-self._tokens / self.limit * 1000, 0.0)
+
+    def is_idle(self, now_ms: float) -> bool:
+        """Whether forgetting it changes nothing."""
+        self._fill(now_ms)
+        return self._tokens >= self._capacity
+
+
+Meter = Rate | TokenBucket
+Client = tuple[str, str]
+"""User and client id."""
+
+
+class Waits:
+    """Who had to wait, and who waits now, by one quota."""
+
+    __slots__ = ("_deadlines", "count", "total_ms")
+
+    def __init__(self) -> None:
+        self._deadlines: list[float] = []
+        self.count = 0
+        self.total_ms = 0
+
+    def note(self, wait_ms: int, now_ms: float) -> None:
+        """One more that has to wait for so long."""
+        self.count += 1
+        self.total_ms += wait_ms
+        self.now(now_ms)
+        heappush(self._deadlines, now_ms + wait_ms)
+
+    def now(self, now_ms: float) -> int:
+        """How many wait."""
+        while self._deadlines and self._deadlines[0] <= now_ms:
+            heappop(self._deadlines)
+        return len(self._deadlines)
+
+
+class Quotas:
+    """The quotas that are set, and a meter for each client under one."""
+
+    def __init__(
+        self,
+        entities: Mapping[Entity, Mapping[str, float]],
+        *,
+        monotonic_ms: Callable[[], float],
+        window: Window,
+        controller_window: Window,
+    ) -> None:
+        self.monotonic_ms = monotonic_ms
+        self._window = window
+        self._controller_window = controller_window
+        self._limits: dict[str, dict[Entity, float]] = {}
+        self._meters: dict[tuple[str, Client], Meter] = {}
+        self._found: dict[tuple[str, Client], Meter | None] = {}
+        self.waits = {key: Waits() for key in ALL_QUOTAS}
+        """Requests and connections made to wait, by the quota that asked for the longest wait; for metrics."""
+        self.set(entities)
+
+    def set(self, entities: Mapping[Entity, Mapping[str, float]]) -> None:
+        """Take over what is set now. What clients have used so far stays counted, against the new limits."""
+        self._limits = {
+            key: {entity: values[key] for entity, values in entities.items() if key in values} for key in ALL_QUOTAS
+        }
+        self._found.clear()
+
+    def meter(self, key: str, client: Client) -> Meter | None:
+        """The meter a client's use is counted on; None where it has no quota of this kind."""
+        limits = self._limits[key]
+        if not limits:
+            return None
+        if (key, client) in self._found:
+            return self._found[key, client]
+        if len(self._found) >= MAX_METERS:
+            self._found.clear()
+        meter = self._found[key, client] = self._look_up(key, client, limits)
+        return meter
+
+    def _look_up(self, key: str, client: Client, limits: Mapping[Entity, float]) -> Meter | None:
+        for entity, sharers in candidates(client) if key != CONNECTION else addresses(client):
+            limit = limits.get(entity)
+            if limit is None:
+                continue
+            meter = self._meters.get((key, sharers))
+            if meter is None:
+                if len(self._meters) >= MAX_METERS:
+                    self._drop_idle()
+                meter = self._meters[key, sharers] = self._new_meter(key, limit)
+            meter.limit = limit
+            return meter
+        return None
+
+    def _new_meter(self, key: str, limit: float) -> Meter:
+        if key == MUTATION:
+            return TokenBucket(self._controller_window, limit, self.monotonic_ms())
+        return Rate(self._window, limit)
+
+    def _drop_idle(self) -> None:
+        now_ms = self.monotonic_ms()
+        self._meters = {found: meter for found, meter in self._meters.items() if not meter.is_idle(now_ms)}
+        self._found.clear()
+
+    def record(self, key: str, client: Client, value: float) -> int:
+        """Count what a client used. Returns how long it has to wait, in whole milliseconds."""
+        meter = self.meter(key, client)
+        if meter is None:
+            return 0
+        now_ms = self.monotonic_ms()
+        meter.record(value, now_ms)
+        return round(meter.wait_ms(now_ms))
+
+    def record_request(self, client: Client, seconds: float) -> int:
+        """Count time of the loop's thread, which is 100 percent a second; the wait is one sample at most (KIP-124)."""
+        return min(self.record(REQUEST, client, 100 * seconds), self._window.sample_ms)
+
+    def record_fetch(self, client: Client, size: int) -> int:
+        """Count an answer's bytes; one that has to wait is not sent, and so not counted.
+
+        What is too large for the whole window is sent when nothing else was: otherwise it never would be.
+        """
+        meter = self.meter(FETCH, client)
+        if not isinstance(meter, Rate):
+            return 0
+        now_ms = self.monotonic_ms()
+        is_first = not meter.total(now_ms)
+        meter.record(size, now_ms)
+        wait_ms = 0 if is_first else round(meter.wait_ms(now_ms))
+        if wait_ms:
+            meter.record(-size, now_ms)
+        return wait_ms
+
+    def take_back_fetch(self, client: Client, size: int) -> None:
+        """The answer was not sent after all."""
+        meter = self.meter(FETCH, client)
+        if meter is not None:
+            meter.record(-size, self.monotonic_ms())
+
+    def record_connection(self, host: str) -> int:
+        """Count a new connection of an address. Returns for how long to hold it before it is closed, 0 to serve it."""
+        client = ("", host)
+        wait_ms = self.record(CONNECTION, client, 1)
+        wait_ms = min(wait_ms, self._window.sample_ms)
+        if wait_ms:
+            self.note_wait(CONNECTION, wait_ms)
+            self.record(CONNECTION, client, -1)
+        return wait_ms
+
+    def note_wait(self, key: str, wait_ms: int) -> None:
+        """Somebody has to wait for so long, by this quota."""
+        self.waits[key].note(wait_ms, self.monotonic_ms())
+
+    def fetch_limit(self, client: Client) -> int | None:
+        """The most bytes an answer may have without being over the quota by itself; None without one."""
+        meter = self.meter(FETCH, client)
+        if meter is None:
+            return None
+        return max(int(meter.limit * (self._window.length_ms - self._window.sample_ms) / 1000), 1)
+
+
+def candidates(client: Client) -> Iterable[tuple[Entity, Client]]:
+    """Entities that may hold a client's quota, the most specific first, each with the client that shares its meter."""
+    user, client_id = client
+    for user_name in (user, None):
+        yield ((CLIENT_ID, client_id), (USER, user_name)), client
+        yield ((CLIENT_ID, None), (USER, user_name)), client
+        yield ((USER, user_name),), (user, "")
+    yield ((CLIENT_ID, client_id),), ("", client_id)
+    yield ((CLIENT_ID, None),), ("", client_id)
+
+
+def addresses(client: Client) -> Iterable[tuple[Entity, Client]]:
+    """The same for an address, which stands where the client id does."""
+    yield ((IP, client[1]),), client
+    yield ((IP, None),), client
+
+
+def client_of(context: RequestContext) -> Client:
+    """Who asks, as quotas know it."""
+    return context.principal.partition(":")[2], context.client_id or ""
+
+
+def throttled_samples(quotas: Quotas) -> Iterable[Sample]:
+    """What had to wait, by the quota that asked for the longest wait; the last is Kafka's ``queue-size``."""
+    now_ms = quotas.monotonic_ms()
+    for key, waits in quotas.waits.items():
+        yield Sample(f"{_METRIC}_throttled_total", "counter", {"quota": key}, waits.count)
+    for key, waits in quotas.waits.items():
+        yield Sample(f"{_METRIC}_throttle_seconds_total", "counter", {"quota": key}, waits.total_ms / 1000)
+    for key, waits in quotas.waits.items():
+        yield Sample(f"{_METRIC}_queue_size", "gauge", {"quota": key}, waits.now(now_ms))
+
+
+class MutationQuota:
+    """What one request may change in the topics. Without a quota anything."""
+
+    __slots__ = ("_client", "_context", "_is_strict", "_quotas")
+
+    def __init__(self, quotas: Quotas | None, context: RequestContext, *, strict: bool) -> None:
+        self._quotas = quotas
+        self._context = context
+        self._client = client_of(context)
+        self._is_strict = strict
+
+    def check(self) -> None:
+        """Raises ThrottlingQuotaExceededError while a client of the new versions is in debt; old ones only wait."""
+        if self._quotas is None or not self._is_strict:
+            return
+        meter = self._quotas.meter(MUTATION, self._client)
+        wait_ms = 0 if meter is None else round(meter.wait_ms(self._quotas.monotonic_ms()))
+        if wait_ms:
+            self._wait(wait_ms)
+            raise ThrottlingQuotaExceededError
+
+    def record(self, partitions: int) -> None:
+        """So many partitions were created or deleted."""
+        if self._quotas is None:
+            return
+        wait_ms = self._quotas.record(MUTATION, self._client, partitions)
+        if wait_ms and not self._is_strict:
+            self._wait(wait_ms)
+
+    def _wait(self, wait_ms: int) -> None:
+        self._context.throttle_ms = max(self._context.throttle_ms, wait_ms)
+
+
+def mutation_quota(broker: Broker, context: RequestContext, *, strict_since: int) -> MutationQuota:
+    """The quota of this request; versions from ``strict_since`` on know THROTTLING_QUOTA_EXCEEDED."""
+    return MutationQuota(broker.quotas, context, strict=context.api_version >= strict_since)
+
+
+def load_quotas(broker: Broker) -> None:
+    """Enforce what the store holds from now on; ``tidelog.broker.quota.quotas`` stays None while no client has ever had
+    a quota."""
+    if broker.quotas is None and not broker.store.list(QUOTAS_PREFIX):
+        return
+    entities = ClientQuotas(broker.store).entities()
+    if broker.quotas is not None:
+        broker.quotas.set(entities)
+        return
+    number = broker.config.get_int
+    broker.quotas = Quotas(
+        entities,
+        monotonic_ms=broker.time.monotonic_ms,
+        window=Window(number("quota.window.num"), number("quota.window.size.seconds") * 1000),
+        controller_window=Window(
+            number("controller.quota.window.num"), number("controller.quota.window.size.seconds") * 1000
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Partitions as this broker holds them: appends, reads, waiting requests, fetch sessions and group flush."""

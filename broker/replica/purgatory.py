@@ -1,0 +1,120 @@
+"""Where requests wait: watched under keys, looked at again when one of them moves, expired by the clock.
+
+Whoever changes something (an append, the high watermark, the last stable offset) calls ``touch(key)``. That only notes
+the key, one set insertion, and asks the loop for one later call; all touches of a turn are then answered
+together, after the producers' own responses are on their way. Keys are compared by identity or hash (a ``Partition``).
+
+    parked --try_complete() true--> gone        parked --deadline--> expire() --> gone
+    parked --cancel--> gone                     parked --close or expire--> expire() --> gone
+
+Invariants: an operation leaves every key when it leaves; ``expire`` is called at most once and never after
+``try_complete`` said True; nothing runs inside ``touch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Protocol
+
+from tidelog.broker.loop.timers import Timer, TimerQueue
+
+
+class DelayedOperation(Protocol):
+    """A parked request."""
+
+    def try_complete(self) -> bool:
+        """Answer if it can be answered now, and say whether it was."""
+        ...
+
+    def expire(self) -> None:
+        """Answer with what there is: the time is over."""
+        ...
+
+
+class Parked:
+    """An operation's place in the purgatory."""
+
+    __slots__ = ("keys", "operation", "timer")
+
+    def __init__(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
+        self.operation = operation
+        self.keys = keys
+        self.timer: Timer | None = None
+
+
+class Purgatory:
+    """Parked operations by key. Loop thread only."""
+
+    __slots__ = ("_call_soon", "_scheduled", "_timers", "_touched", "_watchers", "completed_total", "expired_total")
+
+    def __init__(self, timers: TimerQueue, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._timers = timers
+        self._call_soon = call_soon
+        self._watchers: dict[Hashable, dict[Parked, None]] = {}
+        self._touched: dict[Hashable, None] = {}
+        self._scheduled = False
+        self.completed_total = 0
+        self.expired_total = 0
+
+    def __len__(self) -> int:
+        return len({parked for watchers in self._watchers.values() for parked in watchers})
+
+    def park(self, operation: DelayedOperation, keys: Iterable[Hashable], delay_ms: float) -> Parked:
+        """Wait at most ``delay_ms`` for one of ``keys`` to move. The caller has just tried the operation itself."""
+        parked = Parked(operation, tuple(keys))
+        watchers = self._watchers
+        for key in parked.keys:
+            waiting = watchers.get(key)
+            if waiting is None:
+                watchers[key] = {parked: None}
+            else:
+                waiting[parked] = None
+        parked.timer = self._timers.schedule(delay_ms, lambda: self.expire(parked))
+        return parked
+
+    def touch(self, key: Hashable) -> None:
+        """Something that operations under ``key`` wait for may have happened."""
+        if key in self._watchers:
+            self._touched[key] = None
+            if not self._scheduled:
+                self._scheduled = True
+                self._call_soon(self._run_turn)
+
+    def _run_turn(self) -> None:
+        self._timers.turns.run("parked requests", self.run_touched)
+
+    def run_touched(self) -> None:
+        """Look again at the operations whose keys moved."""
+        self._scheduled = False
+        touched, self._touched = self._touched, {}
+        candidates: dict[Parked, None] = {}
+        for key in touched:
+            candidates.update(self._watchers.get(key, {}))
+        for parked in candidates:
+            if parked.timer is not None and parked.operation.try_complete():
+                self.completed_total += 1
+                self.cancel(parked)
+
+    def cancel(self, parked: Parked) -> None:
+        """Forget a parked operation without answering it. Harmless when it is gone already."""
+        if parked.timer is None:
+            return
+        parked.timer.cancel()
+        parked.timer = None
+        for key in parked.keys:
+            waiting = self._watchers.get(key)
+            if waiting is not None and waiting.pop(parked, False) is None and not waiting:
+                del self._watchers[key]
+
+    def expire_all(self) -> None:
+        """Answer everything now with what there is; at shutdown."""
+        for parked in {parked: None for watchers in self._watchers.values() for parked in watchers}:
+            self.expire(parked)
+
+    def expire(self, parked: Parked) -> None:
+        """Answer a parked operation now with what there is. Harmless when it is gone already."""
+        if parked.timer is None:
+            return
+        self.cancel(parked)
+        self.expired_total += 1
+        parked.operation.expire()

@@ -1,0 +1,198 @@
+"""The partitions this broker holds, by topic and index; the listener through which topics come, change and go.
+
+A :class:`Partition` is made when it is first asked for and its log is opened when that is first touched, so a partition
+nobody uses costs nothing beyond its name. Partitions are filed under their topic's id: a topic that is deleted and
+made again is another topic, and a stale object can never be found under its name. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tidelog.broker.metadata.image import MetadataCache, TopicImage
+from tidelog.broker.replica.group_flush import InThread
+from tidelog.broker.replica.partition import Partition
+from tidelog.broker.replica.purgatory import Purgatory
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from tidelog.log.config import LogConfig
+    from tidelog.log.manager import LogManager
+
+EAGER_LOGS = 64
+"""Logs made each EAGER_WINDOW_MS before requests that create partitions are answered: each costs a millisecond of a
+thread and three descriptors, and a request may create 10,000, of one topic or of a hundred. The first of each is
+always made, so that a disk that takes nothing is told to who creates the topic."""
+EAGER_WINDOW_MS = 1000
+
+
+class ReplicaManager:
+    """Finds partitions; makes and removes them as topics come and go (a ``TopicListener``)."""
+
+    __slots__ = (
+        "_eager_left",
+        "_eager_until_ms",
+        "_in_thread",
+        "_log_config",
+        "_log_manager",
+        "_metadata",
+        "_node_id",
+        "_partitions",
+        "_purgatory",
+        "_removed",
+        "_topics",
+        "make_way",
+        "on_index_configs",
+        "on_log_deleted",
+        "virtual_partition",
+    )
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataCache,
+        log_manager: LogManager,
+        purgatory: Purgatory,
+        log_config: Callable[[TopicImage], LogConfig],
+        in_thread: InThread,
+        node_id: int,
+    ) -> None:
+        self._metadata = metadata
+        self._topics = metadata.topics
+        self._log_manager = log_manager
+        self._purgatory = purgatory
+        self._log_config = log_config
+        self._in_thread = in_thread
+        self._node_id = node_id
+        self._partitions: dict[bytes, dict[int, Partition]] = {}
+        self._removed: dict[bytes, dict[int, Partition]] = {}
+        """Partitions whose logs are being removed."""
+        self._eager_left = EAGER_LOGS
+        self._eager_until_ms = 0.0
+        self.make_way: Callable[[str], object] = lambda _topic: None
+        self.on_log_deleted: Callable[[TopicPartition], object] = lambda _partition: None
+        self.virtual_partition: Callable[[TopicImage, int], Partition] = no_virtual_partition
+        self.on_index_configs: Callable[[TopicImage], object] = lambda _image: None
+        """Told of topics that are made, widened or get other configs."""
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """The partition of that name. Raises UnknownTopicOrPartitionError."""
+        image = self._topics.get(topic)
+        if image is None:
+            image = self._metadata.find(topic)
+            if image is None:
+                raise UnknownTopicOrPartitionError
+        partitions = self._partitions.get(image.topic_id)
+        if partitions is not None:
+            partition = partitions.get(index)
+            if partition is not None:
+                return partition
+        return self._make(image, index)
+
+    def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
+        """The partition of a topic id. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
+        partitions = self._partitions.get(topic_id)
+        if partitions is not None:
+            partition = partitions.get(index)
+            if partition is not None:
+                return partition
+        image = self._metadata.topic_by_id(topic_id)
+        if image is None:
+            raise UnknownTopicIdError
+        return self._make(image, index)
+
+    def known_partitions(self) -> Iterator[Partition]:
+        """The partitions that were asked for so far."""
+        for partitions in self._partitions.values():
+            yield from partitions.values()
+
+    def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
+        """What makes the first logs of new partitions; others are made when touched. Raises KafkaStorageError."""
+        self.make_way(image.name)
+        config, manager = self._log_config(image), self._log_manager
+        share = self._eager_share(image.partition_count - first_partition)
+
+        def make() -> None:
+            for index in range(first_partition, first_partition + share):
+                manager.get_or_create_log(TopicPartition(image.name, index), image.topic_id, config, is_new=True)
+
+        return make
+
+    def topic_created(self, image: TopicImage, first_partition: int) -> None:
+        """Have the indexer look at a topic that is new or wider."""
+        self.on_index_configs(image)
+
+    def _eager_share(self, wanted: int) -> int:
+        """How many of ``wanted`` logs are made now."""
+        now = self._log_manager.environment.time.monotonic_ms()
+        if now >= self._eager_until_ms:
+            self._eager_left, self._eager_until_ms = EAGER_LOGS, now + EAGER_WINDOW_MS
+        share = min(wanted, max(self._eager_left, 1))
+        self._eager_left -= share
+        return share
+
+    def remove_logs(self, image: TopicImage) -> Callable[[], None]:
+        """What removes the topic's logs, in any thread: it waits for those that work on their files. Raises
+        KafkaStorageError."""
+        partitions = self._removed[image.topic_id] = self._partitions.pop(image.topic_id, {})
+        for partition in partitions.values():
+            partition.delete()
+        manager = self._log_manager
+
+        def remove() -> None:
+            for index in range(image.partition_count):
+                manager.delete_log(TopicPartition(image.name, index))
+            # Before the name is free, and the store forgets the deletion: a power loss must not bring the old logs back
+            # under a new topic of that name.
+            for directory in manager.directories:
+                if directory.is_online:
+                    directory.state.sync_all_names(manager.environment.file_system)
+
+        return remove
+
+    def topic_deleted(self, image: TopicImage) -> bool:
+        """The logs are gone: fetches parked on them are answered with the error. False when a directory is offline,
+        which may hold some."""
+        for index in range(image.partition_count):
+            self.on_log_deleted(TopicPartition(image.name, index))
+        for partition in self._removed.pop(image.topic_id, {}).values():
+            self._purgatory.touch(partition)
+        return self._log_manager.is_whole
+
+    def topic_configs_changed(self, image: TopicImage) -> None:
+        """Give the open logs their new configuration; closed ones read it when they open."""
+        partitions = self._partitions.get(image.topic_id)
+        if partitions:
+            config = self._log_config(image)
+            for partition in partitions.values():
+                if partition.opened_log is not None:
+                    partition.opened_log.update_config(config)
+        self.on_index_configs(image)
+
+    def _make(self, image: TopicImage, index: int) -> Partition:
+        if not 0 <= index < image.partition_count:
+            raise UnknownTopicOrPartitionError
+        if image.source is not None:
+            return self.virtual_partition(image, index)
+        topic_partition = TopicPartition(image.name, index)
+        partition = Partition(
+            topic_partition,
+            image.topic_id,
+            node_id=self._node_id,
+            is_internal=image.is_internal,
+            leader_epoch=image.leader_epoch,
+            purgatory=self._purgatory,
+            in_thread=self._in_thread,
+            open_log=lambda: self._log_manager.get_or_create_log(
+                topic_partition, image.topic_id, self._log_config(self._topics.get(image.name, image))
+            ),
+        )
+        self._partitions.setdefault(image.topic_id, {})[index] = partition
+        return partition
+
+
+def no_virtual_partition(_image: TopicImage, _index: int) -> Partition:
+    """Where nobody makes virtual partitions there are none. Raises UnknownTopicOrPartitionError."""
+    raise UnknownTopicOrPartitionError

@@ -1,0 +1,197 @@
+"""Requests of a broker with client quotas: measured, answered with their throttle time, and the connection muted.
+
+As Kafka since 2.0 (KIP-219) a client that is over its quota is answered at once, is told in ``throttle_time_ms``
+for how long it has to wait, and its connection is not read from for that long.
+
+    produce     the request's bytes count; it is appended, and the answer carries the wait
+    fetch       the answer's bytes count; over the quota an empty one goes out in its place. What one answer may hold is
+                limited to what the quota allows within its window, so that a consumer always gets on
+    share fetch the same; what became of acknowledgements is told at once, what was acquired is given back
+    any         time of the loop's thread, handling and encoding, counts against ``request_percentage``
+
+The longest wait of those stands. Without any quota nothing of this runs: the dispatcher tests one attribute. An
+answer is made as always and made again only when it carries a wait. Loop thread only.
+
+Source: KIP-13, KIP-124, KIP-219.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.quota.quotas import FETCH, MUTATION, PRODUCE, REQUEST, Client, Quotas, client_of
+from tidelog.broker.requests.dispatch import Answer, Parts, Pending, Route
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.transferable import release_slices
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker, RequestContext
+    from tidelog.protocol.messages.share_fetch import ShareFetchRequest
+
+_SESSION = struct.Struct(">ihi")
+"""How a fetch response begins from version 7 on: throttle time, error code, session id."""
+_FIRST_FETCH_WITH_SESSION = 7
+_INITIAL_EPOCH = 0
+_FETCHES = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
+
+
+class Throttled(Pending):
+    """An answer that is there, and after which the connection is muted (``RequestContext.throttle_ms``)."""
+
+    __slots__ = ("_frame",)
+
+    def __init__(self, frame: bytes | Parts | None) -> None:
+        self._frame = frame
+
+    def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
+        """At once; nothing at all is sent for acks=0."""
+        callback(b"" if self._frame is None else self._frame)
+
+    def abandon(self) -> None:
+        """Nobody is waited for."""
+
+    def hurry(self) -> None:
+        """It is there."""
+
+
+class Measured(Pending):
+    """An answer that comes later and is measured when it does."""
+
+    __slots__ = ("_measure", "_waiting")
+
+    def __init__(self, waiting: Pending, measure: Measure) -> None:
+        self._waiting = waiting
+        self._measure = measure
+
+    def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
+        """Call back with the frame as the quotas leave it."""
+        self._waiting.on_answer(lambda frame: callback(frame if frame is None else self._finish(frame)))
+
+    def _finish(self, frame: bytes | Parts) -> bytes | Parts | None:
+        self._measure.seconds = max(self._measure.seconds, self._waiting.seconds)
+        return self._measure.finish(frame)
+
+    def abandon(self) -> None:
+        self._waiting.abandon()
+
+    def hurry(self) -> None:
+        self._waiting.hurry()
+
+
+def answer(broker: Broker, route: Route, context: RequestContext, request: Any, size: int) -> Answer:
+    """What ``Route.answer`` does, under quotas. ``size`` is the request's in bytes.
+
+    Raises CloseConnectionError.
+    """
+    measure = Measure(broker.quotas, route, context, request)
+    if route.api_key == ApiKey.PRODUCE:
+        measure.wait_for(PRODUCE, measure.quotas.record(PRODUCE, measure.client, size))
+    elif route.api_key in _FETCHES:
+        context.withdraw = None
+        limit_fetch(measure.quotas, measure.client, request)
+    began = perf_counter()
+    found = route.answer(broker, context, request, is_long=size > route.one_turn_bytes)
+    measure.seconds = perf_counter() - began
+    if isinstance(found, Pending):
+        return Measured(found, measure)
+    frame = measure.finish(found)
+    return Throttled(frame) if context.throttle_ms else frame
+
+
+def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest | ShareFetchRequest) -> None:
+    """Ask for no more than may be sent within the quota's window."""
+    limit = quotas.fetch_limit(client)
+    if limit is not None:
+        request.max_bytes = min(request.max_bytes, limit)
+        request.min_bytes = min(request.min_bytes, limit)
+
+
+class Measure:
+    """One request on its way through."""
+
+    __slots__ = ("_context", "_key", "_request", "_route", "client", "quotas", "seconds")
+
+    def __init__(self, quotas: Quotas, route: Route, context: RequestContext, request: Any) -> None:
+        self.quotas = quotas
+        self._route = route
+        self._context = context
+        self._request = request
+        self._key = MUTATION  # a handler that sets the wait itself has found that out
+        self.client = client_of(context)
+        self.seconds = 0.0
+        context.throttle_ms = 0
+
+    def wait_for(self, key: str, wait_ms: int) -> None:
+        """One of the quotas asks for this wait; the longest stands."""
+        if wait_ms > self._context.throttle_ms:
+            self._key = key
+            self._context.throttle_ms = wait_ms
+
+    def finish(self, frame: bytes | Parts | None) -> bytes | Parts | None:
+        """The frame that is sent, and the wait in the context. None stays None: nothing is answered."""
+        self.wait_for(REQUEST, self.quotas.record_request(self.client, self.seconds))
+        if frame is not None and self._route.api_key in _FETCHES:
+            frame = self._finish_fetch(frame)
+        elif frame is not None and self._context.throttle_ms:
+            frame = self._told(frame)
+        if self._context.throttle_ms:
+            self.quotas.note_wait(self._key, self._context.throttle_ms)
+        return frame
+
+    def _finish_fetch(self, frame: bytes | Parts) -> bytes | Parts:
+        size = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
+        wait_ms = self.quotas.record_fetch(self.client, size)
+        self.wait_for(FETCH, wait_ms)
+        if not self._context.throttle_ms:
+            return frame
+        if not wait_ms:
+            self.quotas.take_back_fetch(self.client, size)
+        if self._route.api_key == ApiKey.FETCH:
+            return self._emptied(frame)
+        return self._withdrawn(frame)
+
+    def _withdrawn(self, frame: bytes | Parts) -> bytes | Parts:
+        """A share fetch without its records; an error, or the end of a session, is told as it is."""
+        withdraw = self._context.withdraw
+        if withdraw is None:
+            return self._told(frame)
+        release_slices(frame)
+        response = withdraw()
+        response.throttle_time_ms = self._context.throttle_ms
+        return self._route.encode(self._context.correlation_id, response)
+
+    def _emptied(self, frame: bytes | Parts) -> bytes | Parts:
+        """In place of records: come again. An incremental session goes on, a new one is not made."""
+        head: bytes = frame if isinstance(frame, bytes) else frame[0]  # type: ignore[assignment]
+        version = self._route.api_version
+        session_id = 0
+        if version >= _FIRST_FETCH_WITH_SESSION and self._request.session_epoch > _INITIAL_EPOCH:
+            _, error_code, session_id = _SESSION.unpack_from(head, self._route.prefix.size)
+            if error_code:
+                return self._told(frame)  # a session's error is told: there are no records to hold back
+        release_slices(frame)
+        response = FetchResponse(throttle_time_ms=self._context.throttle_ms, session_id=session_id)
+        return self._route.encode(self._context.correlation_id, response)
+
+    def _told(self, frame: bytes | Parts) -> bytes | Parts:
+        """The same answer with its throttle time, where its version has a field for it."""
+        route = self._route
+        if not isinstance(frame, bytes):
+            return frame
+        response_class = response_class_of(self._request)
+        response = response_class.decode(memoryview(frame)[route.prefix.size :], route.api_version)
+        if not hasattr(response, "throttle_time_ms"):
+            return frame
+        response.throttle_time_ms = self._context.throttle_ms
+        return route.encode(self._context.correlation_id, response)
+
+
+def response_class_of(request: Any) -> Any:
+    """The response's class, which stands beside the request's."""
+    request_class = request.__class__
+    return getattr(sys.modules[request_class.__module__], request_class.__name__.removesuffix("Request") + "Response")

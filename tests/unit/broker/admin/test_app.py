@@ -1,0 +1,292 @@
+"""The admin interface's pages over a broker's parts, through a socket in the test's directory: no port, no process."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.prometheus import Page, parse
+from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.admin.app import serve
+from tidelog.broker.admin.prometheus import request_samples
+from tidelog.broker.cleaning import cleaner_of
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import LogStorageError, OsFileSystem
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.record.record_batch import Record, build_batch
+
+TOPIC = "compacted"
+
+
+class Pages:
+    """A client of the app over ``parts``."""
+
+    def __init__(self, parts: DataBroker, session: aiohttp.ClientSession) -> None:
+        self.parts = parts
+        self.session = session
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(f"http://admin{path}") as response:
+            return response.status, await response.text()
+
+    async def post(self, path: str) -> tuple[int, Any]:
+        async with self.session.post(f"http://admin{path}") as response:
+            return response.status, await response.json()
+
+    async def metrics(self) -> Page:
+        async with self.session.get("http://admin/metrics") as response:
+            assert response.status == 200
+            assert response.headers["Content-Type"] == "text/plain; version=0.0.4"
+            return parse(await response.text())
+
+    def produce(self, *pairs: tuple[bytes, bytes | None]) -> None:
+        """One batch into partition 0 of the compacted topic."""
+        records = [Record(number, 1_700_000_000_000, key, value) for number, (key, value) in enumerate(pairs)]
+        partition = self.parts.replica_manager.partition(TOPIC, 0)
+        info = partition.append_records(memoryview(build_batch(records)))
+        partition.bytes_in += info.size_bytes
+
+
+@asynccontextmanager
+async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
+    texts = {name.replace("_", "."): value for name, value in settings.items()} | {"admin.allowed.hosts": "admin"}
+    parts = DataBroker(directory, texts)
+    parts.broker.loop = asyncio.get_running_loop()
+    if TOPIC not in parts.broker.metadata.topics:
+        parts.topics.create_topic(TOPIC, 2, 1, {"cleanup.policy": "compact"})
+    listener = socket.socket(socket.AF_UNIX)
+    path = str(directory / "admin")
+    listener.bind(path)
+    listener.listen()
+    listener.setblocking(False)
+    runner = await serve(parts.broker, listener)
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session:
+            yield Pages(parts, session)
+    finally:
+        await runner.cleanup()
+        os.unlink(path)
+        if parts.broker.cleaner is not None:
+            await asyncio.to_thread(parts.broker.cleaner.shutdown)
+        parts.close()
+
+
+async def test_healthy_and_ready(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        assert await pages.get("/healthz") == (200, "ok\n")
+        assert await pages.get("/readyz") == (200, "ok\n")
+
+
+async def test_not_ready_while_a_directory_is_offline(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.parts.log_manager.directories[0].state.failure = KafkaStorageError("sync failed")
+
+        status, text = await pages.get("/readyz")
+
+        assert (status, text) == (503, f"{tmp_path}: sync failed\n")
+        assert (await pages.get("/healthz"))[0] == 200
+        pages.parts.log_manager.directories[0].state.failure = None
+
+
+async def test_a_full_directory_and_a_refused_log_are_told_and_the_log_can_be_tried_again(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.produce((b"key", b"value"))
+    log = next((tmp_path / f"{TOPIC}-0").glob("*.log"))
+    wrong = log.rename(log.with_name(f"{7:020d}.log"))
+    async with admin(tmp_path) as pages:
+        manager = pages.parts.log_manager
+        with pytest.raises(KafkaStorageError):
+            manager.get_log(TopicPartition(TOPIC, 0))
+        manager.directories[0].state.note(LogStorageError("write", str(tmp_path), errno.ENOSPC), OsFileSystem())
+
+        status, text = await pages.get("/readyz")
+
+        assert status == 503
+        assert f"{tmp_path}: write of {tmp_path} failed: No space left on device\n" in text
+        assert f"{TOPIC}-0 is refused: " in text
+        status, answer = await pages.post("/logs/retry")
+        assert (status, answer[0]["topic"], answer[0]["partition"]) == (200, TOPIC, 0)
+        wrong.rename(log)
+        assert await pages.post("/logs/retry") == (200, [])
+        manager.room.run()
+        assert await pages.get("/readyz") == (200, "ok\n")
+
+
+async def test_unknown_page_and_method_are_refused(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        assert (await pages.get("/nothing"))[0] == 404
+        assert (await pages.get(f"/compaction/{TOPIC}"))[0] == 405
+
+
+async def test_metrics_tell_topics_logs_process_and_cleaner(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.produce((b"key", b"value"), (b"key", b"other"))
+        log = pages.parts.replica_manager.partition(TOPIC, 0).log
+
+        page = await pages.metrics()
+
+        labels = {"topic": TOPIC, "partition": "0"}
+        assert page.value("kafka_log_log_size", **labels) == log.size_bytes > 0
+        assert page.value("kafka_log_log_logendoffset", **labels) == 2
+        assert page.value("kafka_log_log_numlogsegments", **labels) == 1
+        assert page.value("kafka_server_topicmetrics_bytesin_total", topic=TOPIC) == log.size_bytes
+        assert page.value("process_resident_memory_bytes") > 1e7
+        assert page.value("kafka_log_logcleaner_live_threads") == 1
+        assert page.value("kafka_log_logcleaner_partition_quarantined", **labels) == 0
+        assert page.types["kafka_log_logcleaner_rounds_total"] == "counter"
+
+
+async def test_log_nobody_touched_is_not_opened_for_metrics(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        partition = pages.parts.replica_manager.partition(TOPIC, 1)
+        before = partition.opened_log
+
+        page = await pages.metrics()
+
+        assert partition.opened_log is before
+        known = ("kafka_log_log_size", frozenset({"topic": TOPIC, "partition": "1"}.items()))
+        assert (known in page.samples) == (before is not None)
+
+
+async def test_counts_of_a_histogram_are_a_summary(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.parts.broker.metrics.histogram("kafka_some_time_us", request="Fetch").record(5)
+
+        page = await pages.metrics()
+
+        assert page.types["kafka_some_time_us"] == "summary"
+        assert page.value("kafka_some_time_us_count", request="Fetch") == 1
+        assert page.value("kafka_some_time_us", request="Fetch", quantile="0.5") == 7
+
+
+async def test_requests_are_counted_by_api_and_version(tmp_path: Path) -> None:
+    routes: Any = [SimpleNamespace(api_key=ApiKey.LIST_OFFSETS, api_version=7, requests=3)]
+    async with admin(tmp_path) as pages:
+        pages.parts.broker.metrics.source(lambda: request_samples(routes))
+
+        page = await pages.metrics()
+
+        assert page.value("kafka_network_requestmetrics_requests_total", request="ListOffsets", version="7") == 3
+
+
+async def test_coordinators_are_counted_once_there_are_any(tmp_path: Path) -> None:
+    def loaded(**state: Any) -> Any:
+        """One shard is loaded, another is not: asking for all of them would raise, and begin to load it."""
+        return SimpleNamespace(runtime=SimpleNamespace(loaded=[(0, SimpleNamespace(**state))]))
+
+    async with admin(tmp_path) as pages:
+        name = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+        assert name not in (await pages.metrics()).types
+        pages.parts.broker.coordinators = SimpleNamespace(
+            groups=loaded(groups={"a": 1, "b": 2}), transactions=loaded(transactions={"t": 1})
+        )
+
+        page = await pages.metrics()
+
+        assert page.value(name) == 2
+        assert page.value("kafka_coordinator_transaction_transactionalids") == 1
+
+
+async def test_label_values_are_escaped(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.parts.broker.metrics.gauge("tidelog_odd", lambda: 0.5, reason='a "quoted"\\\nline')
+
+        text = (await pages.get("/metrics"))[1]
+
+        assert 'tidelog_odd{reason="a \\"quoted\\"\\\\\\nline"} 0.5\n' in text
+        parse(text)
+
+
+async def test_run_cleans_every_partition_and_tells(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.produce(*[(b"key %d" % (number % 3), b"value") for number in range(30)])
+
+        status, answer = await pages.post(f"/compaction/{TOPIC}?dry_run=1")
+        assert status == 200
+        assert (answer[0]["dry_run"], answer[0]["records_before"], answer[0]["records_after"]) == (True, 30, 3)
+        status, answer = await pages.post(f"/compaction/{TOPIC}")
+
+        assert status == 200
+        assert [(entry["partition"], entry["records_after"]) for entry in answer] == [(0, 3), (1, 0)]
+        page = await pages.metrics()
+        assert page.value("kafka_log_logcleaner_records_dropped_total") == 27
+        assert page.value("kafka_log_logcleaner_partition_dirty_bytes", topic=TOPIC, partition="0") == 0
+
+
+async def test_run_without_waiting_is_accepted(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        assert await pages.post(f"/compaction/{TOPIC}?wait=0") == (202, {"requested": 2})
+
+
+async def test_run_of_an_unknown_topic_is_not_found(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        assert await pages.post("/compaction/nothing") == (404, {"error": "there is no topic nothing"})
+
+
+async def test_run_opens_what_nobody_has_asked_for_since_the_start(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.produce((b"key", b"value"), (b"key", b"other"))
+    async with admin(tmp_path) as pages:
+        status, answer = await pages.post(f"/compaction/{TOPIC}")
+
+        assert status == 200
+        assert [entry["records_after"] for entry in answer] == [1, 0]
+
+
+async def test_run_says_why_a_log_is_refused(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.produce((b"key", b"value"))
+    log = next((tmp_path / f"{TOPIC}-0").glob("*.log"))
+    log.rename(log.with_name(f"{7:020d}.log"))
+    async with admin(tmp_path) as pages:
+        status, answer = await pages.post(f"/compaction/{TOPIC}")
+
+        assert status == 409
+        assert "begins with offset 0, which is not its name's" in answer[0]["error"]
+        assert "error" not in answer[1]
+
+
+async def test_run_of_a_topic_that_is_not_compacted_is_refused(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.parts.topics.create_topic("plain", 1, 1, {})
+        refused = {"error": "plain is not compacted: its cleanup.policy has no compact"}
+        assert await pages.post("/compaction/plain?wait=0") == (409, refused)
+
+
+async def test_run_that_cannot_be_says_why_per_partition(tmp_path: Path) -> None:
+    async with admin(tmp_path, log_cleaner_enable="false") as pages:
+        status, answer = await pages.post(f"/compaction/{TOPIC}")
+
+        assert status == 409
+        assert answer[1] == {
+            "topic": TOPIC,
+            "partition": 1,
+            "error": "the cleaner does not run",
+        }
+
+
+@pytest.mark.parametrize("state", ["idle", "paused"])
+async def test_compaction_lists_state_of_every_partition(tmp_path: Path, state: str) -> None:
+    async with admin(tmp_path) as pages:
+        pages.produce((b"key", b"value"))
+        cleaner = cleaner_of(pages.parts.broker)
+        log = pages.parts.replica_manager.partition(TOPIC, 0).log
+        if state == "paused":
+            cleaner.abort_and_pause(log.topic_partition)
+
+        async with pages.session.get("http://admin/compaction") as response:
+            found = {entry["topic_partition"]["partition"]: entry for entry in await response.json()}
+
+        assert (found[0]["state"], found[0]["pauses"]) == (state, int(state == "paused"))
+        assert found[0]["last_round"] is None

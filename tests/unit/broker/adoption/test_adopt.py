@@ -1,0 +1,409 @@
+"""Taking over Kafka's directories: what is planned, what is refused, what comes out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kafka_directories import CLUSTER_ID, KafkaDirectory
+from tests.support.logs import NOW_MS, values
+from tidelog.broker.adoption.adopt import carry_out, valid_broker_configs
+from tidelog.broker.adoption.kraft_metadata import (
+    ClientQuotaRecord,
+    ConfigRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    QuotaEntityData,
+    TopicRecord,
+    UserScramCredentialRecord,
+)
+from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions, AdoptionPlan, make_plan
+from tidelog.broker.controller.producer_ids import NEXT_BLOCK_KEY
+from tidelog.broker.controller.topics import TOPICS_PREFIX, decode_topic
+from tidelog.broker.metadata.image import TopicImage
+from tidelog.broker.metadata.store import SqliteMetadataStore
+from tidelog.log.check import check_directory
+from tidelog.log.config import LogConfig
+from tidelog.log.files.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    read_meta_properties,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.manager import LogManager
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
+from tidelog.protocol.schema.fields import Message
+
+FILE_SYSTEM = OsFileSystem()
+TIME = ManualTime(NOW_MS)
+ORDERS = bytes(range(16))
+SILENT = lambda _: None  # noqa: E731
+
+
+def metadata(*more: tuple[Message, int], partitions: int = 2) -> list[tuple[Message, int]]:
+    records: list[tuple[Message, int]] = [(TopicRecord(name="orders", topic_id=ORDERS), 0)]
+    records += [
+        (PartitionRecord(partition_id=index, topic_id=ORDERS, leader=3, leader_epoch=4), 1)
+        for index in range(partitions)
+    ]
+    return [*records, *more]
+
+
+def kraft_source(path: Path, *more: tuple[Message, int]) -> KafkaDirectory:
+    source = KafkaDirectory(path)
+    for index in range(2):
+        source.add_partition("orders", index, ORDERS, epoch=2)
+    source.add_metadata(metadata(*more))
+    return source
+
+
+def plan_for(source: Path, target: Path, **options: Any) -> AdoptionPlan:
+    plan = make_plan(FILE_SYSTEM, TIME, AdoptionOptions((str(source),), str(target), **options))
+    plan.close()
+    return plan
+
+
+def adopt(source: Path, target: Path, **options: Any) -> AdoptionPlan:
+    plan = make_plan(FILE_SYSTEM, TIME, AdoptionOptions((str(source),), str(target), **options))
+    try:
+        carry_out(FILE_SYSTEM, TIME, plan, SILENT)
+    finally:
+        plan.close()
+    return plan
+
+
+def stored(target: Path, prefix: str) -> dict[str, bytes]:
+    store = SqliteMetadataStore(str(target / "metadata.sqlite"), TIME)
+    try:
+        return {entry.key: entry.value for entry in store.list(prefix)}
+    finally:
+        store.close()
+
+
+def topics(target: Path) -> dict[str, TopicImage]:
+    store = SqliteMetadataStore(str(target / "metadata.sqlite"), TIME)
+    try:
+        return {image.name: image for image in map(decode_topic, store.list(TOPICS_PREFIX))}
+    finally:
+        store.close()
+
+
+def served(directory: Path, place: TopicPartition) -> dict[int, bytes | None]:
+    """What a LogManager serves of a partition."""
+    manager = LogManager([str(directory)], FILE_SYSTEM, TIME, LogConfig())
+    manager.startup()
+    log = manager.get_log(place)
+    assert log is not None
+    log.update_high_watermark(log.log_end_offset)
+    found = values(log, log.log_start_offset)
+    manager.shutdown()
+    return found
+
+
+def test_topics_come_over_with_ids_configs_and_records(tmp_path: Path) -> None:
+    config = ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="99")
+    source = kraft_source(tmp_path / "kafka", (config, 0))
+    before = source.contents()
+    adopt(source.path, tmp_path / "data")
+    assert source.contents() == before
+    image = topics(tmp_path / "data")["orders"]
+    assert (image.topic_id, image.partition_count, image.configs) == (ORDERS, 2, {"retention.ms": "99"})
+    for index in range(2):
+        assert check_directory(FILE_SYSTEM, str(tmp_path / "data" / f"orders-{index}")) == []
+    assert len(served(tmp_path / "data", TopicPartition("orders", 1))) == 60
+    identity = read_meta_properties(FILE_SYSTEM, str(tmp_path / "data"))
+    assert identity is not None
+    assert (identity.cluster_id, identity.node_id) == (CLUSTER_ID, 1)
+    assert not (tmp_path / "data" / ".adopting").exists()
+
+
+def test_leader_epochs_go_on_above_all_that_were(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    adopt(source.path, tmp_path / "data")
+    assert topics(tmp_path / "data")["orders"].leader_epoch == 5
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    plan = plan_for(source.path, tmp_path / "data")
+    assert [topic.name for topic in plan.topics] == ["orders"]
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    adopt(source.path, tmp_path / "data")
+    plan = plan_for(source.path, tmp_path / "data")
+    assert plan.topics == []
+    assert plan.problems == []
+    assert plan.left_out == ["topic orders: the data directory has it already, with the same id"]
+
+
+def test_another_topic_of_that_name_is_a_conflict(tmp_path: Path) -> None:
+    adopt(kraft_source(tmp_path / "kafka").path, tmp_path / "data")
+    other = KafkaDirectory(tmp_path / "other", zookeeper=True)
+    other.add_partition("orders", 0, bytes(16)[:-1] + b"\1")
+    assert "another topic of that name" in plan_for(other.path, tmp_path / "data").problems[0]
+    with pytest.raises(AdoptionError):
+        adopt(other.path, tmp_path / "data")
+
+
+def test_missing_partitions_are_a_problem_until_left_out(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka")
+    source.add_partition("orders", 1, ORDERS)
+    source.add_metadata(metadata(partitions=3))
+    assert "partitions 0, 2 of 3 are not in these directories" in plan_for(source.path, tmp_path / "data").problems[0]
+    plan = plan_for(source.path, tmp_path / "data", leave_out=frozenset({"orders"}))
+    assert (plan.problems, plan.left_out) == ([], ["topic orders: as asked"])
+
+
+def test_a_topic_without_any_partition_here_is_a_problem(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka")
+    source.add_partition("other", 0, bytes(15) + b"\2")
+    source.add_metadata([*metadata(), (TopicRecord(name="other", topic_id=bytes(15) + b"\2"), 0),
+                         (PartitionRecord(partition_id=0, topic_id=bytes(15) + b"\2"), 0)])  # fmt: skip
+    assert "none of its 2 partitions" in plan_for(source.path, tmp_path / "data").problems[0]
+
+
+def test_directories_in_use_are_left_alone(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    lock = FILE_SYSTEM.lock_file(str(source.path / ".lock"))
+    assert lock is not None
+    problems = plan_for(source.path, tmp_path / "data").problems
+    lock.close()
+    assert len(problems) == 1
+    assert "is in use by a running broker" in problems[0]
+    assert plan_for(source.path, tmp_path / "data").problems == []
+
+
+def test_the_data_directory_may_not_be_the_source(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    for target in (source.path, source.path / "tidelog", tmp_path):
+        assert "lie in each other" in plan_for(source.path, target).problems[0]
+
+
+def test_damage_in_what_was_synced_is_a_problem(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    path = source.path / "orders-0" / f"{0:020d}.log"
+    damaged = bytearray(path.read_bytes())
+    damaged[66] ^= 1
+    path.write_bytes(damaged)
+    assert "wrong CRC" in plan_for(source.path, tmp_path / "data").problems[0]
+
+
+def test_a_bad_index_is_built_anew(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    path = source.path / "orders-0" / f"{0:020d}.index"
+    path.write_bytes(b"\0\0\0\1\0\0\0\2" * 3)
+    plan = adopt(source.path, tmp_path / "data")
+    assert any(note.startswith("built anew") for note in plan.notes)
+    assert check_directory(FILE_SYSTEM, str(tmp_path / "data" / "orders-0")) == []
+
+
+def test_a_torn_tail_after_a_kill_is_cut_on_the_copy(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    source.kill()
+    last = max((source.path / "orders-0").glob("*.log"))
+    with last.open("ab") as file:
+        file.write(b"half a batch")
+    before = source.contents()
+    adopt(source.path, tmp_path / "data")
+    assert source.contents() == before
+    assert (tmp_path / "data" / CLEAN_SHUTDOWN_FILE).exists()
+    assert len(served(tmp_path / "data", TopicPartition("orders", 0))) == 60
+
+
+def test_log_start_offsets_are_kept(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    place = TopicPartition("orders", 0)
+    write_offset_checkpoint(FILE_SYSTEM, str(source.path / LOG_START_OFFSET_FILE), {place: 7})
+    adopt(source.path, tmp_path / "data")
+    assert read_offset_checkpoint(FILE_SYSTEM, str(tmp_path / "data" / RECOVERY_POINT_FILE))[place] == 60
+    assert min(served(tmp_path / "data", place)) == 7
+
+
+def test_links_share_only_what_never_changes(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    adopt(source.path, tmp_path / "data", link=True)
+    logs = sorted((tmp_path / "data" / "orders-0").glob("*.log"))
+    assert len(logs) > 1
+    assert [path.stat().st_nlink for path in logs] == [2] * (len(logs) - 1) + [1]
+    assert all(path.stat().st_nlink == 1 for path in (tmp_path / "data").rglob("*index"))
+
+
+def test_without_metadata_nothing_is_deleted_and_new_producer_ids_are_larger(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
+    source.add_partition("orders", 0, None, producer_id=41_500)
+    plan = adopt(source.path, tmp_path / "data")
+    image = topics(tmp_path / "data")["orders"]
+    assert image.configs == {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert image.topic_id != bytes(16)
+    assert stored(tmp_path / "data", NEXT_BLOCK_KEY) == {NEXT_BLOCK_KEY: b"42000"}
+    assert any("ZooKeeper" in text for text in plan.left_out)
+    assert len(served(tmp_path / "data", TopicPartition("orders", 0))) == 60
+
+
+def test_configs_may_be_given_for_such_topics(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
+    source.add_partition("orders", 0, ORDERS)
+    configs = {"orders": {"cleanup.policy": "compact,delete", "no.such.key": "1", "segment.ms": "nonsense"}}
+    plan = adopt(source.path, tmp_path / "data", topic_configs=configs)
+    assert topics(tmp_path / "data")["orders"].configs == {"cleanup.policy": "compact,delete"}
+    left_out = "\n".join(plan.left_out)
+    assert "no.such.key=1 of topic orders: Tidelog has no such key" in left_out
+    assert "segment.ms=nonsense" in left_out
+
+
+def test_quotas_credentials_defaults_and_producer_ids_come_over(tmp_path: Path) -> None:
+    quota = ClientQuotaRecord(entity=[QuotaEntityData(entity_type="user", entity_name="ann")], key="request_percentage",
+                              value=12.5)  # fmt: skip
+    scram = UserScramCredentialRecord(
+        name="ann", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"v", iterations=9
+    )
+    default = ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="77")
+    ids = ProducerIdsRecord(broker_id=3, next_producer_id=5_000)
+    source = kraft_source(tmp_path / "kafka", (quota, 0), (scram, 0), (default, 0), (ids, 0))
+    adopt(source.path, tmp_path / "data")
+    assert stored(tmp_path / "data", "/quotas/") == {'/quotas/[["user","ann"]]': b'{"request_percentage": 12.5}'}
+    (credential,) = stored(tmp_path / "data", "/scram/SCRAM_SHA_256/ann").values()
+    assert json.loads(credential) == {"iterations": 9, "salt": "73", "stored_key": "6b", "server_key": "76"}
+    assert stored(tmp_path / "data", "/configs/") == {"/configs/broker/": b'{"log.retention.ms": "77"}'}
+    assert stored(tmp_path / "data", NEXT_BLOCK_KEY) == {NEXT_BLOCK_KEY: b"5000"}
+
+
+def test_configs_of_groups_and_client_metrics_come_over(tmp_path: Path) -> None:
+    given = [
+        (32, "share", "share.auto.offset.reset", "earliest"),
+        (32, "share", "streams.unheard.of", "50000"),
+        (32, "wrong", "share.delivery.count.limit", "many"),
+        (16, "all", "metrics", "*"),
+    ]
+    records = [
+        (ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value), 0)
+        for kind, name, key, value in given
+    ]
+    plan = adopt(kraft_source(tmp_path / "kafka", *records).path, tmp_path / "data")
+    assert stored(tmp_path / "data", "/configs/") == {
+        "/configs/client-metrics/all": b'{"metrics": "*"}',
+        "/configs/group/share": b'{"share.auto.offset.reset": "earliest"}',
+    }
+    left_out = "\n".join(plan.left_out)
+    assert "config streams.unheard.of=50000 of group share: " in left_out
+    assert "config share.delivery.count.limit=many of group wrong: " in left_out
+
+
+def test_only_dynamic_configs_that_this_broker_knows_are_taken() -> None:
+    given = {"log.retention.ms": "77", "node.id": "9", "no.such.key": "1", "log.cleaner.threads": "many"}
+    assert valid_broker_configs(given) == {"log.retention.ms": "77"}
+
+
+def test_several_clusters_or_one_partition_twice_are_problems(tmp_path: Path) -> None:
+    first = kraft_source(tmp_path / "first")
+    second = KafkaDirectory(tmp_path / "second", cluster_id="other")
+    second.add_partition("orders", 0, ORDERS)
+    options = AdoptionOptions((str(first.path), str(second.path)), str(tmp_path / "data"))
+    plan = make_plan(FILE_SYSTEM, TIME, options)
+    plan.close()
+    assert "several clusters" in plan.problems[0]
+    assert "partitions 0 are in several of the directories" in plan.problems[1]
+
+
+def test_what_kafka_was_deleting_is_left_out(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    source.add_partition("gone", 0, bytes(15) + b"\3")
+    (source.path / "old-0.0123-delete").mkdir()
+    left_out = plan_for(source.path, tmp_path / "data").left_out
+    assert any("old-0.0123-delete: was being deleted" in text for text in left_out)
+    assert any("topic gone: deleted in Kafka" in text for text in left_out)
+
+
+def test_no_partition_directories_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no partition directories" in plan_for(tmp_path / "empty", tmp_path / "data").problems[0]
+    assert "does not exist" in plan_for(tmp_path / "nowhere", tmp_path / "data").problems[0]
+
+
+def test_internal_topics_stay_compacted_without_metadata(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
+    for index in range(3):
+        source.add_partition("__consumer_offsets", index, ORDERS)
+    adopt(source.path, tmp_path / "data")
+    image = topics(tmp_path / "data")["__consumer_offsets"]
+    assert (image.partition_count, image.configs["cleanup.policy"], image.is_internal) == (3, "compact", True)
+
+
+def test_compacted_topics_stay_compacted_without_metadata(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
+    source.add_partition("orders", 0, ORDERS)
+    place = TopicPartition("orders", 0)
+    write_offset_checkpoint(FILE_SYSTEM, str(source.path / CLEANER_OFFSET_FILE), {place: 26})
+    plan = adopt(source.path, tmp_path / "data")
+    assert topics(tmp_path / "data")["orders"].configs["cleanup.policy"] == "compact"
+    assert read_offset_checkpoint(FILE_SYSTEM, str(tmp_path / "data" / CLEANER_OFFSET_FILE)) == {place: 26}
+    assert any("topics without known configs: 1;" in note for note in plan.notes)
+
+
+def test_what_no_broker_would_load_is_refused_and_cleared_away(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    segments = sorted((source.path / "orders-1").glob("*.log"))
+    for path in (source.path / "orders-1").glob(f"{segments[1].stem}.*"):
+        path.unlink()
+    with pytest.raises(AdoptionError, match="orders-1 cannot be served: offsets"):
+        adopt(source.path, tmp_path / "data")
+    assert topics(tmp_path / "data") == {}
+    assert [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()] == []
+
+
+def test_a_directory_in_the_way_is_told(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    (tmp_path / "data" / "orders-1").mkdir(parents=True)
+    with pytest.raises(AdoptionError, match="belongs to no topic: move it away first"):
+        adopt(source.path, tmp_path / "data")
+
+
+def test_a_running_tidelog_keeps_its_directory(tmp_path: Path) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    (tmp_path / "data").mkdir()
+    lock = FILE_SYSTEM.lock_file(str(tmp_path / "data" / ".lock"))
+    assert lock is not None
+    assert "is in use by a running broker" in plan_for(source.path, tmp_path / "data").problems[0]
+    lock.close()
+
+
+def test_too_little_room_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = kraft_source(tmp_path / "kafka")
+    monkeypatch.setattr(OsFileSystem, "disk_space", lambda *_: (10**9, 10**6))
+    assert "has room for 1,000,000 bytes" in plan_for(source.path, tmp_path / "data").problems[0]
+    assert plan_for(source.path, tmp_path / "data", link=True).problems == []
+
+
+def test_a_kraft_broker_without_its_metadata_is_not_taken_for_an_old_one(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka")
+    source.add_partition("orders", 0, ORDERS)
+    plan = plan_for(source.path, tmp_path / "data")
+    assert "__cluster_metadata-0 is not in these directories" in plan.problems[0]
+    assert plan.notes == [], "which configs topics would have had instead"
+    given = plan_for(source.path, tmp_path / "data", topic_configs={"orders": {}})
+    assert given.problems == []
+    for left_out in (plan.left_out, given.left_out):
+        assert [text.partition(": ")[2] for text in left_out] == [
+            "they are in __cluster_metadata-0, which is not in these directories"
+        ]
+    assert "topic configs" not in given.left_out[0]
+
+
+def test_a_second_run_over_topics_without_ids(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
+    source.add_partition("orders", 0, None)
+    adopt(source.path, tmp_path / "data")
+    plan = plan_for(source.path, tmp_path / "data")
+    assert (plan.topics, plan.problems) == ([], [])
+    assert "no id to compare" in plan.left_out[0]

@@ -1,0 +1,120 @@
+"""The metadata log of a KRaft cluster, read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka_directories import KafkaDirectory
+from tidelog.broker.adoption.kraft_metadata import (
+    METADATA_DIRECTORY,
+    ClientQuotaRecord,
+    ClusterMetadata,
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    QuotaEntityData,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UserScramCredentialRecord,
+    read_cluster_metadata,
+)
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.schema.fields import Message, string
+
+ID = bytes(range(16))
+
+
+class BeginTransactionRecord(Message, api_key=23, versions="0", flexible="0+"):
+    name: str | None = string(nullable="0+", tag=0, default=None)
+
+
+class EndTransactionRecord(Message, api_key=24, versions="0", flexible="0+"):
+    pass
+
+
+class AbortTransactionRecord(Message, api_key=25, versions="0", flexible="0+"):
+    reason: str | None = string(nullable="0+", tag=0, default=None)
+
+
+class AccessControlEntryRecord(Message, api_key=18, versions="0", flexible="0+"):
+    principal: str = string()
+
+
+def read(tmp_path: Path, *records: Message, snapshot_at: int | None = None) -> ClusterMetadata:
+    source = KafkaDirectory(tmp_path / "kafka")
+    source.add_metadata([(record, 0) for record in records], snapshot_at=snapshot_at)
+    return read_cluster_metadata(OsFileSystem(), str(source.path / METADATA_DIRECTORY))
+
+
+def topic(name: str = "orders") -> TopicRecord:
+    return TopicRecord(name=name, topic_id=ID)
+
+
+def config(value: str | None, name: str = "retention.ms") -> ConfigRecord:
+    return ConfigRecord(resource_type=2, resource_name="orders", name=name, value=value)
+
+
+@pytest.mark.parametrize("snapshot_at", [None, 1, 2, 3])
+def test_topics_and_configs_from_snapshot_and_log(tmp_path: Path, snapshot_at: int | None) -> None:
+    found = read(
+        tmp_path, topic(), PartitionRecord(partition_id=0, topic_id=ID, leader_epoch=3), config("5"),
+        PartitionChangeRecord(partition_id=0, topic_id=ID, leader=1), config("6"), config("1", "segment.ms"),
+        config(None, "segment.ms"), FeatureLevelRecord(name="metadata.version", feature_level=25),
+        ProducerIdsRecord(next_producer_id=2000),
+        snapshot_at=snapshot_at,
+    )  # fmt: skip
+    known = found.topic_named("orders")
+    assert known is not None
+    assert (known.topic_id, known.leader_epochs) == (ID, {0: 4})
+    assert found.configs == {(2, "orders"): {"retention.ms": "6"}}
+    assert (found.features, found.next_producer_id) == ({"metadata.version": 25}, 2000)
+
+
+def test_a_deleted_topic_is_gone(tmp_path: Path) -> None:
+    found = read(tmp_path, topic(), config("5"), RemoveTopicRecord(topic_id=ID))
+    assert (found.topics, found.configs) == ({}, {})
+
+
+def test_an_aborted_metadata_transaction_never_was(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, BeginTransactionRecord(), topic("aborted"), AbortTransactionRecord(),
+        BeginTransactionRecord(), topic("committed"), EndTransactionRecord(),
+        BeginTransactionRecord(), config("5"),
+    )  # fmt: skip
+    assert [known.name for known in found.topics.values()] == ["committed"]
+    assert found.configs == {}
+
+
+def test_credentials_and_quotas_can_be_removed(tmp_path: Path) -> None:
+    entity = [QuotaEntityData(entity_type="user", entity_name=None)]
+    found = read(
+        tmp_path,
+        UserScramCredentialRecord(name="ann", mechanism=2), UserScramCredentialRecord(name="bob", mechanism=1),
+        RemoveUserScramCredentialRecord(name="ann", mechanism=2),
+        ClientQuotaRecord(entity=entity, key="a", value=1.0), ClientQuotaRecord(entity=entity, key="b", value=2.0),
+        ClientQuotaRecord(entity=entity, key="a", remove=True),
+    )  # fmt: skip
+    assert list(found.scram) == [("bob", 1)]
+    assert found.quotas == {(("user", None),): {"b": 2.0}}
+
+
+def test_what_is_not_taken_over_is_counted(tmp_path: Path) -> None:
+    found = read(tmp_path, AccessControlEntryRecord(principal="User:ann"), AccessControlEntryRecord(principal="User:b"))
+    assert found.not_taken == {"ACLs": 2}
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka")
+    source.add_metadata([(topic(), 0)])
+    path = source.path / METADATA_DIRECTORY / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(KafkaStorageError, match="wrong checksum"):
+        read_cluster_metadata(OsFileSystem(), str(source.path / METADATA_DIRECTORY))

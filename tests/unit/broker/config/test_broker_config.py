@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from tidelog.broker.config.broker_config import (
+    BROKER_CONFIG_DEF,
+    BrokerConfig,
+    Endpoint,
+    ServeOptions,
+    has_no_effect,
+    is_known,
+)
+from tidelog.broker.config.keys import NO_EFFECT
+from tidelog.log.config import SYNONYMS, LogConfig
+from tidelog.protocol.config_def import ConfigError
+
+
+def test_defaults_work_with_one_node() -> None:
+    config = BrokerConfig({})
+    assert config.node_id == 1
+    assert config.listeners == [Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)]
+    assert config.advertised_listeners == {}
+    assert config.log_dirs == ["data"]
+    assert config.get_bool("auto.create.topics.enable")
+    for key in ("offsets.topic", "transaction.state.log"):
+        assert config.get_int(f"{key}.replication.factor") == 1
+    assert config.get_int("transaction.state.log.min.isr") == 1
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.partitions=2\nnode.id=2\nlog.dirs=/a\nbroker.rack=here\n")
+    environment = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_NODE_ID": "3", "KAFKA_LOG_DIRS": "/b"}
+    options = ServeOptions(data_dir="/d")
+    config = BrokerConfig.load(str(file), environment, ["num.partitions=4", "log.dirs=/c"], options)
+    assert config.get("broker.rack") == "here"
+    assert config.node_id == 3
+    assert config.get_int("num.partitions") == 4
+    assert config.log_dirs == ["/d"]
+
+
+@pytest.mark.parametrize(
+    ("options", "listeners", "expected"),
+    [
+        (ServeOptions(), None, "PLAINTEXT://127.0.0.1:9092"),
+        (ServeOptions(port=0), None, "PLAINTEXT://127.0.0.1:0"),
+        (ServeOptions(host="0.0.0.0"), None, "PLAINTEXT://0.0.0.0:9092"),
+        (ServeOptions(host="::1", port=1), None, "PLAINTEXT://[::1]:1"),
+        (ServeOptions(port=7), "PLAINTEXT://a:1", "PLAINTEXT://a:7"),
+        (ServeOptions(port=7), "PLAINTEXT://[::1]:1", "PLAINTEXT://[::1]:7"),
+        (ServeOptions(host="b"), "PLAINTEXT://:1", "PLAINTEXT://b:1"),
+    ],
+)
+def test_host_and_port_change_the_first_listener(options: ServeOptions, listeners: str | None, expected: str) -> None:
+    overrides = [] if listeners is None else [f"listeners={listeners}"]
+    config = BrokerConfig.load(None, {}, overrides, options)
+    assert str(config.listeners[0]) == expected
+
+
+def test_several_listeners_with_names_of_their_own() -> None:
+    config = BrokerConfig(
+        {
+            "listeners": "INSIDE://:9092, outside://0.0.0.0:9093",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+            "advertised.listeners": "OUTSIDE://kafka.example.com:443",
+        }
+    )
+    assert [endpoint.listener_name for endpoint in config.listeners] == ["INSIDE", "OUTSIDE"]
+    assert config.advertised_listeners == {"OUTSIDE": Endpoint("OUTSIDE", "PLAINTEXT", "kafka.example.com", 443)}
+
+
+def test_the_controllers_listener_of_a_kafka_configuration_is_not_opened() -> None:
+    config = BrokerConfig(
+        {
+            "process.roles": "broker,controller",
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": "1@localhost:9093",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        }
+    )
+    assert [str(endpoint) for endpoint in config.listeners] == ["PLAINTEXT://:9092"]
+    assert list(config.advertised_listeners) == ["PLAINTEXT"]
+    assert config.unknown_keys == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("listeners", "PLAINTEXT://h:70000", "0 to 65535"),
+        ("listeners", "PLAINTEXT://h:", "HOST:PORT"),
+        ("listeners", "h:9092", "NAME://HOST:PORT"),
+        ("listeners", "INSIDE://h:1", "listener.security.protocol.map"),
+        ("listeners", "SSL://h:1", "PLAINTEXT"),
+        ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "once"),
+        ("listeners", "", "at least one"),
+        ("advertised.listeners", "PLAINTEXT://h", "HOST:PORT"),
+        ("advertised.listeners", "SSL://h:1", "names that listeners has: PLAINTEXT"),
+        ("advertised.listeners", "PLAINTEXT://0.0.0.0:1", "that clients can reach"),
+        ("advertised.listeners", "PLAINTEXT://[::]:1", "that clients can reach"),
+        ("listener.security.protocol.map", "PLAINTEXT", "NAME:PROTOCOL"),
+        ("num.partitions", "0", "1 or more"),
+        ("num.partitions", "many", "1 or more"),
+        ("log.retention.ms", "1d", "64-bit"),
+        ("auto.create.topics.enable", "yes", "true or false"),
+        ("compression.type", "lzma", "zstd"),
+        ("group.consumer.migration.policy", "never", "upgrade"),
+    ],
+)
+def test_a_bad_value_is_told_in_one_line(key: str, value: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig({key: value})
+    text = str(caught.value)
+    assert key in text
+    assert allowed in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("texts", "bound"),
+    [
+        ({"group.consumer.session.timeout.ms": "10000"}, "group.consumer.min.session.timeout.ms, which is 45000"),
+        ({"group.share.assignment.interval.ms": "15001"}, "group.share.max.assignment.interval.ms, which is 15000"),
+        ({"group.streams.num.standby.replicas": "3"}, "group.streams.max.standby.replicas, which is 2"),
+        (
+            {"group.share.heartbeat.interval.ms": "6000", "group.share.min.heartbeat.interval.ms": "7000"},
+            "group.share.min.heartbeat.interval.ms, which is 7000",
+        ),
+    ],
+)
+def test_values_for_groups_beyond_their_bounds_are_refused(texts: dict[str, str], bound: str) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(texts))}; allowed: nothing beyond {bound}"):
+        BrokerConfig(texts)
+
+
+def test_a_bound_alone_is_taken() -> None:
+    assert BrokerConfig({"group.share.min.assignment.interval.ms": "500"}).get_int("group.share.max.size") == 200
+
+
+def test_a_port_used_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="each port once"):
+        BrokerConfig({"listeners": "A://a:1,B://b:1", "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT"})
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.properties"):
+        BrokerConfig.load("/nowhere.properties")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_bytes(b"a=\xff\xfe")
+    with pytest.raises(ConfigError, match=r"server\.properties"):
+        BrokerConfig.load(str(file))
+
+
+def test_the_cluster_id_is_read_as_the_apache_image_reads_it() -> None:
+    assert BrokerConfig.load(None, {"CLUSTER_ID": "a"}).get("cluster.id") == "a"
+    assert BrokerConfig.load(None, {"CLUSTER_ID": "a"}, ["cluster.id=b"]).get("cluster.id") == "b"
+
+
+def test_a_malformed_override_is_told() -> None:
+    with pytest.raises(ConfigError, match="expected key=value"):
+        BrokerConfig.load(None, {}, ["nonsense"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "node_id"),
+    [({}, 1), ({"broker.id": "5"}, 5), ({"node.id": "6"}, 6), ({"node.id": "6", "broker.id": "5"}, 6)],
+)
+def test_node_id_may_be_given_by_its_older_name(texts: dict[str, str], node_id: int) -> None:
+    assert BrokerConfig(texts).node_id == node_id
+
+
+def test_log_dirs_win_over_log_dir() -> None:
+    assert BrokerConfig({"log.dir": "/a", "log.dirs": "/b, /c"}).log_dirs == ["/b", "/c"]
+
+
+def test_unknown_keys_warn_once_and_keys_without_effect_are_listed(caplog: pytest.LogCaptureFixture) -> None:
+    misspelt = {"no.such.key": "1", "num.partitons": "3"}
+    config = BrokerConfig({**misspelt, "num.io.threads": "8", "controller.quorum.voters": "1@a:1"})
+    with caplog.at_level(logging.INFO):
+        config.log_unknown_keys()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "configuration keys without effect here: controller.quorum.voters, num.io.threads"),
+        ("WARNING", "unknown configuration key no.such.key, ignored"),
+        ("WARNING", "unknown configuration key num.partitons, ignored; the nearest is num.partitions"),
+    ]
+
+
+def test_nothing_is_logged_about_known_keys(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        BrokerConfig({"num.partitions": "2"}).log_unknown_keys()
+    assert not caplog.records
+
+
+def test_listener_prefixed_keys_are_known() -> None:
+    assert is_known("listener.name.internal.ssl.keystore.location")
+
+
+def test_no_key_is_both_declared_and_without_effect() -> None:
+    assert not NO_EFFECT & set(BROKER_CONFIG_DEF.keys)
+    assert has_no_effect("zookeeper.connect")
+    assert not has_no_effect("controller.listener.names")
+
+
+def test_every_server_synonym_of_a_topic_key_is_declared() -> None:
+    names = {synonym.server_key for synonyms in SYNONYMS.values() for synonym in synonyms}
+    assert names <= set(BROKER_CONFIG_DEF.keys)
+
+
+@pytest.mark.parametrize(
+    ("texts", "attribute", "expected"),
+    [
+        ({"log.retention.hours": "2"}, "retention_ms", 7_200_000),
+        ({"log.retention.minutes": "5", "log.retention.hours": "2"}, "retention_ms", 300_000),
+        ({"log.retention.ms": "5", "log.retention.minutes": "5"}, "retention_ms", 5),
+        ({"log.retention.hours": "-1"}, "retention_ms", -1),
+        ({"log.roll.hours": "1"}, "segment_ms", 3_600_000),
+        ({"message.max.bytes": "77"}, "max_message_bytes", 77),
+        ({"log.segment.bytes": "1000"}, "segment_bytes", 1000),
+    ],
+)
+def test_server_keys_give_topics_their_defaults(texts: dict[str, str], attribute: str, expected: int) -> None:
+    assert getattr(LogConfig(BrokerConfig(texts).topic_defaults()), attribute) == expected
+
+
+def test_topics_have_no_defaults_of_the_server_when_nothing_is_set() -> None:
+    assert BrokerConfig({}).topic_defaults() == {}
+
+
+def test_dynamic_values_lie_over_static_ones() -> None:
+    config = BrokerConfig({"log.retention.ms": "5", "max.connections": "10"})
+    config.set_dynamic({"log.retention.ms": "6"})
+    assert config.get_int("log.retention.ms") == 6
+    assert config.topic_defaults() == {"retention.ms": 6}
+    config.set_dynamic({})
+    assert config.get_int("log.retention.ms") == 5
+
+
+def test_a_bad_dynamic_value_changes_nothing() -> None:
+    config = BrokerConfig({})
+    with pytest.raises(ConfigError):
+        config.set_dynamic({"max.connections": "-1"})
+    assert config.get_int("max.connections") == 2**31 - 1
+
+
+def test_typed_access() -> None:
+    config = BrokerConfig({"controller.listener.names": "A, B", "broker.rack": "r"})
+    assert config.get_list("controller.listener.names") == ["A", "B"]
+    assert config.get_list("log.dirs") == []
+    assert config.get_str("broker.rack") == "r"
+    assert config.get_float("log.cleaner.min.cleanable.ratio") == 0.5
+    assert config.values["num.partitions"] == 1
+
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPOSED = ("group.consumer.", "group.share.", "group.streams.", "share.coordinator.state.topic.")
+"""Such keys are read by the last part of their names, by group protocol and by internal topic."""
+OF_TOPICS = {synonym.server_key for synonyms in SYNONYMS.values() for synonym in synonyms}
+
+
+def is_read(key: str, source: str) -> bool:
+    """By its name, by a coordinator's config that has a field called so, or as the default of a topic's key."""
+    if key in OF_TOPICS:
+        return True
+    names = {key} | {key.removeprefix(prefix) for prefix in COMPOSED if key.startswith(prefix)}
+    names |= {name.removeprefix(bound) for name in names for bound in ("min.", "max.")}
+    return any(re.search(rf'[".]{re.escape(name)}"|\b{name.replace(".", "_")}\b', source) for name in names)
+
+
+def test_every_declared_key_has_a_reader() -> None:
+    paths = [path for folder in ("broker", "log", "cleaner", "tidelog") for path in (ROOT / folder).rglob("*.py")]
+    source = "\n".join(path.read_text() for path in paths if path.name != "config_keys.py")
+    unread = [key.name for key in BROKER_CONFIG_DEF if not is_read(key.name, source)]
+    assert not unread, f"declared, and read nowhere: {unread}; they belong in NO_EFFECT"
+    assert not is_read("queued.max.requests", source)
+    assert not is_read("group.coordinator.append.linger.ms", source)

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.admin_broker import AdminBroker
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.description import (
+    ConfigEntry,
+    ConfigSource,
+    ConfigSynonym,
+    ResourceType,
+    unit_synonyms,
+)
+from tidelog.broker.controller.configs import Change, Operation, operation_of
+from tidelog.log.config import TOPIC_CONFIG_DEF
+from tidelog.protocol.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    KafkaError,
+    UnknownTopicOrPartitionError,
+)
+
+TOPIC, BROKER, LOGGER = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER
+GROUP, CLIENT_METRICS = ResourceType.GROUP, ResourceType.CLIENT_METRICS
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> AdminBroker:
+    return AdminBroker(tmp_path)
+
+
+def change(name: str, value: str | None, operation: Operation = Operation.SET) -> Change:
+    return Change(name, operation, value)
+
+
+def one(admin: AdminBroker, kind: ResourceType, name: str, key: str) -> ConfigEntry:
+    (entry,) = admin.configs.describe(kind, name, {key})
+    return entry
+
+
+# Topics
+
+
+def test_a_topic_is_described_with_all_keys(admin: AdminBroker) -> None:
+    image = admin.topics.create_topic("orders")
+    entries = admin.configs.describe_topic(image)
+    assert [entry.name for entry in entries] == list(TOPIC_CONFIG_DEF.keys)
+    assert {entry.source for entry in entries} == {ConfigSource.DEFAULT}
+    assert all(entry.documentation for entry in entries)
+
+
+def test_a_value_tells_where_it_comes_from(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"log.retention.hours": "2"})
+    admin.topics.create_topic("orders", configs={"retention.ms": "5"})
+    admin.configs.alter(BROKER, "", [change("log.retention.ms", "7")], False)
+    admin.configs.alter(BROKER, "1", [change("log.retention.ms", "6")], False)
+    entry = one(admin, TOPIC, "orders", "retention.ms")
+    assert (entry.value, entry.source, entry.type, entry.read_only) == ("5", ConfigSource.DYNAMIC_TOPIC, 5, False)
+    assert entry.synonyms == [
+        ConfigSynonym("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC),
+        ConfigSynonym("log.retention.ms", "6", ConfigSource.DYNAMIC_BROKER),
+        ConfigSynonym("log.retention.ms", "7", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ConfigSynonym("log.retention.hours", "2", ConfigSource.STATIC_BROKER),
+        ConfigSynonym("log.retention.hours", "168", ConfigSource.DEFAULT),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "value", "source"),
+    [
+        ({}, "604800000", ConfigSource.DEFAULT),
+        ({"log.retention.hours": "2"}, "7200000", ConfigSource.STATIC_BROKER),
+    ],
+)
+def test_an_inherited_value_is_converted(
+    tmp_path: Path, texts: dict[str, str], value: str, source: ConfigSource
+) -> None:
+    admin = AdminBroker(tmp_path, texts)
+    admin.topics.create_topic("orders")
+    entry = one(admin, TOPIC, "orders", "retention.ms")
+    assert (entry.value, entry.source) == (value, source)
+
+
+def test_an_unknown_topic_has_no_configs(admin: AdminBroker) -> None:
+    for act in (
+        lambda: admin.configs.describe(TOPIC, "orders"),
+        lambda: admin.configs.alter(TOPIC, "orders", [], False),
+    ):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            act()
+
+
+def test_topic_configs_are_set_deleted_and_kept(admin: AdminBroker) -> None:
+    admin.topics.create_topic("orders", configs={"retention.ms": "1", "segment.bytes": "100"})
+    changes = [change("retention.ms", None, Operation.DELETE), change("flush.ms", "9")]
+    admin.configs.alter(TOPIC, "orders", changes, False)
+    expected = {"segment.bytes": "100", "flush.ms": "9"}
+    assert admin.metadata.topics["orders"].configs == expected
+    assert admin.listener.events[-1] == ("configs", "orders", expected)
+    assert admin.reopen().metadata.topics["orders"].configs == expected
+
+
+def test_lists_grow_and_shrink(admin: AdminBroker) -> None:
+    admin.topics.create_topic("orders")
+    admin.configs.alter(TOPIC, "orders", [change("cleanup.policy", "compact", Operation.APPEND)], False)
+    assert admin.metadata.topics["orders"].configs == {"cleanup.policy": "delete,compact"}
+    admin.configs.alter(TOPIC, "orders", [change("cleanup.policy", "compact", Operation.APPEND)], False)
+    admin.configs.alter(TOPIC, "orders", [change("cleanup.policy", "delete", Operation.SUBTRACT)], False)
+    assert admin.metadata.topics["orders"].configs == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ([change("no.such.key", "1")], InvalidConfigError, "no.such.key"),
+        ([change("no.such.key", "1", Operation.APPEND)], InvalidConfigError, "no.such.key"),
+        ([change("retention.ms", "soon")], InvalidConfigError, "retention.ms"),
+        ([change("retention.ms", "1", Operation.APPEND)], InvalidConfigError, "not LIST"),
+        ([change("retention.ms", None)], InvalidRequestError, "Null value"),
+        ([change("flush.ms", "1"), change("flush.ms", "2")], InvalidRequestError, "duplicate"),
+        ([change("cleanup.policy", "burn", Operation.APPEND)], InvalidConfigError, "cleanup.policy"),
+    ],
+)
+def test_bad_changes_are_refused(admin: AdminBroker, changes: list[Change], error: type[KafkaError], text: str) -> None:
+    admin.topics.create_topic("orders")
+    with pytest.raises(error, match=text):
+        admin.configs.alter(TOPIC, "orders", changes, False)
+    assert admin.metadata.topics["orders"].configs == {}
+
+
+def test_replacing_removes_what_is_not_named(admin: AdminBroker) -> None:
+    admin.topics.create_topic("orders", configs={"retention.ms": "1"})
+    admin.configs.replace(TOPIC, "orders", {"flush.ms": "9"}, validate_only=True)
+    assert admin.metadata.topics["orders"].configs == {"retention.ms": "1"}
+    admin.configs.replace(TOPIC, "orders", {"flush.ms": "9"}, validate_only=False)
+    assert admin.metadata.topics["orders"].configs == {"flush.ms": "9"}
+
+
+def test_logs_get_the_values_in_force(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"log.segment.bytes": "500"})
+    plain = admin.topics.create_topic("plain")
+    own = admin.topics.create_topic("own", configs={"retention.ms": "1"})
+    assert admin.configs.log_config(plain).segment_bytes == 500
+    assert admin.configs.log_config(own).retention_ms == 1
+    assert admin.configs.log_config(own).segment_bytes == 500
+    assert admin.configs.log_config(plain) is admin.configs.log_config(plain)
+    admin.configs.alter(BROKER, "", [change("log.segment.bytes", "600")], False)
+    assert admin.configs.log_config(plain).segment_bytes == 600
+    assert [event[:2] for event in admin.listener.events[-2:]] == [("configs", "plain"), ("configs", "own")]
+
+
+# Brokers
+
+
+def test_a_broker_is_described(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"max.connections": "10"})
+    entry = one(admin, BROKER, "1", "max.connections")
+    assert (entry.value, entry.source, entry.read_only) == ("10", ConfigSource.STATIC_BROKER, False)
+    assert one(admin, BROKER, "1", "listeners").read_only
+    assert one(admin, BROKER, "1", "num.partitions").source is ConfigSource.DEFAULT
+    assert one(admin, BROKER, "1", "broker.rack").value is None
+
+
+def test_a_brokers_time_has_its_coarser_units_as_synonyms(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"log.retention.hours": "2"})
+    entry = one(admin, BROKER, "1", "log.retention.ms")
+    assert entry.value is None
+    assert [(synonym.name, synonym.value) for synonym in entry.synonyms] == [
+        ("log.retention.hours", "2"),
+        ("log.retention.hours", "168"),
+    ]
+    assert unit_synonyms("log.retention.ms") == ["log.retention.minutes", "log.retention.hours"]
+
+
+def test_dynamic_broker_configs_are_kept_over_a_restart(admin: AdminBroker) -> None:
+    admin.configs.alter(BROKER, "", [change("max.connections", "10")], False)
+    admin.configs.alter(BROKER, "1", [change("max.connections", "11")], False)
+    assert admin.config.get_int("max.connections") == 11
+    again = admin.reopen()
+    assert again.config.get_int("max.connections") == 11
+    assert one(again, BROKER, "", "max.connections").value == "10"
+    assert [entry.name for entry in again.configs.describe(BROKER, "")] == ["max.connections"]
+    again.configs.alter(BROKER, "1", [change("max.connections", None, Operation.DELETE)], False)
+    assert again.config.get_int("max.connections") == 10
+    again.configs.alter(BROKER, "", [change("max.connections", None, Operation.DELETE)], False)
+    assert again.reopen().config.get_int("max.connections") == 2**31 - 1
+
+
+def test_broker_changes_can_be_only_validated(admin: AdminBroker) -> None:
+    admin.configs.alter(BROKER, "1", [change("max.connections", "10")], True)
+    assert admin.config.get_int("max.connections") == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "error", "text"),
+    [
+        ("1", [change("listeners", "PLAINTEXT://:1")], InvalidRequestError, "listeners"),
+        ("1", [change("no.such.key", "1")], InvalidConfigError, "no.such.key"),
+        ("1", [change("max.connections", "-1")], InvalidConfigError, "max.connections"),
+        ("2", [], InvalidRequestError, "expected 1"),
+        ("x", [], InvalidRequestError, "expected 1"),
+    ],
+)
+def test_bad_broker_changes_are_refused(
+    admin: AdminBroker, name: str, changes: list[Change], error: type[KafkaError], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        admin.configs.alter(BROKER, name, changes, False)
+    assert admin.reopen().config.get_int("max.connections") == 2**31 - 1
+
+
+def test_another_broker_cannot_be_described(admin: AdminBroker) -> None:
+    for kind in (BROKER, LOGGER):
+        with pytest.raises(InvalidRequestError):
+            admin.configs.describe(kind, "9")
+
+
+# Loggers
+
+
+def test_log_levels_are_described_and_set(admin: AdminBroker) -> None:
+    logger = logging.getLogger("tests.admin.levels")
+    logger.setLevel(logging.WARNING)
+    entry = one(admin, LOGGER, "1", "tests.admin.levels")
+    assert (entry.value, entry.source) == ("WARN", ConfigSource.DYNAMIC_BROKER_LOGGER)
+    admin.configs.alter(LOGGER, "1", [change("tests.admin.levels", "DEBUG")], True)
+    assert logger.level == logging.WARNING
+    admin.configs.alter(LOGGER, "1", [change("tests.admin.levels", "debug")], False)
+    assert logger.level == logging.DEBUG
+    assert "root" in {entry.name for entry in admin.configs.describe(LOGGER, "1")}
+
+
+@pytest.mark.parametrize("changes", [[change("no.such.logger", "INFO")], [change("root", "LOUD")]])
+def test_bad_levels_are_refused(admin: AdminBroker, changes: list[Change]) -> None:
+    with pytest.raises(InvalidConfigError):
+        admin.configs.alter(LOGGER, "1", changes, False)
+
+
+# Groups and client metrics
+
+
+def test_group_configs_default_to_the_brokers(tmp_path: Path) -> None:
+    admin = AdminBroker(tmp_path, {"group.consumer.session.timeout.ms": "50000"})
+    key = "consumer.session.timeout.ms"
+    assert one(admin, GROUP, "g", key).value == "50000"
+    admin.configs.alter(GROUP, "g", [change(key, "46000")], False)
+    entry = one(admin.reopen(), GROUP, "g", key)
+    assert (entry.value, entry.source) == ("46000", ConfigSource.GROUP)
+    assert entry.synonyms[-1] == ConfigSynonym(f"group.{key}", "50000", ConfigSource.DEFAULT)
+
+
+@pytest.mark.parametrize("value", ["44999", "60001"])
+def test_group_configs_stay_within_the_brokers_bounds(admin: AdminBroker, value: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"group\.consumer\.(min|max)\.session\.timeout\.ms"):
+        admin.configs.alter(GROUP, "g", [change("consumer.session.timeout.ms", value)], False)
+
+
+def test_client_metrics_are_kept_and_deleted(admin: AdminBroker) -> None:
+    changes = [change("metrics", "org.apache.kafka"), change("match", "client_id=a.*")]
+    admin.configs.alter(CLIENT_METRICS, "s", changes, False)
+    again = admin.reopen()
+    assert again.configs.resource_names(CLIENT_METRICS) == ["s"]
+    assert one(again, CLIENT_METRICS, "s", "interval.ms").value == "300000"
+    gone = [Change(item.name, Operation.DELETE, None) for item in changes]
+    again.configs.alter(CLIENT_METRICS, "s", gone, False)
+    assert again.configs.resource_names(CLIENT_METRICS) == []
+    assert again.configs.describe(CLIENT_METRICS, "s") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "error"),
+    [
+        ("s", [change("interval.ms", "1")], InvalidRequestError),
+        ("s", [change("metrics", None)], InvalidRequestError),
+        ("s", [change("match", "nonsense")], InvalidRequestError),
+        ("s", [change("match", "client_id=(")], InvalidRequestError),
+        ("s", [change("what", "1")], InvalidRequestError),
+        ("", [], InvalidRequestError),
+    ],
+)
+def test_bad_client_metrics_are_refused(
+    admin: AdminBroker, name: str, changes: list[Change], error: type[KafkaError]
+) -> None:
+    with pytest.raises(error):
+        admin.configs.alter(CLIENT_METRICS, name, changes, False)
+
+
+def test_group_changes_can_be_only_validated(admin: AdminBroker) -> None:
+    admin.configs.alter(GROUP, "g", [change("consumer.session.timeout.ms", "46000")], True)
+    assert admin.configs.resource_names(GROUP) == []
+
+
+def test_resources_are_listed_by_kind(admin: AdminBroker) -> None:
+    admin.topics.create_topic("b")
+    admin.topics.create_topic("a")
+    admin.configs.alter(GROUP, "g", [change("consumer.session.timeout.ms", "46000")], False)
+    names = {kind: admin.configs.resource_names(kind) for kind in ResourceType}
+    assert names == {TOPIC: ["a", "b"], BROKER: ["1"], LOGGER: ["1"], CLIENT_METRICS: [], GROUP: ["g"]}
+
+
+def test_there_are_no_other_kinds(admin: AdminBroker) -> None:
+    with pytest.raises(InvalidRequestError):
+        admin.configs.describe(99, "x")
+    with pytest.raises(InvalidRequestError):
+        admin.configs.alter(99, "x", [], False)
+
+
+def test_operations_by_number() -> None:
+    assert operation_of(3) is Operation.SUBTRACT
+    with pytest.raises(InvalidRequestError):
+        operation_of(9)
+
+
+@pytest.mark.parametrize("own", [{}, {"segment.bytes": "2000"}], ids=["inherited", "its own"])
+def test_a_cleaner_that_reads_a_config_while_it_changes_keeps_nobody_from_the_new_one(
+    admin: AdminBroker, monkeypatch: pytest.MonkeyPatch, own: dict[str, str]
+) -> None:
+    """A thread reads the defaults, the loop changes them, the thread goes on with what it read."""
+    image = admin.topics.create_topic("orders", configs=own)
+    looked, go_on = threading.Event(), threading.Event()
+    defaults = BrokerConfig.topic_defaults
+
+    def read(config: BrokerConfig) -> dict[str, Any]:
+        values = defaults(config)
+        if threading.current_thread() is not threading.main_thread():
+            looked.set()
+            assert go_on.wait(60)
+        return values
+
+    def look() -> None:
+        admin.configs.log_config(image)
+        looked.set()
+
+    monkeypatch.setattr(BrokerConfig, "topic_defaults", read)
+    admin.configs._apply_broker_texts()
+    cleaner = threading.Thread(target=look)
+    cleaner.start()
+    assert looked.wait(60)
+    admin.configs.alter(BROKER, "1", [change("log.retention.ms", "6")], False)
+    go_on.set()
+    cleaner.join()
+    assert admin.configs.log_config(image).retention_ms == 6

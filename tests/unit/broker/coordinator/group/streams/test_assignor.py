@@ -1,0 +1,71 @@
+"""The sticky assignor: everything is given once, evenly, and stays."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.broker.coordinator.group.streams.assignor import TaskMember, assign_sticky
+from tidelog.broker.coordinator.group.streams.group import NO_TASKS, TaskSet, each_task
+from tidelog.broker.coordinator.group.streams.topology import ConfiguredSubtopology, InternalTopic
+
+STATE = (InternalTopic("state", 1),)
+
+
+def parts(*tasks: int, stateful: bool = True) -> list[ConfiguredSubtopology]:
+    changelogs = STATE if stateful else ()
+    return [ConfiguredSubtopology(str(n), count, ("t",), changelogs=changelogs) for n, count in enumerate(tasks)]
+
+
+def again(found: dict[str, TaskSet], processes: dict[str, str]) -> dict[str, TaskMember]:
+    return {name: TaskMember(process, found.get(name, NO_TASKS)) for name, process in processes.items()}
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from("abcdefg"), st.sampled_from("xyz"), min_size=1),
+    st.dictionaries(st.sampled_from("abcdefg"), st.sampled_from("xyz"), min_size=1),
+    st.integers(0, 3),
+)
+def test_every_task_once_and_copies_elsewhere(
+    tasks: list[int], before: dict[str, str], after: dict[str, str], replicas: int
+) -> None:
+    topology = parts(*tasks)
+    found = assign_sticky(again({}, before), topology, replicas)
+    found = assign_sticky(again(found, after), topology, replicas)
+    active = Counter(task for tasks_of in found.values() for task in each_task(tasks_of.active))
+    assert active == Counter((str(n), index) for n, count in enumerate(tasks) for index in range(count))
+    in_process = Counter(
+        (after[name], task) for name, given_to in found.items() for role in given_to for task in each_task(role)
+    )
+    assert set(in_process.values()) == {1}, "a process has a task once"
+    copies = Counter(task for tasks_of in found.values() for task in each_task(tasks_of.standby))
+    wanted = min(replicas, len(set(after.values())) - 1)
+    assert all(copies[task] == wanted for task in active)
+
+
+def test_nothing_moves_without_a_reason() -> None:
+    processes = {"a": "x", "b": "y", "c": "z"}
+    first = assign_sticky(again({}, processes), parts(4, 5), 1)
+    assert assign_sticky(again(first, processes), parts(4, 5), 1) == first
+
+
+def test_work_is_shared_out_evenly() -> None:
+    found = assign_sticky(again({}, {"a": "x", "b": "x", "c": "y"}), parts(3, 3, stateful=False), 2)
+    assert [len(list(each_task(tasks.active))) for tasks in found.values()] == [2, 2, 2], "by member, not by process"
+    found = assign_sticky(again({}, {"a": "x", "b": "y", "c": "z"}), parts(3, 3, stateful=False), 2)
+    assert [len(list(each_task(tasks.active))) for tasks in found.values()] == [2, 2, 2]
+    assert all(not tasks.standby for tasks in found.values()), "without a state there is nothing to copy"
+
+
+def test_a_newcomer_takes_its_share_only() -> None:
+    first = assign_sticky(again({}, {"a": "x"}), parts(4), 0)
+    second = assign_sticky(again(first, {"a": "x", "b": "y"}), parts(4), 0)
+    assert second["a"].active["0"] < first["a"].active["0"]
+    assert len(second["b"].active["0"]) == 2
+
+
+def test_nobody_gets_nothing() -> None:
+    assert assign_sticky({}, parts(4), 1) == {}

@@ -1,0 +1,541 @@
+"""Members of streams groups over the handlers: joining, tasks, internal topics, statuses, offsets, restart."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.coordinator.streams_world import Member, StreamsWorld, word_count
+from tidelog.broker.coordinator.group.streams.topology import StatusCode
+from tidelog.protocol.errors import (
+    FencedMemberEpochError,
+    GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    InvalidConfigError,
+    InvalidRequestError,
+    KafkaError,
+    NonEmptyGroupError,
+    StaleMemberEpochError,
+    StreamsInvalidTopologyError,
+    UnknownMemberIdError,
+    UnsupportedVersionError,
+)
+from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tidelog.protocol.messages.list_groups import ListGroupsRequest
+from tidelog.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tidelog.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from tidelog.protocol.messages.streams_group_heartbeat import (
+    KeyValue,
+    StreamsGroupHeartbeatRequest,
+    Subtopology,
+    TaskIds,
+    TaskOffset,
+    TopicInfo,
+    Topology,
+)
+
+ALL = {f"{part}_{index}" for part in (0, 1) for index in range(2)}
+COPIES = {"1_0", "1_1"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[StreamsWorld]:
+    made = StreamsWorld(tmp_path, {"group.streams.initial.rebalance.delay.ms": "0"})
+    made.topics.create_topic("lines", 2)
+    yield made
+    made.broker.store.close()
+
+
+def codes(answer: Any) -> list[int]:
+    return [status.status_code for status in answer.status]
+
+
+def details(answer: Any) -> list[str]:
+    return [status.status_detail for status in answer.status]
+
+
+def ready(world: StreamsWorld, name: str = "a", **fields: Any) -> Member:
+    """A member that has joined, and has its tasks."""
+    member = Member(world, name, **fields)
+    assert member.join().error_code == 0
+    member.holds()
+    return member
+
+
+def settle(*members: Member) -> None:
+    for _ in range(4):
+        for member in members:
+            assert member.holds().error_code == 0
+
+
+def test_internal_topics_are_made_and_then_tasks_are_given(world: StreamsWorld) -> None:
+    member = Member(world, "a")
+    first = member.join()
+    assert codes(first) == [StatusCode.MISSING_INTERNAL_TOPICS]
+    assert details(first)[0] == "Internal topics are missing: counts-changelog, words"
+    assert (member.has(), world.group.state.value) == ((set(), set()), "NotReady")
+    made = world.broker.metadata.topics
+    assert made["words"].partition_count == made["counts-changelog"].partition_count == 2
+    assert made["counts-changelog"].configs == {"cleanup.policy": "compact"}
+    assert codes(member.beat()) == []
+    assert (member.has(), world.group.state.value) == ((ALL, set()), "Stable")
+
+
+def test_a_heartbeat_without_news_writes_nothing(world: StreamsWorld) -> None:
+    member = ready(world)
+    log = world.replica_manager.partition("__consumer_offsets", 0).log
+    end = log.log_end_offset
+    answer = member.beat()
+    assert (answer.active_tasks, answer.standby_tasks, log.log_end_offset) == (None, None, end)
+
+
+def test_a_second_member_gets_tasks_when_the_first_has_given_them_back(world: StreamsWorld) -> None:
+    first = ready(world)
+    second = Member(world, "b")
+    second.join()
+    assert second.has() == (set(), set())
+    answer = first.beat()
+    assert len(first.has()[0]) == 2
+    assert answer.member_epoch < world.group.epoch, "it stays in its epoch while it has something to give back"
+    second.beat()
+    assert second.has() == (set(), set()), "the first has not said that they are gone"
+    first.holds()
+    second.beat()
+    assert first.has()[0] | second.has()[0] == ALL
+    assert not first.has()[0] & second.has()[0]
+    settle(first, second)
+    assert world.group.state.value == "Stable"
+
+
+def test_a_member_that_gives_nothing_back_is_removed(world: StreamsWorld) -> None:
+    first = Member(world, "a")
+    first.join(rebalance_timeout_ms=10_000)
+    first.holds()
+    second = ready(world, "b")
+    first.beat()
+    world.passes(9_000)
+    first.beat()
+    world.passes(1_000)
+    assert list(world.group.members) == ["b"]
+    settle(second)
+    assert second.has() == (ALL, set())
+    assert first.beat().error_code == UnknownMemberIdError.code
+
+
+def test_a_silent_member_is_removed(world: StreamsWorld) -> None:
+    ready(world)
+    world.passes(45_000)
+    assert world.group.state.value == "Empty"
+
+
+def test_copies_of_states_are_on_other_processes(world: StreamsWorld) -> None:
+    world.configure(streams_num_standby_replicas="1")
+    first = ready(world)
+    assert first.has() == (ALL, set()), "there is no other process"
+    second = ready(world, "b")
+    settle(first, second)
+    assert first.has()[1] | second.has()[1] == COPIES
+    for member in (first, second):
+        assert not member.has()[0] & member.has()[1]
+
+
+class Owner(Member):
+    """A member that goes on working on what it lost until its next full heartbeat."""
+
+    def __init__(self, world: StreamsWorld, name: str, process: str) -> None:
+        super().__init__(world, name, process)
+        self.active: set[str] = set()
+        self.all: set[str] = set()
+
+    def told(self) -> None:
+        """Its last answer: new tasks begin, old ones are not given up yet."""
+        active, standby = self.has()
+        self.active |= active
+        self.all |= active | standby
+
+    def gave_back(self) -> None:
+        self.active, standby = self.has()
+        self.all = self.active | standby
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_task_is_in_two_hands(world: StreamsWorld, seed: int) -> None:
+    world.configure(streams_num_standby_replicas="1")
+    draw = random.Random(seed)
+    members: list[Owner] = []
+    for number in range(60):
+        choice = draw.random()
+        if not members or (choice < 0.15 and len(members) < 5):
+            members.append(Owner(world, f"m{number}", draw.choice("xy")))
+            assert members[-1].join().error_code == 0
+        elif choice < 0.25 and len(members) > 1:
+            members.pop(draw.randrange(len(members))).beat(-1)
+            continue
+        else:
+            member = draw.choice(members)
+            if draw.random() < 0.5:
+                member.gave_back()
+                member.holds()
+            else:
+                member.beat()
+        for member in members:
+            member.told()
+        active = Counter(task for member in members for task in member.active)
+        copies = Counter((member.process, task) for member in members for task in member.all)
+        assert all(count == 1 for count in (*active.values(), *copies.values()))
+    for _ in range(8):
+        for member in members:
+            member.holds()
+    assert world.group.state.value == "Stable"
+    assert sorted(task for member in members for task in member.has()[0]) == sorted(ALL)
+
+
+def test_a_changed_setting_assigns_anew(world: StreamsWorld) -> None:
+    first, second = ready(world), ready(world, "b")
+    settle(first, second)
+    assert first.has()[1] | second.has()[1] == set()
+    world.configure(streams_num_standby_replicas="1")
+    settle(first, second)
+    assert first.has()[1] | second.has()[1] == COPIES
+
+
+def test_settings_of_a_group_have_bounds(world: StreamsWorld) -> None:
+    with pytest.raises(InvalidConfigError, match=r"group\.streams\.max\.standby\.replicas is 2"):
+        world.configure(streams_num_standby_replicas="3")
+    with pytest.raises(InvalidConfigError, match=r"group\.streams\.min\.session\.timeout\.ms is 45000"):
+        world.configure(streams_session_timeout_ms="1000")
+    world.configure(streams_heartbeat_interval_ms="6000", streams_session_timeout_ms="50000")
+    assert Member(world, "a").join().heartbeat_interval_ms == 6_000
+    world.passes(49_000)
+    assert len(world.group.members) == 1
+    world.passes(1_000)
+    assert not world.group.members
+
+
+def test_a_standby_takes_over(world: StreamsWorld) -> None:
+    world.configure(streams_num_standby_replicas="1")
+    members = [ready(world, name) for name in "abc"]
+    settle(*members)
+    gone, *left = members
+    lost = gone.has()[0] & COPIES
+    owners = {task: member for member in left for task in member.has()[1] & lost}
+    gone.beat(-1)
+    settle(*left)
+    assert {task for task, member in owners.items() if task in member.has()[0]} == lost == set(owners)
+
+
+def test_a_new_group_waits_for_more_members(tmp_path: Path) -> None:
+    world = StreamsWorld(tmp_path)
+    world.topics.create_topic("lines", 2)
+    first = Member(world, "a")
+    answer = first.join()
+    assert codes(answer) == [StatusCode.ASSIGNMENT_DELAYED, StatusCode.MISSING_INTERNAL_TOPICS]
+    assert answer.member_epoch == 1
+    second = Member(world, "b")
+    assert codes(second.join()) == [StatusCode.ASSIGNMENT_DELAYED]
+    assert second.has() == (set(), set())
+    world.passes(3_000)
+    for member in (first, second):
+        assert codes(member.beat()) == []
+        assert len(member.has()[0]) == 2
+    world.broker.store.close()
+
+
+def test_source_topics_are_missed(world: StreamsWorld) -> None:
+    world.topics.delete_topic("lines")
+    member = Member(world, "a")
+    answer = member.join()
+    assert codes(answer) == [StatusCode.MISSING_SOURCE_TOPICS]
+    assert details(answer)[0] == "Source topics lines are missing."
+    world.topics.create_topic("lines", 2)
+    member.beat()
+    member.beat()
+    assert member.has() == (ALL, set())
+
+
+def test_a_topic_that_does_not_fit_is_told(world: StreamsWorld) -> None:
+    world.topics.create_topic("counts-changelog", 5)
+    answer = Member(world, "a").join()
+    assert codes(answer) == [StatusCode.INCORRECTLY_PARTITIONED_TOPICS]
+    assert details(answer)[0] == (
+        "Existing topic counts-changelog has different number of partitions: expected 2, found 5"
+    )
+
+
+def test_a_topic_that_cannot_be_made_is_told(world: StreamsWorld) -> None:
+    topology = word_count()
+    topology.subtopologies[1].state_changelog_topics[0].topic_configs = [KeyValue(key="cleanup.policy", value="none")]
+    answer = Member(world, "a").join(topology)
+    assert codes(answer) == [StatusCode.MISSING_INTERNAL_TOPICS]
+    assert "; Creation failed: counts-changelog (" in details(answer)[0]
+
+
+def test_a_member_with_an_older_topology_is_told(world: StreamsWorld) -> None:
+    Member(world, "a").join(word_count(epoch=1))
+    answer = Member(world, "b").join(word_count(epoch=0))
+    assert codes(answer) == [StatusCode.STALE_TOPOLOGY]
+
+
+def test_another_topology_is_refused(world: StreamsWorld) -> None:
+    ready(world)
+    answer = Member(world, "b").join(word_count(epoch=1))
+    assert (answer.error_code, answer.error_message) == (
+        InvalidRequestError.code,
+        "Topology updates are not supported yet.",
+    )
+
+
+def test_the_end_of_the_application_is_told_to_all(world: StreamsWorld) -> None:
+    first, second = ready(world), ready(world, "b")
+    assert codes(first.beat(shutdown_application=True)) == [StatusCode.SHUTDOWN_APPLICATION]
+    assert codes(second.beat()) == [StatusCode.SHUTDOWN_APPLICATION]
+    first.beat(-1)
+    second.beat(-1)
+    assert codes(Member(world, "c").join()) == []
+
+
+def test_who_leaves_may_end_the_application(world: StreamsWorld) -> None:
+    first, second = ready(world), ready(world, "b")
+    first.beat(-1, shutdown_application=True)
+    assert codes(second.beat()) == [StatusCode.SHUTDOWN_APPLICATION]
+
+
+def test_endpoints_are_told_with_their_partitions(world: StreamsWorld) -> None:
+    first = ready(world, port=1_001)
+    second = ready(world, "b", port=1_002)
+    settle(first, second)
+    answer = second.beat(endpoint_information_epoch=-1)
+    assert answer.endpoint_information_epoch == world.group.endpoint_epoch > 0
+    told = {
+        end.user_endpoint.port: {(t.topic, index) for t in end.active_partitions for index in t.partitions}
+        for end in answer.partitions_by_user_endpoint or ()
+    }
+    assert set(told) == {1_001, 1_002}
+    assert told[1_001] | told[1_002] == {(topic, index) for topic in ("lines", "words") for index in (0, 1)}
+    known = second.beat(endpoint_information_epoch=answer.endpoint_information_epoch)
+    assert known.partitions_by_user_endpoint is None
+
+
+def test_a_restart_changes_nothing(world: StreamsWorld) -> None:
+    first, second = ready(world, port=1_001), ready(world, "b")
+    settle(first, second)
+    before = (world.group.topology, world.group.epoch, {n: m.current for n, m in world.group.members.items()})
+    world = world.restarted()
+    assert before == (world.group.topology, world.group.epoch, {n: m.current for n, m in world.group.members.items()})
+    for member in (first, second):
+        member.world = world
+        answer = member.beat()
+        assert (answer.error_code, answer.active_tasks, codes(answer)) == (0, None, [])
+    world.passes(45_000)
+    assert world.group.state.value == "Empty"
+    world.broker.store.close()
+
+
+def test_a_wider_source_is_noticed(world: StreamsWorld) -> None:
+    topology = Topology(subtopologies=[Subtopology(subtopology_id="0", source_topics=["lines"])])
+    member = Member(world, "a")
+    member.join(topology)
+    assert member.has()[0] == {"0_0", "0_1"}
+    wider = world.topics.changes.widen("lines", 3)
+    while not wider.done:
+        world.loop.run_soon()
+    member.beat()
+    assert member.has()[0] == {"0_0", "0_1", "0_2"}
+
+
+JOIN: dict[str, Any] = {
+    "member_id": "a",
+    "member_epoch": 0,
+    "rebalance_timeout_ms": 1,
+    "active_tasks": [],
+    "standby_tasks": [],
+    "warmup_tasks": [],
+}
+PATTERN = Topology(subtopologies=[Subtopology(subtopology_id="0", source_topic_regex=["l.*"])])
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ({"instance_id": "i"}, InvalidRequestError, "Static membership is not yet supported."),
+        ({"task_offsets": [TaskOffset()]}, InvalidRequestError, "TaskOffsets are not supported yet."),
+        ({"task_end_offsets": []}, InvalidRequestError, "TaskEndOffsets are not supported yet."),
+        ({"warmup_tasks": [TaskIds()]}, InvalidRequestError, "WarmupTasks are not supported yet."),
+        ({"topology": PATTERN}, InvalidRequestError, "Regular expressions for source topics are not supported yet."),
+        ({"member_id": " "}, InvalidRequestError, "MemberId can't be empty."),
+        ({"rack_id": ""}, InvalidRequestError, "RackId can't be empty."),
+        ({"rebalance_timeout_ms": -1}, InvalidRequestError, "RebalanceTimeoutMs must be provided in first request."),
+        ({"active_tasks": None}, InvalidRequestError, "ActiveTasks must be empty when (re-)joining."),
+        ({"topology": None}, InvalidRequestError, "Topology must be non-null when (re-)joining."),
+        ({"member_epoch": -2}, InvalidRequestError, "InstanceId can't be null."),
+        ({"member_epoch": -3}, InvalidRequestError, "MemberEpoch is -3, but must be greater than or equal to -2."),
+        ({"member_epoch": 1}, InvalidRequestError, "Topology can only be provided when (re-)joining."),
+        (
+            {"member_epoch": 1, "topology": None, "active_tasks": None},
+            InvalidRequestError,
+            "If one task-type is non-null, all must be non-null.",
+        ),
+        ({"member_epoch": 1, "topology": None}, GroupIdNotFoundError, "Streams group g not found."),
+    ],
+)
+def test_what_a_request_may_not_say(
+    world: StreamsWorld, fields: dict[str, Any], error: type[KafkaError], text: str
+) -> None:
+    values = {**JOIN, "topology": word_count(), **fields}
+    answer = world.ask(StreamsGroupHeartbeatRequest(group_id="g", **values))
+    assert (answer.error_code, answer.error_message) == (error.code, text)
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (
+            Subtopology(subtopology_id="0", source_topics=["__consumer_offsets"]),
+            "Use of Kafka internal topics __consumer_offsets in a Kafka Streams topology is prohibited.",
+        ),
+        (Subtopology(subtopology_id="0", source_topics=["a b"]), "Topic names a b are not valid topic names."),
+        (Subtopology(subtopology_id="0"), "No source topics found for subtopology 0"),
+        (
+            Subtopology(
+                subtopology_id="0", source_topics=["t"], state_changelog_topics=[TopicInfo(name="c", partitions=3)]
+            ),
+            "Changelog topic c must have an undefined partition count, but it is set to 3.",
+        ),
+    ],
+)
+def test_topologies_that_cannot_be(world: StreamsWorld, part: Subtopology, text: str) -> None:
+    answer = Member(world, "a").join(Topology(subtopologies=[part]))
+    assert (answer.error_code, answer.error_message) == (StreamsInvalidTopologyError.code, text)
+
+
+def test_epochs_are_checked(world: StreamsWorld) -> None:
+    member = ready(world)
+    assert member.beat(member.epoch + 1).error_code == FencedMemberEpochError.code
+    assert member.beat(member.epoch - 1).error_code == FencedMemberEpochError.code
+    previous = world.group.members["a"].current.previous_epoch
+    answer = member.beat(previous, active_tasks=[], standby_tasks=[], warmup_tasks=[])
+    assert answer.error_code == 0, "the answer that raised it may have been lost"
+    unheard = [TaskIds(subtopology_id="0", partitions=[7])]
+    answer = member.beat(active_tasks=unheard, standby_tasks=[], warmup_tasks=[])
+    assert answer.error_message == "Task 7 for subtopology 0 is invalid. Number of tasks for this subtopology: 2"
+    unheard = [TaskIds(subtopology_id="x", partitions=[0])]
+    answer = member.beat(active_tasks=unheard, standby_tasks=[], warmup_tasks=[])
+    assert answer.error_message == "Subtopology x does not exist in the topology."
+
+
+def test_a_full_group_takes_nobody(tmp_path: Path) -> None:
+    world = StreamsWorld(tmp_path, {"group.streams.max.size": "1"})
+    world.topics.create_topic("lines", 2)
+    ready(world)
+    assert Member(world, "b").join().error_code == GroupMaxSizeReachedError.code
+    assert Member(world, "a").join().error_code == 0
+    world.broker.store.close()
+
+
+def test_the_feature_can_be_off(world: StreamsWorld) -> None:
+    world.broker.metadata.features.pop("streams.version")
+    assert Member(world, "a").join().error_code == UnsupportedVersionError.code
+    (described,) = world.ask(StreamsGroupDescribeRequest(group_ids=["g"])).groups
+    assert described.error_code == UnsupportedVersionError.code
+
+
+# -- offsets and administration -------------------------------------------------------------------------------------
+
+
+def commit(world: StreamsWorld, member_id: str, epoch: int, topic: str = "lines", version: int = 9) -> int:
+    asked = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="")
+    request = OffsetCommitRequest(
+        group_id="g",
+        member_id=member_id,
+        generation_id_or_member_epoch=epoch,
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=[asked])],
+    )
+    answer = world.ask(request, version)
+    code: int = answer.topics[0].partitions[0].error_code
+    return code
+
+
+def test_members_commit_with_their_epoch(world: StreamsWorld) -> None:
+    member = ready(world)
+    given = member.epoch
+    assert commit(world, "a", given) == 0
+    assert commit(world, "a", given + 1) == StaleMemberEpochError.code
+    assert commit(world, "x", given) == UnknownMemberIdError.code
+    assert commit(world, "a", given, version=8) == UnsupportedVersionError.code
+    ready(world, "b", process="p-a")
+    settle(member)
+    assert member.epoch > given
+    kept = "0_0" in member.has()[0]
+    assert commit(world, "a", given) == (0 if kept else StaleMemberEpochError.code)
+    assert commit(world, "a", given - 1) == StaleMemberEpochError.code
+    world.topics.create_topic("other")
+    assert commit(world, "a", given, topic="other") == StaleMemberEpochError.code
+
+
+def test_offsets_are_fetched_with_the_epoch(world: StreamsWorld) -> None:
+    member = ready(world)
+    commit(world, "a", member.epoch)
+
+    def fetched(member_id: str, epoch: int) -> int:
+        group = OffsetFetchRequestGroup(group_id="g", member_id=member_id, member_epoch=epoch, topics=None)
+        code: int = world.ask(OffsetFetchRequest(groups=[group]), 9).groups[0].error_code
+        return code
+
+    assert fetched("a", member.epoch) == 0
+    assert fetched("a", member.epoch + 1) == StaleMemberEpochError.code
+    assert fetched("x", member.epoch) == UnknownMemberIdError.code
+
+
+def test_groups_are_listed_described_and_deleted(world: StreamsWorld) -> None:
+    member = ready(world, port=1_001)
+    (listed,) = world.ask(ListGroupsRequest(types_filter=["streams"])).groups
+    found = (listed.group_id, listed.protocol_type, listed.group_type, listed.group_state)
+    assert found == ("g", "streams", "streams", "Stable")
+    (described,) = world.ask(StreamsGroupDescribeRequest(group_ids=["g"])).groups
+    assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Stable", 3, 3)
+    counts = described.topology.subtopologies[1]
+    assert [(t.name, t.partitions) for t in counts.state_changelog_topics] == [("counts-changelog", 2)]
+    (one,) = described.members
+    assert (one.member_id, one.process_id, one.user_endpoint.port, one.topology_epoch) == ("a", "p-a", 1_001, 0)
+    assert one.assignment == one.target_assignment
+    assert {f"{t.subtopology_id}_{i}" for t in one.assignment.active_tasks for i in t.partitions} == ALL
+    (unknown,) = world.ask(StreamsGroupDescribeRequest(group_ids=["none"])).groups
+    assert unknown.error_code == GroupIdNotFoundError.code
+    assert world.ask(DeleteGroupsRequest(groups_names=["g"])).results[0].error_code == NonEmptyGroupError.code
+    member.beat(-1)
+    assert world.ask(DeleteGroupsRequest(groups_names=["g"])).results[0].error_code == 0
+    assert world.restarted().ask(ListGroupsRequest()).groups == []
+
+
+def test_kinds_of_groups_do_not_mix(world: StreamsWorld) -> None:
+    protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
+    join = JoinGroupRequest(
+        group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=1, protocol_type="consumer", protocols=[protocol]
+    )
+    member = ready(world)
+    assert world.ask(join, 3).result().error_code == InconsistentGroupProtocolError.code
+    commit(world, "a", member.epoch)
+    member.beat(-1)
+    world.ask(join, 3)
+    (listed,) = world.ask(ListGroupsRequest()).groups
+    assert listed.group_type == "classic"
+    assert Member(world, "b").join().error_code == GroupIdNotFoundError.code
+
+
+def test_a_group_of_offsets_becomes_one(world: StreamsWorld) -> None:
+    commit(world, "", -1)
+    ready(world)
+    (listed,) = world.restarted().ask(ListGroupsRequest()).groups
+    assert listed.group_type == "streams"

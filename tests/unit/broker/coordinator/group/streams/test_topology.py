@@ -1,0 +1,89 @@
+"""What topics a topology comes to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.broker.coordinator.group.streams.topology import (
+    Configured,
+    CopartitionGroup,
+    InternalTopic,
+    StatusCode,
+    Subtopology,
+    Topology,
+    configure,
+)
+from tidelog.protocol.errors import StreamsInvalidTopologyError
+
+
+def configured(*parts: Subtopology, **existing: int) -> Configured:
+    return configure(Topology(0, parts), existing.get)
+
+
+def sizes(found: Configured) -> dict[str, int]:
+    return {topic.name: topic.partitions for topic in found.missing}
+
+
+def test_counts_go_through_repartition_topics() -> None:
+    found = configured(
+        Subtopology("0", ("few", "many"), repartition_sinks=("first",)),
+        Subtopology("1", repartition_sources=(InternalTopic("first"),), repartition_sinks=("second",)),
+        Subtopology("2", repartition_sources=(InternalTopic("second"),), changelogs=(InternalTopic("state"),)),
+        few=2,
+        many=5,
+    )
+    assert sizes(found) == {"first": 5, "second": 5, "state": 5}
+    assert {part.subtopology_id: part.tasks for part in (found.subtopologies or {}).values()} == dict.fromkeys("012", 5)
+
+
+def test_what_is_read_together_is_partitioned_alike() -> None:
+    group = CopartitionGroup((0,), (), (0,))
+    writer = Subtopology("0", ("many",), repartition_sinks=("words",))
+    reader = Subtopology("1", ("few",), repartition_sources=(InternalTopic("words"),), copartition_groups=(group,))
+    assert sizes(configured(writer, reader, many=5, few=2)) == {"words": 2}
+    fixed = Subtopology("1", ("few",), repartition_sources=(InternalTopic("words", 3),), copartition_groups=(group,))
+    problem = configured(writer, fixed, many=5, few=2).problem
+    assert problem is not None
+    assert problem == (
+        StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+        "Number of partitions [3] of repartition topic [words] doesn't match number of partitions [2] of the source "
+        "topic.",
+    )
+
+
+def test_sources_that_are_read_together_must_be_alike() -> None:
+    part = Subtopology("0", ("a", "b"), copartition_groups=(CopartitionGroup((0, 1)),))
+    assert configured(part, a=2, b=2).is_ready
+    problem = configured(part, a=2, b=3).problem
+    assert problem is not None
+    assert problem.detail == "Following topics do not have the same number of partitions: [{a=2, b=3}]"
+
+
+def test_repartition_topics_alone_take_the_most() -> None:
+    both = (InternalTopic("x"), InternalTopic("y"))
+    parts = (
+        Subtopology("0", ("few",), repartition_sinks=("x",)),
+        Subtopology("1", ("many",), repartition_sinks=("y",)),
+        Subtopology("2", repartition_sources=both, copartition_groups=(CopartitionGroup((), (), (0, 1)),)),
+    )
+    assert sizes(configured(*parts, few=2, many=5)) == {"x": 5, "y": 5}
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ((Subtopology("0", ("a",), repartition_sources=(InternalTopic("x"),)),), "never used as a sink topic"),
+        (
+            (Subtopology("0", repartition_sources=(InternalTopic("x"),), repartition_sinks=("x",)),),
+            "There may be loops in the topology",
+        ),
+    ],
+)
+def test_counts_that_cannot_be_worked_out(parts: tuple[Subtopology, ...], text: str) -> None:
+    with pytest.raises(StreamsInvalidTopologyError, match=text):
+        configured(*parts, a=1)
+
+
+def test_many_missing_topics_are_summed_up() -> None:
+    problem = configured(Subtopology("0", tuple("abcde"))).problem
+    assert problem == (StatusCode.MISSING_SOURCE_TOPICS, "Source topics a, b, c and 2 additional topics are missing.")

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.broker.coordinator.share_state.spans import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    AVAILABLE,
+    RecordState,
+    Span,
+    first_touching,
+    joined,
+    parts_between,
+    replaced,
+)
+
+SPANS = [Span(0, 4, AVAILABLE, 0), Span(5, 5, ACQUIRED, 1, "m", 9.0), Span(10, 19, ARCHIVED, 2)]
+
+
+def by_offset(spans: list[Span]) -> dict[int, tuple[RecordState, int]]:
+    """What each offset is: the plain form of a list of spans."""
+    return {offset: (span.state, span.delivery_count) for span in spans for offset in range(span.first, span.last + 1)}
+
+
+@st.composite
+def span_lists(draw: st.DrawFn) -> list[Span]:
+    spans, offset = [], 0
+    for gap, size in draw(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=6)):
+        offset += gap
+        state, count = draw(st.sampled_from(list(RecordState))), draw(st.integers(0, 2))
+        spans.append(Span(offset, offset + size - 1, state, count))
+        offset += size
+    return spans
+
+
+def test_the_first_touching_span_ends_at_or_after_the_offset() -> None:
+    assert [first_touching(SPANS, offset) for offset in (0, 4, 5, 6, 19, 20)] == [0, 0, 1, 2, 2, 3]
+
+
+def test_parts_are_cut_at_the_bounds_and_holes_are_left_out() -> None:
+    assert [(part.first, part.last) for part in parts_between(SPANS, 3, 12)] == [(3, 4), (5, 5), (10, 12)]
+    assert list(parts_between(SPANS, 6, 9)) == []
+    assert list(parts_between(SPANS, 4, 3)) == []
+
+
+@given(span_lists(), span_lists())
+def test_changes_lie_over_what_was(spans: list[Span], changes: list[Span]) -> None:
+    result = replaced(spans, changes)
+    assert by_offset(result) == {**by_offset(spans), **by_offset(changes)}
+    assert all(before.last < after.first for before, after in pairwise(result))
+    assert all(span.first <= span.last for span in result)
+
+
+@given(span_lists())
+def test_joining_changes_no_offset(spans: list[Span]) -> None:
+    assert by_offset(joined(spans)) == by_offset(spans)
+
+
+def test_only_terminal_neighbours_are_joined() -> None:
+    terminal = [Span(0, 1, ACKNOWLEDGED, 1), Span(2, 3, ACKNOWLEDGED, 1), Span(4, 4, ARCHIVED, 1)]
+    assert joined(terminal) == [Span(0, 3, ACKNOWLEDGED, 1), Span(4, 4, ARCHIVED, 1)]
+    available = [Span(0, 1, AVAILABLE, 1), Span(2, 3, AVAILABLE, 1)]
+    assert joined(available) == available
+
+
+def test_a_settled_span_is_in_nobodys_hands() -> None:
+    settled = SPANS[1].settled(AVAILABLE)
+    assert settled == Span(5, 5, AVAILABLE, 1)
+    assert (settled.size, SPANS[2].size) == (1, 10)
+    assert (settled.is_terminal, SPANS[2].is_terminal) == (False, True)

@@ -1,0 +1,200 @@
+"""Where share partitions are: snapshots and updates, what a load makes of them, and what may be cut off the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.coordinators import ManualLoop, MemoryTopicLog
+from tidelog.broker.coordinator.runtime.replay import ReplayContext
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult
+from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
+from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator, coordinator_key
+from tidelog.broker.coordinator.share_state.records import ShareSnapshotKey, ShareStateSerde, ShareUpdateKey
+from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Span
+from tidelog.broker.coordinator.share_state.state import (
+    COLD_AFTER_MS,
+    PRUNE_INTERVAL_MS,
+    ShareState,
+    ShareStateShard,
+    StateKey,
+    Written,
+    together,
+    updated,
+)
+from tidelog.log.system.time import ManualTime
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.record.record_batch import iter_batches
+
+KEY = StateKey("g", b"t" * 16, 0)
+OTHER = StateKey("g", b"t" * 16, 1)
+
+
+class StateWorld:
+    """A share coordinator over a topic in memory, of one partition."""
+
+    def __init__(self, log: MemoryTopicLog | None = None) -> None:
+        self.time = ManualTime()
+        self.loop = ManualLoop(self.time)
+        self.log = log or MemoryTopicLog(1)
+        self.cut: list[int] = []
+        self.runtime: CoordinatorRuntime[ShareStateShard] = CoordinatorRuntime(
+            "__share_group_state",
+            log=self.log,
+            serde=ShareStateSerde(),
+            new_shard=lambda _partition, timer: ShareStateShard(
+                timer, time=self.time, updates_per_snapshot=3, delete_before=self.cut.append
+            ),
+            time=self.time,
+            call_soon=self.loop.call_soon,
+            call_later=self.loop.call_later,
+        )
+        self.share = ShareCoordinator(self.runtime)
+
+    def write(self, start: int, *spans: Span, key: StateKey = KEY, complete: int = 0) -> None:
+        self.share.write(key, Written(start, complete, 0, spans))
+
+    def records(self) -> list[CoordinatorRecord]:
+        found = []
+        for data in self.log.batches.get(0, []):
+            for batch in iter_batches(data):
+                found += [ShareStateSerde.decode(record.key, record.value) for record in batch.records()]
+        return [record for record in found if record is not None]
+
+    def kinds(self) -> list[str]:
+        names = {ShareSnapshotKey: "snapshot", ShareUpdateKey: "update"}
+        return [names[record.key.__class__] if record.value else "tombstone" for record in self.records()]
+
+
+def test_a_state_is_made_and_read() -> None:
+    world = StateWorld()
+    assert world.share.read(KEY) is None
+    world.share.initialize(KEY, -1, 4)
+    state = world.share.read(KEY)
+    assert state is not None
+    assert (state.start_offset, state.state_epoch, state.delivery_complete_count) == (-1, 4, -1)
+
+
+def test_nothing_is_written_to_a_state_that_was_not_made() -> None:
+    with pytest.raises(InvalidRequestError):
+        StateWorld().write(5)
+
+
+def test_updates_gather_until_a_snapshot_says_it_whole() -> None:
+    world = StateWorld()
+    world.share.initialize(KEY, 0, 1)
+    for number in range(5):
+        world.write(number, Span(10 + number, 10 + number, ACKNOWLEDGED, 1))
+    assert world.kinds() == ["snapshot", "update", "update", "update", "snapshot", "update"]
+    state = world.share.read(KEY)
+    assert state is not None
+    assert state.batches == (Span(10, 14, ACKNOWLEDGED, 1),)
+    assert (state.start_offset, state.snapshot_epoch) == (4, 1)
+
+
+def test_a_load_comes_to_the_same_state() -> None:
+    world = StateWorld()
+    world.share.initialize(KEY, 0, 1)
+    for number in range(7):
+        world.write(number, Span(10 + 2 * number, 10 + 2 * number, AVAILABLE, number + 1), complete=number)
+    world.share.initialize(OTHER, 3, 1)
+    again = StateWorld(world.log)
+    assert again.share.read(KEY) == world.share.read(KEY)
+    assert again.share.read(OTHER) == world.share.read(OTHER)
+
+
+def test_a_reset_begins_anew() -> None:
+    world = StateWorld()
+    world.share.initialize(KEY, 0, 1)
+    world.write(3, Span(5, 6, ARCHIVED, 1))
+    world.share.initialize(KEY, 20, 2)
+    state = StateWorld(world.log).share.read(KEY)
+    assert state is not None
+    assert (state.start_offset, state.batches, state.state_epoch) == (20, (), 2)
+
+
+def test_deleted_states_are_gone() -> None:
+    world = StateWorld()
+    world.share.initialize(KEY, 0, 1)
+    world.share.initialize(OTHER, 0, 1)
+    world.share.delete([KEY, StateKey("none", b"x" * 16, 0)])
+    assert world.share.read(KEY) is None
+    world.share.topic_deleted(OTHER.topic_id)
+    assert StateWorld(world.log).share.read(OTHER) is None
+    assert world.kinds() == ["snapshot", "snapshot", "tombstone", "tombstone"]
+
+
+def test_an_update_of_another_snapshot_means_nothing() -> None:
+    world = StateWorld()
+    world.share.initialize(KEY, 0, 1)
+    world.write(3)
+    record = world.records()[-1]
+    shard = world.runtime.shard(0)
+    assert record.value is not None
+    record.value.snapshot_epoch, record.value.start_offset = 9, 100
+    shard.replay(record, ReplayContext(7))
+    state = world.share.read(KEY)
+    assert state is not None
+    assert state.start_offset == 3
+
+
+def test_the_log_is_cut_below_the_oldest_snapshot() -> None:
+    world = StateWorld()
+    world.share.initialize(KEY, 0, 1)
+    world.share.initialize(OTHER, 0, 1)
+    for number in range(5):
+        world.write(number)
+    world.loop.advance(PRUNE_INTERVAL_MS - 1)
+    world.write(7, key=OTHER)
+    world.loop.advance(1)
+    assert world.cut == [1], "the other state's snapshot stands at offset 1"
+    world.loop.advance(COLD_AFTER_MS + PRUNE_INTERVAL_MS)
+    assert world.kinds()[-2:] == ["snapshot", "snapshot"], "quiet states were written again whole"
+    assert world.cut[-1] == 8
+    again = StateWorld(world.log)
+    assert again.share.read(OTHER) == world.share.read(OTHER)
+
+
+def test_without_states_everything_is_cut() -> None:
+    world = StateWorld()
+    world.share.initialize(KEY, 0, 1)
+    world.share.delete([KEY])
+    world.loop.advance(PRUNE_INTERVAL_MS)
+    assert world.cut == [2]
+
+
+def test_a_change_is_laid_over_the_state() -> None:
+    state = ShareState(5, (Span(5, 9, AVAILABLE, 1), Span(20, 29, ACKNOWLEDGED, 1)), 10)
+    changed = updated(state, Written(8, 12, -1, [Span(8, 8, ARCHIVED, 2), Span(10, 12, ACKNOWLEDGED, 1)]))
+    assert changed.batches == (
+        Span(8, 8, ARCHIVED, 2),
+        Span(9, 9, AVAILABLE, 1),
+        Span(10, 12, ACKNOWLEDGED, 1),
+        Span(20, 29, ACKNOWLEDGED, 1),
+    )
+    assert (changed.start_offset, changed.delivery_complete_count, changed.leader_epoch) == (8, 12, 0)
+    assert updated(state, Written(-1, 10, 3, ())).start_offset == 5
+
+
+def test_neighbours_alike_are_one() -> None:
+    spans = [Span(0, 1, AVAILABLE, 1), Span(2, 2, AVAILABLE, 1), Span(3, 3, AVAILABLE, 2), Span(5, 5, AVAILABLE, 2)]
+    assert together(spans) == [Span(0, 2, AVAILABLE, 1), Span(3, 3, AVAILABLE, 2), Span(5, 5, AVAILABLE, 2)]
+
+
+def test_keys_lie_where_kafka_puts_them() -> None:
+    assert coordinator_key(KEY) == "g:dHR0dHR0dHR0dHR0dHR0dA:0"
+
+
+def test_records_of_a_newer_kind_are_left_alone() -> None:
+    assert ShareStateSerde.decode(b"\x00\x09rest", b"") is None
+
+
+def test_a_failed_append_cuts_nothing() -> None:
+    time = ManualTime()
+    cut: list[int] = []
+    shard = ShareStateShard(CoordinatorTimer(time), time=time, delete_before=cut.append)
+    result = shard.prune()
+    assert isinstance(result, CoordinatorResult)
+    assert result.on_append is not None
+    result.on_append(InvalidRequestError())
+    assert cut == []

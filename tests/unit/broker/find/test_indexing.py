@@ -1,0 +1,148 @@
+"""The indexer thread under its supervisor: it dies and is replaced, a log rests after a failure, nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker
+from tidelog.broker.find.indexing import RETRY_MS, SUPERVISE_S, UPKEEP_MS, Indexing, indexing_of
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.find.indexer import LogIndexer
+from tidelog.log.find.lookup import Query, find_newest
+from tidelog.protocol.record.record_batch import Record, build_batch
+
+PARTITION = TopicPartition("t", 0)
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataBroker]:
+    data = DataBroker(tmp_path)
+    data.topics.create_topic("t", 1, configs={"index.keys": "true"})
+    append(data, range(10))
+    yield data
+    if data.broker.indexing is not None:
+        data.broker.indexing.stop()
+    data.close()
+
+
+def append(data: DataBroker, numbers: range) -> None:
+    records = [Record(i, TIMESTAMP_MS, b"%d" % number, b"v") for i, number in enumerate(numbers)]
+    data.replica_manager.partition("t", 0).append_records(memoryview(build_batch(records)))
+
+
+def started(data: DataBroker) -> Indexing:
+    """The thread runs and has the log."""
+    indexing = indexing_of(data.broker)
+    data.loop.run_soon()
+    return indexing
+
+
+def offsets_of(data: DataBroker, key: bytes) -> list[int]:
+    indexing: Indexing = data.broker.indexing
+    log = data.replica_manager.partition("t", 0).log
+    return [record.offset for record in find_newest(log, indexing.indexer(PARTITION), Query(key=key))]
+
+
+def lag_metrics(data: DataBroker) -> list[float]:
+    """Of the whole broker, and of its only indexed partition."""
+    names = ("tidelog_index_lag_records", "tidelog_index_partition_lag_records")
+    samples = list(data.broker.metrics.collect())
+    return [next(sample.value for sample in samples if sample.name == name) for name in names]
+
+
+class DiesOnce:
+    """A mistake of ours, or no memory, at the first step."""
+
+    def __init__(self) -> None:
+        self.step = LogIndexer.step
+        self.died = threading.Event()
+
+    def __call__(self, indexer: LogIndexer, max_bytes: int) -> int:
+        if not self.died.is_set():
+            self.died.set()
+            raise MemoryError
+        return self.step(indexer, max_bytes)
+
+
+def test_a_thread_that_died_is_replaced_and_the_log_it_died_on_rests(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = DiesOnce()
+    monkeypatch.setattr(LogIndexer, "step", lambda indexer, size: dies(indexer, size))
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    indexing = started(data)
+    assert dies.died.wait(WAIT_S)
+    first = indexing._thread
+    assert first is not None
+    first.join(WAIT_S)
+    assert not first.is_alive()
+    data.loop.advance(1000 * SUPERVISE_S)
+    assert indexing.restarts == 1
+    assert indexing._thread is not first
+    indexer = indexing.indexer(PARTITION)
+    assert indexer is not None
+    assert indexer.lag == 10, "the log rests, so that one that kills the thread does not keep it from the others"
+    assert lag_metrics(data) == [10, 10]
+    data.loop.advance(RETRY_MS)
+    assert indexing.wait_until_indexed(PARTITION, 10, WAIT_S)
+    assert lag_metrics(data) == [0, 0]
+    assert offsets_of(data, b"7") == [7]
+
+
+def test_an_index_is_synced_some_seconds_after_its_log_was_met(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appends may have to wait while a file system commits what was synced: so not at the first records of a topic."""
+    synced = threading.Event()
+    checkpoint = LogIndexer.checkpoint
+
+    def watched(indexer: LogIndexer, *, sync: bool = True) -> None:
+        checkpoint(indexer, sync=sync)
+        synced.set()
+
+    monkeypatch.setattr(LogIndexer, "checkpoint", watched)
+    indexing = started(data)
+    assert indexing.wait_until_indexed(PARTITION, 10, WAIT_S)
+    data.loop.advance(UPKEEP_MS - 1)
+    append(data, range(10, 20))
+    assert indexing.wait_until_indexed(PARTITION, 20, WAIT_S)
+    assert not synced.is_set()
+    data.loop.advance(1)
+    assert synced.wait(WAIT_S)
+
+
+def test_a_full_disk_stops_no_producer_and_the_index_goes_on_when_there_is_room(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full = threading.Event()
+    met = threading.Event()
+    reserve = os.posix_fallocate
+
+    def allocate(descriptor: int, position: int, size: int) -> None:
+        if is_full.is_set():
+            met.set()
+            raise OSError(errno.ENOSPC, "no space left")
+        reserve(descriptor, position, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    is_full.set()
+    indexing = started(data)
+    assert met.wait(WAIT_S)
+    append(data, range(10, 20))
+    assert data.replica_manager.partition("t", 0).log.log_end_offset == 20
+    is_full.clear()
+    for _ in range(100):  # the thread may say that the log rests only after the clock has moved
+        data.loop.advance(RETRY_MS)
+        if indexing.wait_until_indexed(PARTITION, 20, WAIT_S / 100):
+            break
+    assert indexing.wait_until_indexed(PARTITION, 20, 0)
+    assert indexing.restarts == 0
+    for number in (0, 9, 10, 19):
+        assert offsets_of(data, b"%d" % number) == [number]

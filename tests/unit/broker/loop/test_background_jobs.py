@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.broker.data_broker import InlineLoop
+from tidelog.broker.loop.background_jobs import BackgroundJobs, Job
+from tidelog.protocol.errors import KafkaStorageError
+
+
+@pytest.fixture
+def loop() -> InlineLoop:
+    return InlineLoop()
+
+
+@pytest.fixture
+def jobs(loop: InlineLoop) -> BackgroundJobs:
+    return BackgroundJobs(cast(Any, loop), cast(Any, None), loop.timers)
+
+
+def test_a_job_comes_round(loop: InlineLoop, jobs: BackgroundJobs) -> None:
+    rounds: list[int] = []
+    jobs.start([Job("count", 100, lambda: rounds.append(1))])
+    for _ in range(3):
+        loop.advance(110)
+        loop.run_soon()
+    assert len(rounds) == 3
+
+
+def test_a_round_is_not_begun_while_one_runs(loop: InlineLoop, jobs: BackgroundJobs) -> None:
+    rounds: list[int] = []
+    jobs.start([Job("count", 100, lambda: rounds.append(1))])
+    loop.advance(110)
+    loop.advance(1000)
+    assert len(rounds) == 1
+
+
+def test_a_failing_job_is_logged_and_tried_again(
+    loop: InlineLoop, jobs: BackgroundJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise KafkaStorageError("no room")
+
+    jobs.start([Job("doomed", 100, fail)])
+    with caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            loop.advance(110)
+            loop.run_soon()
+    assert [record.getMessage() for record in caplog.records] == [
+        "background job doomed failed, next round as usual"
+    ] * 2
+
+
+async def test_stopping_begins_no_further_round(loop: InlineLoop, jobs: BackgroundJobs) -> None:
+    rounds: list[int] = []
+    jobs.start([Job("count", 100, lambda: rounds.append(1))])
+    await jobs.stop()
+    loop.advance(1000)
+    assert rounds == []
+
+
+def test_never_is_a_round_in_a_month(loop: InlineLoop, jobs: BackgroundJobs) -> None:
+    jobs.start([Job("never", 2**63 - 1, lambda: None)])
+    assert len(loop.timers) == 1

@@ -1,0 +1,177 @@
+"""Steps: slices by the clock, fairness between jobs, waiting, and what becomes of steps that nobody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import SLICE_MS, Job, StepRunner, Steps
+from tidelog.protocol.errors import InvalidTopicError
+
+
+class World:
+    """A loop that is told to turn, and a clock that each step moves."""
+
+    def __init__(self) -> None:
+        self.loop = ManualLoop()
+        self.now = 0.0
+        self.runner = StepRunner(self.loop.call_soon, lambda: self.now)
+        self.done: list[str] = []
+
+    def steps(self, name: str, count: int, seconds: float = SLICE_MS) -> Steps[str]:
+        for number in range(count):
+            self.now += seconds
+            self.done.append(f"{name}{number}")
+            yield None
+        return name
+
+    def turns(self) -> int:
+        """How many turns it takes until nothing is left to do."""
+        turns = 0
+        while self.loop.soon:
+            self.loop.run_soon()
+            turns += 1
+        return turns
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def job_of(answer: object) -> Job:
+    assert isinstance(answer, Job)
+    return answer
+
+
+def test_work_that_fits_into_a_slice_is_done_at_once(world: World) -> None:
+    assert world.runner.run(world.steps("a", 9, SLICE_MS / 10)) == "a"
+    assert not world.loop.soon
+
+
+def test_longer_work_takes_one_slice_of_each_turn(world: World) -> None:
+    job = job_of(world.runner.run(world.steps("a", 10, SLICE_MS / 2)))
+    assert len(world.done) == 2
+    world.loop.run_soon()
+    assert len(world.done) == 4
+    world.turns()
+    assert job.done.result() == "a"
+    assert job.seconds == pytest.approx(5 * SLICE_MS / 1000)
+
+
+def test_a_turn_advances_one_job_and_jobs_take_turns(world: World) -> None:
+    for name in "abc":
+        world.runner.run(world.steps(name, 3))
+    assert world.done == ["a0", "b0", "c0"]
+    for _ in range(3):
+        before = len(world.done)
+        world.loop.run_soon()
+        assert len(world.done) == before + 1
+    assert world.done[3:] == ["a1", "b1", "c1"]
+    world.turns()
+    assert len(world.done) == 9
+
+
+def test_steps_wait_for_what_they_yield(world: World) -> None:
+    waited_for: Deferred[int] = Deferred()
+
+    def steps() -> Steps[int]:
+        yield None
+        yield waited_for
+        return waited_for.result() + 1
+
+    job = job_of(world.runner.run(steps()))
+    assert not world.loop.soon
+    waited_for.complete(41)
+    assert not job.done.done
+    world.turns()
+    assert job.done.result() == 42
+
+
+def test_what_is_settled_already_is_not_waited_for(world: World) -> None:
+    settled: Deferred[int] = Deferred()
+    settled.complete(1)
+
+    def steps() -> Steps[int]:
+        yield settled
+        return settled.result()
+
+    assert world.runner.run(steps()) == 1
+
+
+def test_an_error_is_raised_in_the_first_slice_and_settles_later_ones(world: World) -> None:
+    def fail_after(count: int, error: Callable[[], Exception]) -> Steps[None]:
+        yield from world.steps("a", count)
+        raise error()
+
+    with pytest.raises(InvalidTopicError):
+        world.runner.run(fail_after(0, InvalidTopicError))
+    for error in (InvalidTopicError, CloseConnectionError):
+        job = job_of(world.runner.run(fail_after(3, error)))
+        world.turns()
+        with pytest.raises(error):
+            job.done.result()
+
+
+def test_steps_that_nobody_waits_for_are_closed_where_they_stand(world: World) -> None:
+    closed = []
+
+    def steps(name: str, waited_for: Deferred[None] | None) -> Steps[None]:
+        try:
+            yield from world.steps(name, 1)
+            yield waited_for
+            yield from world.steps(name, 3)
+        except GeneratorExit:
+            closed.append(name)
+            raise
+
+    waited_for: Deferred[None] = Deferred()
+    queued = job_of(world.runner.run(steps("a", None)))
+    waiting = job_of(world.runner.run(steps("b", waited_for)))
+    world.loop.run_soon()
+    for job in (queued, waiting):
+        job.done.abandon()
+    assert closed == ["a", "b"]
+    done = list(world.done)
+    waited_for.complete(None)
+    world.turns()
+    assert world.done == done
+
+
+def test_a_step_may_close_its_own_connection(world: World) -> None:
+    jobs: list[Job] = []
+    ended = []
+
+    def steps() -> Steps[None]:
+        try:
+            yield from world.steps("a", 1)
+            jobs[0].done.abandon()
+            yield None
+        finally:
+            ended.append(True)
+
+    jobs.append(job_of(world.runner.run(steps())))
+    world.turns()
+    assert ended == [True]
+
+
+def test_who_waits_is_hurried_along(world: World) -> None:
+    waited_for: Deferred[str] = Deferred()
+    waited_for.on_hurry(lambda: waited_for.complete("what there is"))
+
+    def steps() -> Steps[str]:
+        yield waited_for
+        return waited_for.result()
+
+    job = job_of(world.runner.run(steps()))
+    job.done.hurry()
+    world.turns()
+    assert job.done.result() == "what there is"
+    queued = job_of(world.runner.run(world.steps("a", 2)))
+    queued.done.hurry()
+    world.turns()
+    assert queued.done.result() == "a"

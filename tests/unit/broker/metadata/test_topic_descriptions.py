@@ -1,0 +1,22 @@
+"""What kafka-configs prints of topics."""
+
+from __future__ import annotations
+
+from tidelog.broker.metadata.topic_descriptions import parse_topic_configs
+
+NEW = """\
+Dynamic configs for topic orders are:
+  cleanup.policy=compact,delete sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact,delete}
+  retention.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5, STATIC_BROKER_CONFIG:log.retention.ms=1}
+Dynamic configs for topic plain are:
+"""
+OLD = "Configs for topic 'orders' are cleanup.policy=compact,delete,retention.ms=5\nsomething else\n"
+
+
+def test_new_form() -> None:
+    expected = {"orders": {"cleanup.policy": "compact,delete", "retention.ms": "5"}, "plain": {}}
+    assert parse_topic_configs(NEW) == expected
+
+
+def test_old_form() -> None:
+    assert parse_topic_configs(OLD) == {"orders": {"cleanup.policy": "compact,delete", "retention.ms": "5"}}

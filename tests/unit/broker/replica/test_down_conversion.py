@@ -1,0 +1,91 @@
+"""Down-conversion for one request: what is done within a turn, and what one request may have converted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.data_broker import DataBroker, batch
+from tests.unit.broker.requests.test_dispatch import LongWire
+from tidelog.broker.replica.down_conversion import INLINE_RECORDS
+from tidelog.broker.requests.dispatch import Pending
+from tidelog.log.records import down_convert
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.message_set import ByteBufferMessageSet
+from tidelog.protocol.record.record_batch import BatchOptions
+
+GZIP = CompressionType.GZIP
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataBroker]:
+    data = DataBroker(tmp_path)
+    data.topics.create_topic("t", 3)
+    yield data
+    data.close()
+
+
+@pytest.fixture
+def wire(data: DataBroker) -> LongWire:
+    return LongWire(data)
+
+
+def append(data: DataBroker, partition: int, count: int, codec: int) -> None:
+    records = batch(*(b"v%d" % number for number in range(count)), options=BatchOptions(compression=codec))
+    data.replica_manager.partition("t", partition).append_records(memoryview(records))
+
+
+def fetch(*offsets: int) -> FetchRequest:
+    partitions = [
+        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for index, offset in enumerate(offsets)
+    ]
+    return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="t", partitions=partitions)])
+
+
+def converted(wire: LongWire, answer: object) -> list[list[int]]:
+    response = wire.decoded(wire.wait(answer), FetchResponse, 2)
+    return [
+        [message.offset for message in ByteBufferMessageSet(bytes(part.records))]  # type: ignore[arg-type]
+        for part in response.responses[0].partitions
+    ]
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, GZIP])
+@pytest.mark.parametrize("count", [1, INLINE_RECORDS, INLINE_RECORDS + 1, 3000])
+def test_many_records_are_converted_in_a_thread_however_small(
+    data: DataBroker, wire: LongWire, count: int, codec: int
+) -> None:
+    append(data, 0, count, codec)
+    answer = wire.send(fetch(0), 2)
+    assert isinstance(answer, Pending) == (count > INLINE_RECORDS)
+    assert converted(wire, answer) == [list(range(count))]
+
+
+def test_partitions_share_a_turn(data: DataBroker, wire: LongWire) -> None:
+    for partition in range(3):
+        append(data, partition, INLINE_RECORDS // 2, GZIP)
+    assert not isinstance(wire.send(fetch(0, 0), 2), Pending)
+    assert isinstance(wire.send(fetch(0, 0, 0), 2), Pending)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, GZIP])
+def test_one_request_has_only_so_many_records_converted_and_the_next_ones_the_rest(
+    data: DataBroker, wire: LongWire, codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 40
+    monkeypatch.setattr(down_convert, "MAX_CONVERTED_RECORDS", limit)
+    monkeypatch.setattr(down_convert.ConversionLimit.__init__, "__defaults__", (limit,))
+    for partition in range(3):
+        append(data, partition, 50, codec)
+    offsets = [0, 0, 0]
+    for _ in range(10):
+        found = converted(wire, wire.send(fetch(*offsets), 2))
+        assert 0 < sum(map(len, found)) <= limit or offsets == [50, 50, 50]
+        for partition, part in enumerate(found):
+            assert part == list(range(part[0], part[0] + len(part))) if part else True
+            offsets[partition] = part[-1] + 1 if part else offsets[partition]
+    assert offsets == [50, 50, 50]

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.replica.group_flush import GroupFlush
+from tidelog.protocol.errors import KafkaStorageError
+
+
+@dataclass
+class FakeConfig:
+    flush_messages: int
+
+
+@dataclass
+class FakeLog:
+    config: FakeConfig
+    log_end_offset: int = 0
+    recovery_point: int = 0
+    high_watermark: int = 0
+    flushed: list[int] = field(default_factory=list)
+    error: KafkaStorageError | None = None
+
+    def flush(self, up_to: int) -> None:
+        if self.error is not None:
+            raise self.error
+        self.flushed.append(up_to)
+        self.recovery_point = up_to
+
+    def update_high_watermark(self, offset: int) -> None:
+        self.high_watermark = offset
+
+
+class Threads:
+    """Runs a thread's work when the test says so."""
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Callable[[], None], Deferred[None]]] = []
+
+    def __call__(self, work: Callable[[], None]) -> Deferred[None]:
+        deferred: Deferred[None] = Deferred()
+        self.work.append((work, deferred))
+        return deferred
+
+    def finish(self) -> None:
+        work, deferred = self.work.pop(0)
+        try:
+            work()
+        except KafkaStorageError as error:
+            deferred.fail(error)
+        else:
+            deferred.complete(None)
+
+
+class Fixture:
+    def __init__(self, flush_messages: int) -> None:
+        self.log = FakeLog(FakeConfig(flush_messages))
+        self.threads = Threads()
+        self.committed = 0
+        self.flush = GroupFlush(cast(Any, self.log), self.threads, self.note)
+
+    def note(self) -> None:
+        self.committed += 1
+
+    def append(self) -> Deferred[None]:
+        self.log.log_end_offset += 1
+        self.flush.appended()
+        return self.flush.when_durable(self.log.log_end_offset - 1)
+
+
+def test_an_append_waits_for_its_sync() -> None:
+    fixture = Fixture(1)
+    done: list[Deferred[None]] = []
+    fixture.append().on_done(done.append)
+    assert done == []
+    assert fixture.log.high_watermark == 0
+    fixture.threads.finish()
+    assert len(done) == 1
+    assert (fixture.log.high_watermark, fixture.committed) == (1, 1)
+
+
+def test_one_sync_serves_all_that_came_meanwhile() -> None:
+    fixture = Fixture(1)
+    done: list[Deferred[None]] = []
+    for _ in range(6):
+        fixture.append().on_done(done.append)
+    fixture.threads.finish()
+    assert len(done) == 1
+    fixture.threads.finish()
+    assert len(done) == 6
+    assert fixture.log.flushed == [1, 6]
+    assert not fixture.threads.work
+
+
+def test_fewer_than_flush_messages_are_committed_at_once() -> None:
+    fixture = Fixture(3)
+    assert fixture.append().done
+    assert fixture.append().done
+    done: list[Deferred[None]] = []
+    fixture.append().on_done(done.append)
+    assert done == []
+    fixture.threads.finish()
+    assert len(done) == 1
+
+
+def test_a_failed_sync_acknowledges_nothing() -> None:
+    fixture = Fixture(1)
+    fixture.log.error = KafkaStorageError("the disk is gone")
+    wait = fixture.append()
+    fixture.threads.finish()
+    assert fixture.log.high_watermark == 0
+    with pytest.raises(KafkaStorageError):
+        wait.result()
+
+
+def test_an_abandoned_wait_is_left_alone() -> None:
+    fixture = Fixture(1)
+    wait = fixture.append()
+    wait.abandon()
+    fixture.threads.finish()
+    assert not wait.done

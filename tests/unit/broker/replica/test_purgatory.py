@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.broker.replica.purgatory import Purgatory
+
+
+class Operation:
+    def __init__(self) -> None:
+        self.ready = False
+        self.tried = 0
+        self.expired = 0
+
+    def try_complete(self) -> bool:
+        self.tried += 1
+        return self.ready
+
+    def expire(self) -> None:
+        self.expired += 1
+
+
+@pytest.fixture
+def loop() -> ManualLoop:
+    return ManualLoop()
+
+
+@pytest.fixture
+def purgatory(loop: ManualLoop) -> Purgatory:
+    return Purgatory(loop.timers, loop.call_soon)
+
+
+def test_touching_a_key_tries_the_operation_in_the_next_turn(loop: ManualLoop, purgatory: Purgatory) -> None:
+    operation = Operation()
+    operation.ready = True
+    purgatory.park(operation, ["a", "b"], 100)
+    purgatory.touch("b")
+    assert operation.tried == 0
+    loop.run_soon()
+    assert operation.tried == 1
+    assert len(purgatory) == 0
+
+
+def test_touches_of_one_turn_try_an_operation_once(loop: ManualLoop, purgatory: Purgatory) -> None:
+    operation = Operation()
+    purgatory.park(operation, ["a", "b"], 100)
+    for _ in range(3):
+        purgatory.touch("a")
+        purgatory.touch("b")
+    assert len(loop.soon) == 1
+    loop.run_soon()
+    assert operation.tried == 1
+    assert len(purgatory) == 1
+
+
+def test_touching_a_key_nobody_watches_asks_for_no_turn(loop: ManualLoop, purgatory: Purgatory) -> None:
+    purgatory.touch("a")
+    assert loop.soon == []
+
+
+def test_an_operation_expires_at_its_deadline(loop: ManualLoop, purgatory: Purgatory) -> None:
+    operation = Operation()
+    purgatory.park(operation, ["a"], 100)
+    loop.advance(99)
+    assert operation.expired == 0
+    loop.advance(5)
+    assert operation.expired == 1
+    assert purgatory.expired_total == 1
+    assert len(purgatory) == 0
+
+
+def test_a_completed_operation_does_not_expire(loop: ManualLoop, purgatory: Purgatory) -> None:
+    operation = Operation()
+    operation.ready = True
+    purgatory.park(operation, ["a"], 100)
+    purgatory.touch("a")
+    loop.run_soon()
+    loop.advance(1000)
+    assert operation.expired == 0
+    assert purgatory.completed_total == 1
+
+
+def test_a_cancelled_operation_is_neither_tried_nor_expired(loop: ManualLoop, purgatory: Purgatory) -> None:
+    operation = Operation()
+    parked = purgatory.park(operation, ["a"], 100)
+    purgatory.touch("a")
+    purgatory.cancel(parked)
+    purgatory.cancel(parked)
+    loop.run_soon()
+    loop.advance(1000)
+    assert (operation.tried, operation.expired) == (0, 0)
+
+
+def test_a_clock_jump_moves_no_deadline(loop: ManualLoop, purgatory: Purgatory) -> None:
+    operation = Operation()
+    purgatory.park(operation, ["a"], 100)
+    loop.time.jump_wall(86_400_000)
+    loop.advance(50)
+    assert operation.expired == 0
+
+
+def test_a_key_named_twice_is_left_whole(loop: ManualLoop, purgatory: Purgatory) -> None:
+    parked = purgatory.park(Operation(), ["a", "a"], 100)
+    purgatory.cancel(parked)
+    assert len(purgatory) == 0
+    purgatory.touch("a")
+    assert loop.soon == []
+
+
+def test_an_operation_expires_once_when_told(loop: ManualLoop, purgatory: Purgatory) -> None:
+    operation = Operation()
+    parked = purgatory.park(operation, ["a"], 100)
+    purgatory.expire(parked)
+    purgatory.expire(parked)
+    loop.advance(1000)
+    assert operation.expired == 1
+    assert len(purgatory) == 0
+
+
+def test_expire_all_answers_everything(purgatory: Purgatory) -> None:
+    operations = [Operation() for _ in range(3)]
+    for operation in operations:
+        purgatory.park(operation, ["a"], 1000)
+    purgatory.expire_all()
+    assert [operation.expired for operation in operations] == [1, 1, 1]
+    assert len(purgatory) == 0

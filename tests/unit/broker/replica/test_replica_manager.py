@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.replica.replica_manager import EAGER_LOGS, EAGER_WINDOW_MS
+from tidelog.protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataBroker]:
+    data = DataBroker(tmp_path)
+    data.topics.create_topic("t", 2)
+    yield data
+    data.close()
+
+
+def test_partitions_are_found_by_name_and_by_id(data: DataBroker) -> None:
+    topic_id = data.broker.metadata.topics["t"].topic_id
+    found = data.replica_manager.partition("t", 1)
+    assert data.replica_manager.partition_by_id(topic_id, 1) is found
+    assert list(data.replica_manager.known_partitions()) == [found]
+
+
+@pytest.mark.parametrize(("topic", "index"), [("none", 0), ("t", 2), ("t", -1)])
+def test_what_does_not_exist_is_an_error(data: DataBroker, topic: str, index: int) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError):
+        data.replica_manager.partition(topic, index)
+
+
+def test_an_unknown_id_is_an_error(data: DataBroker) -> None:
+    with pytest.raises(UnknownTopicIdError):
+        data.replica_manager.partition_by_id(b"\1" * 16, 0)
+
+
+def test_a_topic_made_again_is_another_one(data: DataBroker) -> None:
+    data.append("t", b"old")
+    old = data.replica_manager.partition("t", 0)
+    data.topics.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        data.replica_manager.partition("t", 0)
+    data.topics.create_topic("t", 1)
+    new = data.replica_manager.partition("t", 0)
+    assert new is not old
+    assert new.log.log_end_offset == 0
+
+
+def test_configs_reach_open_logs(data: DataBroker) -> None:
+    log = data.replica_manager.partition("t", 0).log
+    data.topics.set_configs("t", {"retention.ms": "1234"})
+    assert log.config.retention_ms == 1234
+
+
+def test_partitions_added_later_are_served(data: DataBroker) -> None:
+    wider = data.topics.changes.widen("t", 4)
+    while not wider.done:
+        data.loop.run_soon()
+    assert data.append("t", b"x", partition=3) == 0
+
+
+def test_many_topics_at_once_do_not_hold_the_loop(data: DataBroker, tmp_path: Path) -> None:
+    """Each topic's first log is made at once; of the others so many a second, and the rest when touched."""
+    data.time.advance(EAGER_WINDOW_MS)
+    for name in ("a", "b", "c"):
+        data.topics.create_topic(name, EAGER_LOGS)
+    assert [len(list(tmp_path.glob(f"{name}-*"))) for name in ("a", "b", "c")] == [EAGER_LOGS, 1, 1]
+    assert data.append("b", b"x", partition=1) == 0
+    data.time.advance(EAGER_WINDOW_MS)
+    data.topics.create_topic("d", EAGER_LOGS + 1)
+    assert len(list(tmp_path.glob("d-*"))) == EAGER_LOGS
+
+
+def test_what_recovery_left_is_committed(data: DataBroker) -> None:
+    data.append("t", b"a", b"b")
+    assert data.replica_manager.partition("t", 0).high_watermark == 2
+
+
+def test_a_stale_producer_id_block_is_never_given_twice(data: DataBroker, tmp_path: Path) -> None:
+    from tidelog.broker.controller.producer_ids import BLOCK_SIZE, ProducerIdManager
+
+    first = data.broker.producer_ids.next_id()
+    restarted = ProducerIdManager(data.broker.store)
+    ids = [restarted.next_id() for _ in range(BLOCK_SIZE + 1)]
+    assert ids[0] == first + BLOCK_SIZE
+    assert len(set(ids)) == BLOCK_SIZE + 1
+
+
+def test_a_log_that_opens_by_itself_has_the_configs_of_now(tmp_path: Path) -> None:
+    """Nobody has touched it since the start, its configs were changed, retention opens it."""
+    data = DataBroker(tmp_path)
+    data.topics.create_topic("t", configs={"retention.ms": "1000"})
+    data.append("t", b"old")
+    data.close()
+    data = DataBroker(tmp_path)
+    data.topics.set_configs("t", {"retention.ms": "-1"})
+    data.time.advance(14 * 86_400_000)
+    assert data.log_manager.run_retention(data.time.milliseconds()) == 0
+    assert data.replica_manager.partition("t", 0).log.log_start_offset == 0
+    data.close()
