@@ -24,10 +24,10 @@ import pyarrow as pa
 from benchmarks.procfs import run_time_s
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.topics import Topics
-from tidelog.pipeline.sink_commit import Publication, publish
-from tidelog.pipeline.sink_options import SinkOptions
-from tidelog.pipeline.sink_task import stage_rows
-from tidelog.pipeline.staging import StagedFile, TaskIdentity, remove_files
+from tidelog.pipeline.options.sink_options import SinkOptions
+from tidelog.pipeline.sink.commit import Publication, publish
+from tidelog.pipeline.sink.staging import StagedFile, TaskIdentity, remove_files
+from tidelog.pipeline.sink.task import stage_rows
 from tidelog.protocol.record.record_batch import RecordBatch
 
 _BASE_OFFSET, _LEADER_EPOCH = struct.Struct(">q"), struct.Struct(">i")

@@ -24,12 +24,12 @@ from benchmarks.procfs import read_bytes, tree_cpu_s
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.serving_rows import JAVA_BATCH_BYTES, load_batches
 from benchmarks.topics import Topics
-from tidelog.pipeline.columns import Columns
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.source import LogSource, choose
-from tidelog.pipeline.options import parse_options
-from tidelog.pipeline.reader import TidelogReader
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.options import parse_options
+from tidelog.pipeline.source.reader import TidelogReader
 from tidelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 if TYPE_CHECKING:

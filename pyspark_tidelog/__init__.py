@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from tidelog.pipeline.columns import Columns
 from tidelog.pipeline.errors import PipelineError, plain
-from tidelog.pipeline.options import parse_options
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -43,7 +43,7 @@ class DefaultSource(DataSource):
         Without PyArrow: PipelineError.
         """
         ensure_arrow()
-        from tidelog.pipeline.table_options import options_of_statement, schema_with_options
+        from tidelog.pipeline.options.table_options import options_of_statement, schema_with_options
 
         of_table = options_of_statement(self.options)
         if of_table is None:
@@ -53,15 +53,15 @@ class DefaultSource(DataSource):
     @plain
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader of these columns. Raises OptionError."""
-        from tidelog.pipeline.reader import TidelogReader
-        from tidelog.pipeline.table_options import refuse_options_beside_table
+        from tidelog.pipeline.options.table_options import refuse_options_beside_table
+        from tidelog.pipeline.source.reader import TidelogReader
 
         refuse_options_beside_table(schema, self.options)
         return TidelogReader(parse_options(self._options_with(schema)), _columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The stream reader of these columns; one that only raises the error of options that are wrong."""
-        from tidelog.pipeline.stream_reader import RefusedStreamReader, TidelogStreamReader
+        from tidelog.pipeline.source.stream_reader import RefusedStreamReader, TidelogStreamReader
 
         try:
             options = parse_options(self._options_with(schema), streaming=True)
@@ -73,7 +73,7 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The batch sink. Raises OptionError, and PipelineError without PyArrow."""
         ensure_arrow()
-        from tidelog.pipeline.sink import TidelogBatchWriter
+        from tidelog.pipeline.sink.sink import TidelogBatchWriter
 
         return TidelogBatchWriter(self.options, schema, overwrite)
 
@@ -81,13 +81,13 @@ class DefaultSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """The streaming sink. Raises OptionError, and PipelineError without PyArrow."""
         ensure_arrow()
-        from tidelog.pipeline.sink import TidelogStreamWriter
+        from tidelog.pipeline.sink.sink import TidelogStreamWriter
 
         return TidelogStreamWriter(self.options, schema, overwrite)
 
     def _options_with(self, schema: StructType) -> Mapping[str, str]:
         """The options, and under them those of the table that the schema comes from."""
-        from tidelog.pipeline.table_options import options_of_table
+        from tidelog.pipeline.options.table_options import options_of_table
 
         return options_of_table(schema, self.options)
 

@@ -1,10 +1,11 @@
 """Audit: is what lies on disk whole, and does an exported table hold what the log holds?
 
     driver     segments, the cleaner's progress, last stable offsets -> a task per segment
-    workers    tidelog.pipeline.audit_segment: checksums, gaps, duplicates, indices, records per ten minutes
+    workers    tidelog.pipeline.audit.segment: checksums, gaps, duplicates, indices, records per ten minutes
     driver     joins segments: offsets and producers' sequences across their borders; sums
 
-    with a table: a task per range of offsets (tidelog.pipeline.jobs.audit_compare): tidelog.pipeline.audit_table
+    with a table: a task per range of offsets (tidelog.pipeline.jobs.reports.audit_compare):
+    tidelog.pipeline.audit.table
 
 Nothing is changed and no lock is taken; a broker may serve meanwhile. The active segment's end may be a write under
 way, which is no finding. Read twice, equal logs give equal reports.
@@ -20,25 +21,25 @@ from typing import TYPE_CHECKING
 
 from tidelog.log.files.checkpoints import LEADER_EPOCH_FILE, CheckpointCorruptError
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.pipeline import audit_buckets
-from tidelog.pipeline.aborted import aborted_transactions
-from tidelog.pipeline.audit_buckets import Buckets
-from tidelog.pipeline.audit_files import FileFinding, check_small_files, known_ends
-from tidelog.pipeline.audit_producers import ProducerSpan, join
-from tidelog.pipeline.audit_segment import Finding, Gap, SegmentAudit, SegmentPlan, audit_segment
-from tidelog.pipeline.audit_table import Comparison, compare
+from tidelog.pipeline.audit import buckets as audit_buckets
+from tidelog.pipeline.audit.buckets import Buckets
+from tidelog.pipeline.audit.files import FileFinding, check_small_files, known_ends
+from tidelog.pipeline.audit.producers import ProducerSpan, join
+from tidelog.pipeline.audit.segment import Finding, Gap, SegmentAudit, SegmentPlan, audit_segment
+from tidelog.pipeline.audit.table import Comparison, compare
 from tidelog.pipeline.errors import CorruptBatchError, PipelineError
-from tidelog.pipeline.export_manifest import Manifest, id_text
-from tidelog.pipeline.holes import checkpointed_below
-from tidelog.pipeline.jobs.audit_compare import AuditedTable, compare_plans, open_table
-from tidelog.pipeline.jobs.errors import JobError
+from tidelog.pipeline.export.manifest import Manifest, id_text
+from tidelog.pipeline.files.segment_files import OpenSegment, list_segments
+from tidelog.pipeline.job_errors import JobError
 from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.reports.audit_compare import AuditedTable, compare_plans, open_table
 from tidelog.pipeline.jobs.runner import Task, run_tasks
 from tidelog.pipeline.jobs.source import LogSource
-from tidelog.pipeline.log_watch import Partition
-from tidelog.pipeline.offsets import log_bounds
-from tidelog.pipeline.segment_files import OpenSegment, list_segments
-from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.pipeline.plan.aborted import aborted_transactions
+from tidelog.pipeline.plan.holes import checkpointed_below
+from tidelog.pipeline.plan.log_watch import Partition
+from tidelog.pipeline.plan.offsets import log_bounds
+from tidelog.pipeline.plan.selection import PartitionDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

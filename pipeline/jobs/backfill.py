@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.pipeline.jobs.errors import BadRequestError
+from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
 from tidelog.pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names

@@ -20,11 +20,11 @@ from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint, write_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import OsFileSystem
-from tidelog.pipeline.jobs.errors import BadRequestError
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.jobs.offline_logs import Configuration, LogPlan, OfflineLogs, close_log, open_log
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, run_tasks
 from tidelog.pipeline.jobs.source import LogSource
-from tidelog.pipeline.offline_logs import Configuration, LogPlan, OfflineLogs, close_log, open_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ normal: a range of offsets may have fewer rows, or none. What is refused, until 
 - a topic that was deleted and made anew (its id is another one): ``restart_recreated`` begins with the new one, the
   rows of the old one stay;
 - records that retention took before they were exported, or that are missing in the middle of the log (a segment that
-  was removed; ``tidelog.pipeline.holes``): ``fail_on_data_loss=False`` goes on and notes the gap;
+  was removed; ``tidelog.pipeline.plan.holes``): ``fail_on_data_loss=False`` goes on and notes the gap;
 - a log that ends before what was exported.
 
 Two exports into one table may run at the same time: one commits, the other one is told so (ConflictError). Killed at
@@ -27,8 +27,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tidelog.pipeline.errors import DataLossError, TopicRecreatedError
-from tidelog.pipeline.export_file import FilePlan, FileResult, file_name, group_slices, write_file
-from tidelog.pipeline.export_manifest import (
+from tidelog.pipeline.export.file import FilePlan, FileResult, file_name, group_slices, write_file
+from tidelog.pipeline.export.manifest import (
     DATA,
     ExportTable,
     Manifest,
@@ -38,13 +38,13 @@ from tidelog.pipeline.export_manifest import (
     TopicState,
     id_text,
 )
-from tidelog.pipeline.jobs.errors import JobError
+from tidelog.pipeline.job_errors import JobError
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, run_tasks
 from tidelog.pipeline.jobs.source import LogSource
-from tidelog.pipeline.log_watch import Partition
-from tidelog.pipeline.plan import OffsetRange, ReadRequest, plan_range
-from tidelog.pipeline.selection import PartitionDirectory
+from tidelog.pipeline.plan.log_watch import Partition
+from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan_range
+from tidelog.pipeline.plan.selection import PartitionDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,10 +23,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tidelog.pipeline.columns import Columns
-from tidelog.pipeline.export_file import dead_letter_schema, write_file
-from tidelog.pipeline.export_manifest import DATA, DEAD_LETTER, DIRECTORY, ExportTable, Manifest, StagingRun
-from tidelog.pipeline.jobs.errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
+from tidelog.pipeline.export.file import dead_letter_schema, write_file
+from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, ExportTable, Manifest, StagingRun
+from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
 from tidelog.pipeline.jobs.export import (
     ExportRequest,
     ExportResult,
@@ -38,6 +37,7 @@ from tidelog.pipeline.jobs.export import (
 )
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, run_tasks
+from tidelog.pipeline.options.columns import Columns
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -20,10 +20,10 @@ from tidelog.log.find.engine.engine import ENGINE
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.recovery.segment_recovery import rebuild_indices
 from tidelog.log.unified_log import UnifiedLog
+from tidelog.pipeline.jobs.offline_logs import Configuration, LogPlan, OfflineLogs, close_log, open_log
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, run_tasks
 from tidelog.pipeline.jobs.source import LogSource
-from tidelog.pipeline.offline_logs import Configuration, LogPlan, OfflineLogs, close_log, open_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tidelog.pipeline.columns import Columns
-from tidelog.pipeline.decode import Isolation, read_slice
-from tidelog.pipeline.export_manifest import id_text
-from tidelog.pipeline.jobs.errors import BadRequestError
+from tidelog.pipeline.decode.decode import Isolation, read_slice
+from tidelog.pipeline.export.manifest import id_text
+from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
 from tidelog.pipeline.jobs.writing import (
@@ -29,9 +28,10 @@ from tidelog.pipeline.jobs.writing import (
     is_there,
     partitions_of,
 )
-from tidelog.pipeline.options import SourceOptions, parse_options
-from tidelog.pipeline.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
-from tidelog.pipeline.request import batch_request
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.options import SourceOptions, parse_options
+from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, SegmentSlice, plan_range
+from tidelog.pipeline.plan.request import batch_request
 
 if TYPE_CHECKING:
     import pyarrow as pa

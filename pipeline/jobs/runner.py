@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.jobs.errors import SPARK_INSTALL, BadRequestError, JobError, MissingPackageError, missing
+from tidelog.pipeline.job_errors import SPARK_INSTALL, BadRequestError, JobError, MissingPackageError, missing
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.protocol.errors import KafkaError
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.pipeline.log_watch import Partition
-from tidelog.pipeline.offset_json import EARLIEST, LATEST
-from tidelog.pipeline.options import OffsetSpec, SourceOptions, TopicChoice, parse_options
-from tidelog.pipeline.request import find_bounds
-from tidelog.pipeline.selection import PartitionDirectory, find_partitions
+from tidelog.pipeline.options.offset_json import EARLIEST, LATEST
+from tidelog.pipeline.options.options import OffsetSpec, SourceOptions, TopicChoice, parse_options
+from tidelog.pipeline.plan.log_watch import Partition
+from tidelog.pipeline.plan.request import find_bounds
+from tidelog.pipeline.plan.selection import PartitionDirectory, find_partitions
 
 ALL_PATTERN = "(?!__).*"
 """Every topic but the broker's own."""

@@ -1,7 +1,7 @@
 """What replay and backfill share: rows written into a topic in transactions, each with how far the source is read.
 
-    rows -> record batches, staged      (tidelog.pipeline.sink_rows)
-    one transaction: the batches, and in a group the number of the last row   (tidelog.pipeline.sink_commit)
+    rows -> record batches, staged      (tidelog.pipeline.sink.rows)
+    one transaction: the batches, and in a group the number of the last row   (tidelog.pipeline.sink.commit)
 
 The transactional id and the group are ``tidelog-spark-<writer>``; a writer reads one stretch of one source in order,
 and numbers its rows. A run that was killed goes on behind the last number that was committed, so a reader of committed
@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Self
 
 from tidelog.client import ClientError, parse_bootstrap
 from tidelog.pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
-from tidelog.pipeline.jobs.errors import BadRequestError, JobError
+from tidelog.pipeline.job_errors import BadRequestError, JobError
+from tidelog.pipeline.options.sink_options import SinkOptions
 from tidelog.pipeline.sink.build import SectionBuilder
-from tidelog.pipeline.sink_commit import Publication, publish
-from tidelog.pipeline.sink_options import SinkOptions
-from tidelog.pipeline.sink_rows import BatchBuilder
-from tidelog.pipeline.sink_task import PartitionCounts
-from tidelog.pipeline.staging import StagingFile, TaskIdentity, remove_files
+from tidelog.pipeline.sink.commit import Publication, publish
+from tidelog.pipeline.sink.rows import BatchBuilder
+from tidelog.pipeline.sink.staging import StagingFile, TaskIdentity, remove_files
+from tidelog.pipeline.sink.task import PartitionCounts
 from tidelog.protocol.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse

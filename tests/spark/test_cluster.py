@@ -13,7 +13,7 @@ import pytest
 from benchmarks.rivals import spark as rival
 from tests.support.kafka_jars import or_skip
 from tests.support.pipelines import DataDirectory, fill
-from tidelog.pipeline.export_manifest import ExportTable
+from tidelog.pipeline.export.manifest import ExportTable
 
 pytestmark = pytest.mark.java
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -20,18 +20,18 @@ import pytest
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
 from tests.support.pipelines import DataDirectory, fill
+from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.backfill import BackfillRequest, backfill
 from tidelog.pipeline.jobs.compact import CompactRequest, compact
-from tidelog.pipeline.jobs.errors import BadRequestError, JobError
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
 from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
 from tidelog.pipeline.jobs.index import IndexRequest, index
+from tidelog.pipeline.jobs.offline_logs import Configuration
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.replay import ReplayRequest, replay, replay_source
 from tidelog.pipeline.jobs.source import LogSource, choose
 from tidelog.pipeline.jobs.writing import Target
-from tidelog.pipeline.offline_logs import Configuration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,7 +135,7 @@ def test_an_export_killed_between_stage_and_commit_is_run_again(
     script = f"""
 import time
 from pathlib import Path
-from tidelog.pipeline.export_manifest import ExportTable
+from tidelog.pipeline.export.manifest import ExportTable
 from tidelog.cli import main
 def stopped(*arguments):
     Path({str(tmp_path / "staged")!r}).touch()

@@ -13,16 +13,16 @@ import pytest
 
 from tests.support.object_store import BUCKET, ObjectStore, object_store
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
-from tidelog.pipeline.columns import Columns
-from tidelog.pipeline.decode import ReadOptions, read_slice
+from tidelog.pipeline.decode.decode import ReadOptions, read_slice
 from tidelog.pipeline.errors import DataLossError, PipelineError, RemoteError, SelectionError
+from tidelog.pipeline.files.segment_files import ReadCount, list_segments
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.source import LogSource
-from tidelog.pipeline.options import parse_options
-from tidelog.pipeline.plan import SegmentSlice, plan
-from tidelog.pipeline.reader import TidelogReader
-from tidelog.pipeline.segment_files import ReadCount, list_segments
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.options import parse_options
+from tidelog.pipeline.plan.plan import SegmentSlice, plan
+from tidelog.pipeline.source.reader import TidelogReader
 from tidelog.protocol.record.record_batch import Record
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class TestMistakes:
     def test_jobs_that_write_beside_the_log(self, copy: str, tmp_path: Path) -> None:
         from tidelog.pipeline.jobs.compact import CompactRequest, compact
         from tidelog.pipeline.jobs.index import IndexRequest, index
-        from tidelog.pipeline.offline_logs import Configuration
+        from tidelog.pipeline.jobs.offline_logs import Configuration
 
         source, nothing = LogSource((copy,)), Configuration({}, {})
         for work in (

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill
+from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.jobs.compact import CompactRequest, compact
+from tidelog.pipeline.jobs.offline_logs import Configuration
 from tidelog.pipeline.jobs.source import choose
-from tidelog.pipeline.offline_logs import Configuration
-from tidelog.pipeline.segment_files import list_segments
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import Record, iter_batches
 

@@ -17,12 +17,12 @@ from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.kafka_python import kafka
 from tidelog.pipeline.cluster import TRANSACTION, Cluster, ask
-from tidelog.pipeline.sink_commit import Publication, PublishError, publish
-from tidelog.pipeline.sink_options import SinkOptions
-from tidelog.pipeline.sink_produce import MAX_IN_FLIGHT
-from tidelog.pipeline.sink_rows import sink_columns
-from tidelog.pipeline.sink_task import UnknownTopicError, stage_rows
-from tidelog.pipeline.staging import BatchAddress, StagedFile, StagingError, TaskIdentity
+from tidelog.pipeline.options.sink_options import SinkOptions
+from tidelog.pipeline.sink.commit import Publication, PublishError, publish
+from tidelog.pipeline.sink.produce import MAX_IN_FLIGHT
+from tidelog.pipeline.sink.rows import sink_columns
+from tidelog.pipeline.sink.staging import BatchAddress, StagedFile, StagingError, TaskIdentity
+from tidelog.pipeline.sink.task import UnknownTopicError, stage_rows
 from tidelog.protocol.errors import ConcurrentTransactionsError
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

@@ -17,7 +17,7 @@ from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill, write
 from tests.support.spark_topics import producer
 from tidelog.log.files.checkpoints import write_partition_metadata
 from tidelog.log.system.file_system import OsFileSystem
-from tidelog.pipeline.segment_files import list_segments
+from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.protocol.record.record_batch import Record
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.pipeline.jobs.iceberg import IcebergTarget
+    from tidelog.pipeline.jobs.offline_logs import Configuration
     from tidelog.pipeline.jobs.progress import Progress
     from tidelog.pipeline.jobs.source import LogSource
     from tidelog.pipeline.jobs.writing import Target
-    from tidelog.pipeline.offline_logs import Configuration
 
 HELP = "jobs over logs on Spark: export, audit, index, compact, replay, backfill"
 EXIT_FAILED = 1
@@ -200,7 +200,7 @@ def _add_backfill(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from tidelog.pipeline.errors import OffsetRangeError, OptionError, PipelineError, SelectionError
-    from tidelog.pipeline.jobs.errors import BadRequestError, MissingPackageError
+    from tidelog.pipeline.job_errors import BadRequestError, MissingPackageError
     from tidelog.protocol.config_def import ConfigError
     from tidelog.protocol.errors import KafkaError
 
@@ -221,7 +221,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _missing_package(error: ModuleNotFoundError) -> Exception:
     """The error that says which extra brings the package. Raises ``error`` itself when none does."""
-    from tidelog.pipeline.jobs.errors import PACKAGES, missing
+    from tidelog.pipeline.job_errors import PACKAGES, missing
 
     package = (error.name or "").partition(".")[0]
     if package not in PACKAGES:
@@ -274,11 +274,11 @@ def _progress(arguments: argparse.Namespace) -> Progress:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from tidelog.pipeline.jobs.errors import BadRequestError
+    from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.export import ExportRequest, export
-    from tidelog.pipeline.jobs.export_report import completeness, report
     from tidelog.pipeline.jobs.replay import moment
-    from tidelog.pipeline.options import size_in_bytes
+    from tidelog.pipeline.jobs.reports.export_report import completeness, report
+    from tidelog.pipeline.options.options import size_in_bytes
 
     before = arguments.complete_before
     before_ms = None if before is None else moment(before, "--complete-before")
@@ -310,7 +310,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _audit(arguments: argparse.Namespace) -> int:
     from tidelog.pipeline.jobs.audit import AuditRequest, audit
-    from tidelog.pipeline.jobs.audit_report import make_report_directory, summary, write_report
+    from tidelog.pipeline.jobs.reports.audit_report import make_report_directory, summary, write_report
 
     request = AuditRequest(_source(arguments), arguments.table, not arguments.quick, _audited_iceberg(arguments))
     if arguments.report is not None:
@@ -324,7 +324,7 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 def _audited_iceberg(arguments: argparse.Namespace) -> IcebergTarget | None:
     """Raises BadRequestError."""
-    from tidelog.pipeline.jobs.errors import BadRequestError
+    from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
     if arguments.catalog is None:
@@ -336,8 +336,8 @@ def _audited_iceberg(arguments: argparse.Namespace) -> IcebergTarget | None:
 
 def _configuration(arguments: argparse.Namespace) -> Configuration:
     """Topic configurations: what the broker's metadata holds, and over it --config. Raises BadRequestError."""
-    from tidelog.pipeline.jobs.errors import BadRequestError
-    from tidelog.pipeline.offline_logs import Configuration
+    from tidelog.pipeline.job_errors import BadRequestError
+    from tidelog.pipeline.jobs.offline_logs import Configuration
 
     overrides = {}
     for text in arguments.config:
@@ -355,7 +355,7 @@ def _configuration(arguments: argparse.Namespace) -> Configuration:
 def check_topic_configs(texts: Mapping[str, str]) -> None:
     """Raises BadRequestError at a key that no topic has."""
     from tidelog.log.config import TOPIC_CONFIG_DEF
-    from tidelog.pipeline.jobs.errors import BadRequestError
+    from tidelog.pipeline.job_errors import BadRequestError
 
     known = set(TOPIC_CONFIG_DEF.keys)
     for key in texts:
@@ -371,7 +371,7 @@ def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
     from tidelog.broker.metadata.store import MetadataStoreError, SqliteMetadataStore
     from tidelog.broker.startup import STORE_FILE
     from tidelog.log.system.time import SystemTime
-    from tidelog.pipeline.jobs.errors import JobError
+    from tidelog.pipeline.job_errors import JobError
 
     store_path = os.path.join(path, STORE_FILE)
     if not os.path.exists(store_path):
@@ -406,7 +406,7 @@ def _compact(arguments: argparse.Namespace) -> int:
 
 def _target(arguments: argparse.Namespace) -> Target:
     """Raises BadRequestError."""
-    from tidelog.pipeline.jobs.errors import BadRequestError
+    from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.writing import Target
 
     if arguments.rate is not None and not arguments.rate > 0:

@@ -15,7 +15,7 @@ from pathlib import Path
 import tidelog.pipeline.jobs.export as export_job
 from benchmarks.rivals.spark import SessionPlan, start_session
 from tests.support.spark import QUICK_TO_COMPILE
-from tidelog.pipeline.export_file import FilePlan, FileResult, write_file
+from tidelog.pipeline.export.file import FilePlan, FileResult, write_file
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, run_tasks

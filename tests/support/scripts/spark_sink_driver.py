@@ -21,7 +21,7 @@ from benchmarks.rivals.spark import SessionPlan, start_session
 from pyspark_tidelog import DefaultSource
 from tests.support.spark import QUICK_TO_COMPILE
 from tests.support.spark_copy import CopyPlan, start_copy
-from tidelog.pipeline.sink import TidelogStreamWriter
+from tidelog.pipeline.sink.sink import TidelogStreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,12 +24,12 @@ from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, RoundHooks
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.pipeline.columns import Columns
-from tidelog.pipeline.decode import Isolation, ReadOptions, read_slice
+from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.options import parse_options
-from tidelog.pipeline.plan import plan
-from tidelog.pipeline.request import batch_request
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.options import parse_options
+from tidelog.pipeline.plan.plan import plan
+from tidelog.pipeline.plan.request import batch_request
 
 ROUNDS = 12
 RECORDS = 60

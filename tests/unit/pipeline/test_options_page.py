@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.pipeline import options, sink_options
+from tidelog.pipeline.options import options, sink_options
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()
 READING = {*options._COMMON, *options._BATCH, *options._STREAM}

@@ -22,7 +22,7 @@ from tidelog.broker.startup import STORE_FILE
 from tidelog.cli import main
 from tidelog.commands import pipeline as pipeline_command
 from tidelog.log.system.time import SystemTime
-from tidelog.pipeline.offline_logs import LOCK_FILE
+from tidelog.pipeline.jobs.offline_logs import LOCK_FILE
 
 SMALL = ["--config", "segment.bytes=4096", "--config", "index.interval.bytes=200"]
 JOBS = ("export", "audit", "index", "compact", "replay", "backfill")

@@ -1,0 +1,1 @@
+"""Auditing logs: checks of one segment and its indices, producers, and buckets of counts and hashes."""

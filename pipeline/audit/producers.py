@@ -1,0 +1,68 @@
+"""Duplicates of idempotent producers: a batch whose sequence its producer has written before, in the same epoch.
+
+    span      the first and the last (epoch, sequence) of a producer in a stretch of the log, in log order
+    follow    rows of a stretch against the spans so far: which rows are duplicates; the spans grow
+    join      the span of a later stretch against that of the one before: whether the two overlap
+
+Sequences run from 0 to 2^31 - 1 and begin again at 0. A sequence that is ahead of its time is no fault here: a cleaner
+may have taken the batches between, and their offsets are missing then, which is told apart by other means.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tidelog.pipeline.engine import reference as at
+from tidelog.pipeline.engine.reference import IntegerArray
+
+_SEQUENCES = 1 << 31
+_HALF = 1 << 30
+
+
+class ProducerSpan(NamedTuple):
+    """A producer's part of a stretch: first epoch and sequence, last epoch and the last sequence of its last batch."""
+
+    first_epoch: int
+    first_sequence: int
+    last_epoch: int
+    last_sequence: int
+
+
+def follow(rows: IntegerArray, spans: dict[int, ProducerSpan]) -> list[int]:
+    """The numbers of the rows that are duplicates; ``spans`` (by producer id) is brought up to date.
+
+    ``rows``: int64 (batches, COLUMNS) of valid data batches with a producer id, in log order.
+    """
+    order = np.argsort(rows[:, at.PRODUCER_ID], kind="stable")
+    ordered = rows[order]
+    ids, epochs = ordered[:, at.PRODUCER_ID], ordered[:, at.PRODUCER_EPOCH]
+    first = ordered[:, at.SEQUENCE]
+    last = (first + ordered[:, at.LAST_OFFSET] - ordered[:, at.BASE_OFFSET]) % _SEQUENCES
+    starts = np.concatenate(([True], ids[1:] != ids[:-1]))
+    before_epoch, before_last = np.roll(epochs, 1), np.roll(last, 1)
+    for row in np.flatnonzero(starts).tolist():
+        known = spans.get(int(ids[row]))
+        before_epoch[row] = -1 if known is None else known.last_epoch
+        before_last[row] = -1 if known is None else known.last_sequence
+    wrong = (epochs == before_epoch) & _is_behind(first, before_last)
+    ends = np.append(starts[1:], True)
+    for begin, end in zip(np.flatnonzero(starts).tolist(), np.flatnonzero(ends).tolist(), strict=True):
+        known = spans.get(int(ids[begin]))
+        head = known[:2] if known is not None else (int(epochs[begin]), int(first[begin]))
+        spans[int(ids[begin])] = ProducerSpan(*head, int(epochs[end]), int(last[end]))
+    return sorted(order[wrong].tolist())
+
+
+def join(before: ProducerSpan, after: ProducerSpan) -> bool:
+    """Whether the later stretch of a producer begins with what the one before has already."""
+    first, last = np.array([after.first_sequence]), np.array([before.last_sequence])
+    return after.first_epoch == before.last_epoch and bool(_is_behind(first, last)[0])
+
+
+def _is_behind(first: IntegerArray, last: IntegerArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether a batch that begins with ``first`` repeats what ends with ``last`` (-1: nothing)."""
+    ahead = (first - (last + 1)) % _SEQUENCES
+    behind: np.ndarray[tuple[int], np.dtype[np.bool_]] = (last >= 0) & (ahead >= _HALF)
+    return behind

@@ -1,0 +1,483 @@
+"""The audit of one segment: every batch's frame and CRC, gaps, producers' sequences, indices, records per ten minutes.
+
+    read 2 MB -> walk_batches -> rows -> gaps, overlaps     base offset against the offset that should come
+                                      -> producers          sequence against the producer's last one
+                                      -> indices            entries against batches
+                                      -> records hashed     per ten minutes; committed data only
+
+What is missing between two batches is *compacted* or *lost* by the rules of ``tidelog.pipeline.plan.holes``: in a file
+that the cleaner has been in, and in front of a batch that only a cleaner can have written, it is compacted; nothing
+else takes records out of the middle of a log. What is missing inside a batch is compacted for the same reason.
+
+Aborted records and control batches are there, but no reader that asks for committed records gets them: they are
+counted, not hashed, and neither are records of transactions still open.
+
+Damage is a finding, and the walk goes on by the rule of ``tidelog.log.segment.resync``, as an export does: what lies
+between is counted as unreadable, and its offsets are a gap of their own kind.
+
+One thread; everything here can be pickled. numpy only, numba where it is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.batch_scan import CONTROL_MASK
+from tidelog.log.segment.resync import find_resume_position
+from tidelog.pipeline.audit import buckets as audit_buckets
+from tidelog.pipeline.audit.buckets import Buckets
+from tidelog.pipeline.audit.indices import IndexCheck
+from tidelog.pipeline.audit.producers import ProducerSpan, follow
+from tidelog.pipeline.audit.transactions import TransactionAudit, TransactionPlan
+from tidelog.pipeline.engine import reference as at
+from tidelog.pipeline.engine.engine import AuditEngine, HashRoom, bases_of, engine
+from tidelog.pipeline.engine.reference import IntegerArray
+from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.record.compression import decompress
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    LOG_OVERHEAD,
+    MAGIC_OFFSET,
+    MAGIC_V2,
+    RecordBatch,
+    iter_batches,
+)
+
+#: 2 MB stay in a core's cache from the read to the checksums.
+CHUNK_BYTES = 2 * 1024 * 1024
+TABLE_ROWS = 4096
+MOST_FINDINGS = 100
+MOST_GAPS = 1000
+_COMPRESSED, _LOG_APPEND = 0x07, 0x08
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """One segment to audit; ``inode`` is its file's, 0 when unknown; ``changed_ns`` as in ``plan_rows.SegmentSlice``.
+
+    ``clean_below``: the cleaner has worked up to here, and takes files as a whole. ``stable_below``: the last stable
+    offset; records from here on are of open transactions or behind them.
+    ``indexed``: (producer id, first, last offset) of the aborted transactions that index files name.
+    With ``records`` false nothing is hashed.
+    """
+
+    topic: str
+    partition: int
+    segment: SegmentFile
+    size: int
+    is_closed: bool
+    inode: int = 0
+    changed_ns: int = 0
+    clean_below: int = 0
+    stable_below: int = 2**63 - 1
+    indexed: tuple[tuple[int, int, int], ...] = ()
+    records: bool = True
+
+    @property
+    def place(self) -> str:
+        """``topic-partition``, for people."""
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it must be. ``kind``: checksum, framing, order, duplicate, index, transaction,
+    records, lost."""
+
+    kind: str
+    path: str
+    position: int
+    offset: int
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.path} at byte {self.position}" if self.position >= 0 else self.path
+        return f"{where}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets from ``start`` to below ``end`` that no batch holds, or none that can be read; ``kind`` is
+    compacted, lost or damaged."""
+
+    start: int
+    end: int
+    kind: str
+
+
+@dataclass(slots=True)
+class SegmentAudit:
+    """What an audit found in one segment. Counts; the lists are cut at MOST_FINDINGS and MOST_GAPS, counts are not.
+
+    ``ends_damaged``: what lies behind ``next_offset`` cannot be read.
+    ``marked_below``: behind the last batch that only a cleaner can have written; 0 without one.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    path: str
+    bytes_read: int = 0
+    batches: int = 0
+    records: int = 0
+    control_batches: int = 0
+    aborted_records: int = 0
+    open_records: int = 0
+    corrupt_batches: int = 0
+    unreadable_bytes: int = 0
+    compacted_offsets: int = 0
+    lost_offsets: int = 0
+    duplicate_batches: int = 0
+    index_entries: int = 0
+    index_faults: int = 0
+    first_offset: int = -1
+    next_offset: int = -1
+    largest_timestamp: int = -1
+    marked_below: int = 0
+    ends_damaged: bool = False
+    damaged_offsets: int = 0
+    gap_count: int = 0
+    finding_count: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    buckets: Buckets = field(default_factory=dict)
+    producers: dict[int, ProducerSpan] = field(default_factory=dict)
+
+    def find(self, kind: str, position: int, offset: int, message: str) -> None:
+        """Note a finding in this segment."""
+        self.add_finding(Finding(kind, self.path, position, offset, message))
+
+    def find_in(self, kind: str, path: str, position: int, offset: int, message: str) -> None:
+        """Note a finding in a file beside the segment."""
+        self.add_finding(Finding(kind, path, position, offset, message))
+
+    def add_finding(self, finding: Finding) -> None:
+        """Note a finding."""
+        self.finding_count += 1
+        if len(self.findings) < MOST_FINDINGS:
+            self.findings.append(finding)
+
+    def add_gap(self, gap: Gap) -> None:
+        """Note offsets that are missing between two batches."""
+        self.gap_count += 1
+        if gap.kind == "lost":
+            self.lost_offsets += gap.end - gap.start
+        elif gap.kind == "damaged":
+            self.damaged_offsets += gap.end - gap.start
+        else:
+            self.compacted_offsets += gap.end - gap.start
+        if len(self.gaps) < MOST_GAPS:
+            self.gaps.append(gap)
+
+    def explain_gaps(self) -> None:
+        """All gaps so far are the cleaner's: it was seen to have come further."""
+        self.compacted_offsets += self.lost_offsets
+        self.lost_offsets = 0
+        self.gaps = [gap if gap.kind == "damaged" else Gap(gap.start, gap.end, "compacted") for gap in self.gaps]
+
+
+def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> SegmentAudit | None:
+    """Audit one segment; None when its file is gone or another one now. Raises PipelineError when it cannot be read."""
+    try:
+        file = OpenSegment(plan.segment.path)
+    except FileNotFoundError:
+        return None
+    with file:
+        if plan.inode and not file.is_same(plan.inode, plan.changed_ns, plan.size):
+            return None
+        file.expect(0, plan.size)
+        audited = _SegmentWalk(plan, file, using or engine()).run()
+        return None if file.was_replaced() else audited
+
+
+class _SegmentWalk:
+    """State of one walk; see the module."""
+
+    def __init__(self, plan: SegmentPlan, file: OpenSegment, using: AuditEngine) -> None:
+        self._plan = plan
+        self._file = file
+        self._engine = using
+        self._end = min(plan.size, file.size)
+        self._indices = IndexCheck.open(plan.segment)
+        self._table = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
+        self._room = HashRoom()
+        # A cleaner takes files as a whole: one that it has begun with has no lost gaps.
+        self._clean_below = 2**63 - 1 if plan.segment.base_offset < plan.clean_below else 0
+        self._expected = base = plan.segment.base_offset  # what a segment is named by is its first offset
+        audit = self.audit = SegmentAudit(plan.topic, plan.partition, base, plan.segment.path, next_offset=base)
+
+        place = TopicPartition(plan.topic, plan.partition)
+        transactions = TransactionPlan(place, plan.segment, plan.is_closed, plan.stable_below, plan.indexed)
+        self._transactions = TransactionAudit(transactions, file, using, audit.find_in)
+
+    def run(self) -> SegmentAudit:
+        """Walk to the end of the planned bytes."""
+        end = self._end
+        try:
+            self._read(end)
+        finally:
+            self._transactions.close()
+        self._finish(end)
+        return self.audit
+
+    def _read(self, end: int) -> None:
+        buffer = np.empty(min(CHUNK_BYTES, max(end, 1)), np.uint8)
+        position = 0
+        while position < end:
+            size = self._file.read_into(position, buffer[: min(len(buffer), end - position)].data)
+            self._transactions.find_aborted(buffer, size, position)
+            stop, done = self._walk(buffer, size, position)
+            if stop == at.NEED_BYTES and not done:
+                claimed = int.from_bytes(buffer[8:12].tobytes(), "big") + LOG_OVERHEAD
+                if len(buffer) < claimed <= end - position:
+                    buffer = np.empty(claimed, np.uint8)
+                else:
+                    position = self._cut(position, end)
+            position += done
+            if stop == at.NOT_MINE:
+                position = self._odd(buffer[done:size], position, end)
+
+    def _walk(self, buffer: at.ByteArray, size: int, position: int) -> tuple[int, int]:
+        """All magic 2 batches of a chunk: (why it stopped, bytes done, which may be more where damage was passed)."""
+        done = 0
+        while True:
+            stop, count, done = self._engine.walk_batches(buffer, done, size, self._table)
+            rows = self._table[:count]
+            bad = self._first_bad(rows, position)
+            if bad:
+                self._take(buffer, rows[:bad], position)
+            if bad < count:
+                done = self._pass_bad(rows[bad], position) - position
+                if done >= size:
+                    return at.TABLE_FULL, done
+            elif stop != at.TABLE_FULL:
+                return stop, done
+
+    def _take(self, buffer: at.ByteArray, rows: IntegerArray, position: int) -> None:
+        """Rows of valid batches; ``buffer`` begins at byte ``position`` of the file."""
+        audit = self.audit
+        positions = rows[:, at.POSITION] + position
+        audit.batches += len(rows)
+        audit.bytes_read += int(rows[:, at.SIZE].sum())
+        self._follow_offsets(rows)
+        self._indices.see(positions, rows)
+        audit.largest_timestamp = max(audit.largest_timestamp, int(rows[:, at.MAX_TIMESTAMP].max()))
+        self._follow_producers(rows, positions)
+        self._transactions.follow(buffer, rows)
+        self._hash(buffer, self._committed(rows, position), position)
+
+    # ---- damage
+
+    def _first_bad(self, rows: IntegerArray, position: int) -> int:
+        """The first row with a wrong checksum or a wrong offset; how many there are when there is none.
+
+        No checksum covers offsets: a batch that goes back, or reaches into the one behind it, is damaged.
+        """
+        if not len(rows):
+            return 0
+        base, last = rows[:, at.BASE_OFFSET], rows[:, at.LAST_OFFSET]
+        expected = np.concatenate(([self._expected], last[:-1] + 1))
+        following = np.append(base[1:], self._offset_behind(rows[-1], position) if base[-1] > expected[-1] else -1)
+        reaches = (base > expected) & (following >= 0) & (following <= last)
+        bad = np.flatnonzero((rows[:, at.IS_VALID] == 0) | (base < expected) | reaches)
+        return int(bad[0]) if len(bad) else len(rows)
+
+    def _offset_behind(self, row: IntegerArray, position: int) -> int:
+        """The offset of the batch behind a row's; -1 where there is none of magic 2."""
+        data = self._file.read_at(position + int(row[at.POSITION] + row[at.SIZE]), HEADER.size)
+        return int.from_bytes(data[:8], "big") if len(data) == HEADER.size and data[MAGIC_OFFSET] == MAGIC_V2 else -1
+
+    def _pass_bad(self, row: IntegerArray, position: int) -> int:
+        offset = int(row[at.BASE_OFFSET])
+        if not row[at.IS_VALID]:
+            self.audit.corrupt_batches += 1
+            kind, why = "checksum", f"wrong CRC in the batch of offset {offset}"
+        elif offset < self._expected:
+            kind, why = "order", f"offset {offset} after {self._expected - 1}"
+        else:
+            kind, why = "order", f"offset {offset} reaches into the batch behind, {self._expected} should follow"
+        return self._pass_damage(kind, position + int(row[at.POSITION]), offset, why)
+
+    def _pass_damage(self, kind: str, position: int, offset: int, why: str) -> int:
+        """Where to go on behind damage; what is lost shows when the next batch comes."""
+        target = find_resume_position(self._file, position, self._end, self._indices.batches_behind(position))
+        self.audit.unreadable_bytes += target - position
+        self.audit.ends_damaged = True
+        self.audit.find(kind, position, offset, f"{why}; {target - position} bytes are unreadable")
+        return target
+
+    # ---- offsets
+
+    def _follow_offsets(self, rows: IntegerArray) -> None:
+        audit, base, last = self.audit, rows[:, at.BASE_OFFSET], rows[:, at.LAST_OFFSET]
+        if audit.first_offset < 0:
+            audit.first_offset = int(base[0])
+        self._follow_marks(rows)
+        if audit.ends_damaged and base[0] > self._expected:
+            audit.add_gap(Gap(self._expected, int(base[0]), "damaged"))
+            self._expected = int(base[0])
+        audit.ends_damaged = False
+        expected = np.concatenate(([self._expected], last[:-1] + 1))
+        for row in np.flatnonzero(base > expected).tolist():
+            wanted, found = int(expected[row]), int(base[row])
+            audit.add_gap(Gap(wanted, found, "compacted" if found <= self._clean_below else "lost"))
+        self._expected = audit.next_offset = int(last[-1]) + 1
+        audit.compacted_offsets += int((last - base + 1 - rows[:, at.RECORD_COUNT]).sum())
+
+    def _follow_marks(self, rows: IntegerArray) -> None:
+        """Batches that lack records or have a delete horizon show that a cleaner came so far."""
+        lacks = rows[:, at.RECORD_COUNT] <= rows[:, at.LAST_OFFSET] - rows[:, at.BASE_OFFSET]
+        marked = (lacks | (rows[:, at.ATTRIBUTES] & DELETE_HORIZON_MASK != 0)) & (rows[:, at.IS_VALID] == 1)
+        if marked.any():
+            self.audit.marked_below = int(rows[marked, at.LAST_OFFSET].max()) + 1
+            self._clean_below = 2**63 - 1
+            self.audit.explain_gaps()
+
+    # ---- producers
+
+    def _follow_producers(self, rows: IntegerArray, positions: IntegerArray) -> None:
+        wanted = (rows[:, at.PRODUCER_ID] >= 0) & (rows[:, at.ATTRIBUTES] & CONTROL_MASK == 0)
+        wanted &= rows[:, at.SEQUENCE] >= 0
+        if not wanted.any():
+            return
+        rows, positions = rows[wanted], positions[wanted]
+        for number in follow(rows, self.audit.producers):
+            self.audit.duplicate_batches += 1
+            row = rows[number].tolist()
+            self.audit.find(
+                "duplicate",
+                int(positions[number]),
+                row[at.BASE_OFFSET],
+                f"sequence {row[at.SEQUENCE]} of producer {row[at.PRODUCER_ID]} epoch {row[at.PRODUCER_EPOCH]} "
+                "was written before",
+            )
+
+    # ---- records
+
+    def _committed(self, rows: IntegerArray, position: int) -> IntegerArray:
+        """The rows of data that a reader of committed records gets; counts the others."""
+        audit, attributes = self.audit, rows[:, at.ATTRIBUTES]
+        control = attributes & CONTROL_MASK != 0
+        is_open = (rows[:, at.BASE_OFFSET] >= self._plan.stable_below) & ~control
+        aborted = self._transactions.aborted(rows, ~(control | is_open), position)
+        audit.control_batches += int(control.sum())
+        audit.aborted_records += int(rows[aborted, at.RECORD_COUNT].sum())
+        audit.open_records += int(rows[is_open, at.RECORD_COUNT].sum())
+        data = ~(control | aborted | is_open)
+        audit.records += int(rows[data, at.RECORD_COUNT].sum())
+        return rows if data.all() else rows[data]
+
+    def _hash(self, buffer: at.ByteArray, rows: IntegerArray, position: int) -> None:
+        if not self._plan.records:
+            return
+        done = 0
+        while done < len(rows):
+            before = done
+            done, count = self._engine.hash_rows(buffer, rows, (done, len(rows)), self._room)
+            _, timestamps, hashes = self._room.first(count)
+            audit_buckets.add(self.audit.buckets, timestamps, hashes)
+            if done == before:
+                self._hash_alone(buffer, rows[done].tolist(), position)
+                done += 1
+
+    def _hash_alone(self, buffer: at.ByteArray, row: list[int], position: int) -> None:
+        """A batch that is compressed, large, or malformed."""
+        start, count = row[at.POSITION], row[at.RECORD_COUNT]
+        section = buffer[start + 61 : start + row[at.SIZE]]
+        why = "its records do not fit their batch"
+        try:
+            if codec := row[at.ATTRIBUTES] & _COMPRESSED:
+                plain = decompress(section.data, codec, DEFAULT_MAX_DECOMPRESSED_BYTES)
+                section = np.frombuffer(plain, np.uint8)
+            done = self._engine.hash_section(section, bases_of(row), count, self._room)
+        except KafkaError as error:
+            done, why = -1, str(error)
+        if done < 0:
+            offset = row[at.BASE_OFFSET]
+            self.audit.find("records", position + start, offset, f"the batch of offset {offset} cannot be read: {why}")
+            return
+        _, timestamps, hashes = self._room.first(done)
+        audit_buckets.add(self.audit.buckets, timestamps, hashes)
+
+    # ---- what is no batch of magic 2
+
+    def _odd(self, rest: at.ByteArray, position: int, end: int) -> int:
+        """One old message, or bytes that are no batch: where to go on."""
+        try:
+            entry = next(iter_batches(rest.data), None)
+        except KafkaError as error:
+            return self._pass_damage("framing", position, self._expected, f"no batch begins here ({error})")
+        if entry is None:
+            wanted = int.from_bytes(rest[8:12].tobytes(), "big") + 12 if len(rest) >= 12 else 0
+            if not len(rest) < wanted <= end - position:
+                return self._cut(position, end)
+            rest = np.empty(wanted, np.uint8)
+            self._file.read_into(position, rest.data)
+            return self._odd(rest, position, end)
+        if rest[16] == MAGIC_V2:  # the walk refused its header
+            why = "no batch begins here (a batch header with impossible numbers)"
+            return self._pass_damage("framing", position, self._expected, why)
+        return self._take_old(entry, position)
+
+    def _take_old(self, entry: RecordBatch | LegacyRecordBatch, position: int) -> int:
+        """A message of magic 0 or 1, or a wrapper with its inner messages; where to go on."""
+        audit = self.audit
+        row = np.zeros((1, at.COLUMNS), np.int64)
+        row[0, [at.SIZE, at.LAST_OFFSET, at.PRODUCER_ID, at.IS_VALID]] = entry.size_in_bytes, entry.last_offset, -1, 1
+        try:
+            entry.ensure_valid()
+            records = list(entry.records())
+        except KafkaError as error:
+            audit.corrupt_batches += 1
+            return self._pass_damage("checksum", position, entry.last_offset, str(error))
+        first = records[0].offset if records else entry.last_offset
+        if first < self._expected:
+            return self._pass_damage("order", position, first, f"offset {first} after {self._expected - 1}")
+        largest = max((record.timestamp for record in records), default=-1)
+        count = len(records) or 1
+        row[0, [at.BASE_OFFSET, at.MAX_TIMESTAMP, at.RECORD_COUNT]] = first, largest, count
+        audit.batches += 1
+        audit.bytes_read += entry.size_in_bytes
+        self._follow_offsets(row)
+        self._indices.see(np.array([position]), row)
+        audit.largest_timestamp = max(audit.largest_timestamp, largest)
+        audit.records += len(records)
+        if self._plan.records and records:
+            hashes = [at.record_hash(r.offset, r.timestamp, r.key, r.value) for r in records]
+            times = np.array([record.timestamp for record in records], np.int64)
+            audit_buckets.add(audit.buckets, times, np.array(hashes, np.uint64))
+        return position + entry.size_in_bytes
+
+    def _cut(self, position: int, end: int) -> int:
+        """The last batch ends behind the file: a write under way in an open log, damage anywhere else."""
+        behind = next(self._indices.batches_behind(position), None)
+        if not self._plan.is_closed and behind is None:
+            return end
+        return self._pass_damage(
+            "framing", position, self._expected, f"{end - position} bytes of a cut batch at the end"
+        )
+
+    def _finish(self, end: int) -> None:
+        audit, indices = self.audit, self._indices
+        is_whole = not audit.unreadable_bytes and not audit.corrupt_batches
+        indices.finish(audit.largest_timestamp, is_closed=self._plan.is_closed, is_whole=is_whole)
+        audit.index_entries = indices.entries
+        audit.index_faults = indices.fault_count + len(indices.missing)
+        for path in indices.missing:
+            if end:
+                audit.add_finding(Finding("index", path, -1, -1, f"{os.path.basename(path)} is missing"))
+        for fault in indices.faults:
+            message = f"entry {fault.slot}: {fault.message}" if fault.slot >= 0 else fault.message
+            audit.add_finding(Finding("index", fault.path, -1, -1, message))
+        audit.finding_count += indices.fault_count - len(indices.faults)
+        if is_whole:
+            self._transactions.finish(audit.next_offset)
+        audit.index_faults += self._transactions.faults

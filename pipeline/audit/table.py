@@ -1,0 +1,185 @@
+"""A log against the table it was exported to, range by range: the same records, or which offsets differ.
+
+    the table's rows of a range of offsets, hashed        -> (offset, hash)
+    the log's slices of that range, as an export reads -> (offset, hash)        -> missing, extra, different, twice
+
+*Missing* rows are in the log and not in the table. *Extra* ones are in the table and not in the log: where the log was
+compacted that is what history is for, elsewhere it is a finding. Offsets below the log start cannot be compared.
+Headers are not compared. Hashes are those of :mod:`tidelog.pipeline.engine.reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidelog.pipeline.audit import buckets as audit_buckets
+from tidelog.pipeline.audit.buckets import Buckets
+from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
+from tidelog.pipeline.engine.engine import engine
+from tidelog.pipeline.engine.reference import ByteArray, IntegerArray, WordArray
+from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.plan.plan import SegmentSlice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHOWN_OFFSETS = 10
+_COLUMNS = Columns(("key", "value", "offset", "timestamp"))
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergRows:
+    """A snapshot of an Iceberg table: where its metadata file lies, and the snapshot's id."""
+
+    metadata: str
+    snapshot: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComparePlan:
+    """One range of a partition: the table's Parquet file or its snapshot (None where it has nothing), and the log's
+    slices."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    rows: str | IcebergRows | None
+    slices: tuple[SegmentSlice, ...]
+    read_committed: bool = True
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log to read."""
+        return sum(piece.size_bytes for piece in self.slices)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """How the two sides of a range differ: counts, and the first offsets of each kind; or why they are not compared:
+    one side is ``unreadable``."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    log_rows: int = 0
+    table_rows: int = 0
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    twice: int = 0
+    unreadable: str = ""
+    shown: dict[str, list[int]] = field(default_factory=dict)
+    buckets: Buckets = field(default_factory=dict)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether table and log hold the same records."""
+        return not (self.missing or self.extra or self.different or self.twice or self.unreadable)
+
+    def note(self, kind: str, offsets: IntegerArray) -> int:
+        """Keep the first offsets of a kind; returns how many there are."""
+        if len(offsets):
+            self.shown[kind] = offsets[:SHOWN_OFFSETS].tolist()
+        return len(offsets)
+
+
+def compare(plan: ComparePlan) -> Comparison:
+    """Compare one range; damage on either side is told in what is found. Raises PipelineError, OSError."""
+    import pyarrow as pa
+
+    found = Comparison(plan.topic, plan.partition, plan.start, plan.end)
+    try:
+        table_offsets, table_hashes = _hashed(_table_batches(plan), plan, found.buckets)
+    except (pa.ArrowException, OSError) as error:
+        place = "its snapshot" if isinstance(plan.rows, IcebergRows) else plan.rows
+        found.unreadable = f"the table's rows cannot be read from {place}: {str(error).splitlines()[0]}"
+        return found
+    try:
+        log_offsets, log_hashes = _hashed(_log_batches(plan), plan, {})
+    except CorruptBatchError as error:
+        found.unreadable = f"the log's records cannot be read: {error}"
+        return found
+    found.table_rows, found.log_rows = len(table_offsets), len(log_offsets)
+    order = np.argsort(table_offsets, kind="stable")
+    table_offsets, table_hashes = table_offsets[order], table_hashes[order]
+    again = table_offsets[1:] == table_offsets[:-1]
+    found.twice = found.note("twice", table_offsets[1:][again])
+    first = np.concatenate(([True], ~again)) if len(table_offsets) else np.zeros(0, np.bool_)
+    table_offsets, table_hashes = table_offsets[first], table_hashes[first]
+    found.missing = found.note("missing", np.setdiff1d(log_offsets, table_offsets))
+    found.extra = found.note("extra", np.setdiff1d(table_offsets, log_offsets))
+    both, at_log, at_table = np.intersect1d(log_offsets, table_offsets, return_indices=True)
+    found.different = found.note("different", both[log_hashes[at_log] != table_hashes[at_table]])
+    return found
+
+
+def _log_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
+    isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
+    for piece in plan.slices:
+        yield from read_slice(piece, _COLUMNS, options=ReadOptions(isolation, looks_for_holes=False))
+
+
+def _table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
+    schema = _COLUMNS.arrow_schema()
+    if plan.rows is None:
+        return
+    found = _iceberg_batches(plan, plan.rows) if isinstance(plan.rows, IcebergRows) else _file_batches(plan.rows)
+    for batch in found:
+        yield batch.select(list(_COLUMNS.names)).cast(schema)
+
+
+def _file_batches(path: str) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(columns=list(_COLUMNS.names))
+
+
+def _iceberg_batches(plan: ComparePlan, rows: IcebergRows) -> Iterator[pa.RecordBatch]:
+    """The snapshot's rows of the plan's range, by whatever files it has them in, without what was deleted."""
+    from pyiceberg.table import StaticTable
+
+    chosen = f"topic == '{plan.topic}' and partition == {plan.partition}"  # a topic's name has no quotes
+    chosen += f" and offset >= {plan.start} and offset < {plan.end}"
+    table = StaticTable.from_metadata(rows.metadata)
+    scan = table.scan(chosen, selected_fields=_COLUMNS.names, snapshot_id=rows.snapshot)
+    yield from scan.to_arrow_batch_reader()
+
+
+def _hashed(batches: Iterator[pa.RecordBatch], plan: ComparePlan, buckets: Buckets) -> tuple[IntegerArray, WordArray]:
+    """Offsets and hashes of the rows within the plan's range."""
+    offsets: list[IntegerArray] = [np.zeros(0, np.int64)]
+    hashes: list[WordArray] = [np.zeros(0, np.uint64)]
+    for batch in batches:
+        found_offsets, times, found = hash_batch(batch)
+        inside = (found_offsets >= plan.start) & (found_offsets < plan.end)
+        offsets.append(found_offsets[inside])
+        hashes.append(found[inside])
+        audit_buckets.add(buckets, times[inside], found[inside])
+    return np.concatenate(offsets), np.concatenate(hashes)
+
+
+def hash_batch(batch: pa.RecordBatch) -> tuple[IntegerArray, IntegerArray, WordArray]:
+    """Offsets, times in ms and hashes of an Arrow batch with the columns key, value, offset, timestamp."""
+    import pyarrow as pa
+
+    offsets = batch.column("offset").to_numpy()
+    times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
+    key, value = _binary(batch.column("key")), _binary(batch.column("value"))
+    return offsets, times, engine().hash_columns((offsets, times), key, value)
+
+
+def _binary(column: Any) -> tuple[ByteArray, IntegerArray, ByteArray]:
+    """A binary Arrow array as bytes, int64 starts (one more than rows), and validity."""
+    _, offsets, data = column.buffers()
+    starts = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    there = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+    content = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return content, starts, there

@@ -1,0 +1,155 @@
+"""The transactions of one segment in an audit: what was aborted, and whether the transaction indices say the same.
+
+    the log's markers (tidelog.pipeline.plan.markers)       which batches no reader of committed records gets
+    all ``.txnindex`` entries of the log       a reader that goes by them must leave out the same batches
+    the segment's own ``.txnindex``            each entry fits an abort marker (tidelog.log.segment.transaction_check)
+
+One thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.index.transaction_index import ENTRY
+from tidelog.log.segment.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK
+from tidelog.log.segment.transaction_check import TransactionIndexCheck, ends_transaction
+from tidelog.pipeline.engine import reference as at
+from tidelog.pipeline.engine.engine import AuditEngine
+from tidelog.pipeline.engine.reference import IntegerArray
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.plan.markers import MarkerWalk
+
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+Tell = Callable[[str, str, int, int, str], None]
+"""Takes a finding: kind, path, byte position, offset, message."""
+#: How long a broker may take from a marker to its entry in the transaction index.
+ENTRY_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPlan:
+    """Whose transactions: the segment, whether it is closed, the last stable offset, and the (producer id, first, last
+    offset) that index files name."""
+
+    place: TopicPartition
+    segment: SegmentFile
+    is_closed: bool
+    stable_below: int
+    indexed: tuple[tuple[int, int, int], ...]
+
+
+class TransactionAudit:
+    """See the module."""
+
+    def __init__(self, plan: TransactionPlan, file: OpenSegment, engine: AuditEngine, tell: Tell) -> None:
+        self._plan = plan
+        self._tell = tell
+        self._indexed = np.array(plan.indexed, np.int64).reshape(-1, 3)
+        self._aborted = np.zeros((0, 3), np.int64)
+        self._misled: set[int] = set()  # producers whose transaction the index does not tell rightly
+        self._index = TransactionIndexCheck()
+        self._markers = MarkerWalk(
+            plan.place, plan.segment, file, position=0, end_offset=plan.stable_below, engine=engine
+        )
+        self.faults = 0
+
+    def close(self) -> None:
+        """Close what was opened to look ahead."""
+        self._markers.close()
+
+    def find_aborted(self, buffer: at.ByteArray, size: int, position: int) -> None:
+        """What was aborted of these bytes. What damage leaves open is told once for each transaction."""
+        while True:
+            try:
+                self._aborted = self._markers.aborted_below(buffer, size, position)
+                return
+            except PipelineError as error:
+                self._tell("transaction", self._plan.segment.path, position, -1, str(error))
+
+    def follow(self, buffer: at.ByteArray, rows: IntegerArray) -> None:
+        """Take part in valid batches, in order; ``rows`` are positions in ``buffer``."""
+        for row in rows[rows[:, at.ATTRIBUTES] & (CONTROL_MASK | TRANSACTIONAL_MASK) != 0].tolist():
+            start, offset, producer_id = row[at.POSITION], row[at.BASE_OFFSET], row[at.PRODUCER_ID]
+            if row[at.ATTRIBUTES] & CONTROL_MASK:
+                is_commit = ends_transaction(buffer.data[start : start + row[at.SIZE]])
+                if is_commit is not None:
+                    self._index.see_marker(producer_id, offset, is_abort=not is_commit)
+            elif row[at.RECORD_COUNT]:
+                self._index.see_records(producer_id, offset)
+
+    def finish(self, next_offset: int) -> None:
+        """The walk over a whole segment is over: hold its own index against it."""
+        path = self._plan.segment.beside(".txnindex")
+        entries = read_bytes(path) if self._plan.is_closed else self._settled_entries(path, next_offset)
+        for slot, message in self._index.finish_segment(entries):
+            where = f"entry {slot}: " if slot >= 0 else ""
+            self.faults += 1
+            self._tell("index", path, -1, -1, where + message)
+
+    def _settled_entries(self, path: str, next_offset: int) -> bytes:
+        """A live broker writes the entry a moment after the marker, and those of later markers meanwhile."""
+        deadline = time.monotonic() + ENTRY_PATIENCE_S
+        while True:
+            data = read_bytes(path)
+            whole = data[: len(data) // ENTRY.size * ENTRY.size]
+            last = [entry[3] for entry in ENTRY.iter_unpack(whole)]
+            if self._index.newest_abort <= max(last, default=-1) or time.monotonic() > deadline:
+                later = sum(offset >= next_offset for offset in last)
+                return whole[: len(whole) - later * ENTRY.size] if later else data
+            time.sleep(0.02)
+
+    def aborted(self, rows: IntegerArray, counts: BoolArray, position: int) -> BoolArray:
+        """Which rows were aborted, of those that ``counts`` says are decided; ``position``: the byte of the chunk."""
+        aborted = covers(self._aborted, rows) & counts
+        self._compare_with_index(rows, aborted, counts, position)
+        return aborted
+
+    def _compare_with_index(self, rows: IntegerArray, aborted: BoolArray, counts: BoolArray, position: int) -> None:
+        """A reader that goes by the index must leave out the same batches; told once a run of a producer's batches."""
+        wrong = (covers(self._indexed, rows) != aborted) & counts & (rows[:, at.RECORD_COUNT] > 0)
+        self._misled -= set(rows[counts & ~wrong, at.PRODUCER_ID].tolist())
+        for row, is_aborted in zip(rows[wrong].tolist(), aborted[wrong].tolist(), strict=True):
+            producer_id, offset = row[at.PRODUCER_ID], row[at.BASE_OFFSET]
+            if producer_id in self._misled:
+                continue
+            self._misled.add(producer_id)
+            says = "nothing of the abort by" if is_aborted else "there was an abort by"
+            self.faults += 1
+            self._tell(
+                "index", self._plan.segment.path, position + row[at.POSITION], offset,
+                f"the .txnindex files say {says} producer {producer_id} of offset {offset}; the markers say otherwise",
+            )  # fmt: skip
+
+
+def covers(transactions: IntegerArray, rows: IntegerArray) -> BoolArray:
+    """Which rows lie in one of the (producer id, first, last offset); a marker's own row does."""
+    covered = np.zeros(len(rows), np.bool_)
+    transactional = rows[:, at.ATTRIBUTES] & TRANSACTIONAL_MASK != 0
+    if not len(transactions) or not transactional.any():
+        return covered
+    near = (transactions[:, 2] >= rows[0, at.BASE_OFFSET]) & (transactions[:, 1] <= rows[-1, at.LAST_OFFSET])
+    for producer_id, first, last in transactions[near].tolist():
+        covered |= (
+            (rows[:, at.PRODUCER_ID] == producer_id)
+            & (rows[:, at.BASE_OFFSET] >= first)
+            & (rows[:, at.LAST_OFFSET] <= last)
+        )
+    covered &= transactional
+    return covered
+
+
+def read_bytes(path: str) -> bytes:
+    """A small file's bytes; none when it is not there."""
+    try:
+        with OpenSegment(path) as file:
+            return file.read_at(0, file.size)
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,1 @@
+"""From batches to Arrow columns: decoding, aborted records, and rows."""

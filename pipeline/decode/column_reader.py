@@ -1,0 +1,399 @@
+"""Slices of segments as columns of positions: the decode path below Arrow, for whoever looks at records as they lie.
+
+    file -> chunk of CHUNK_BYTES -> kernel: whole batches, CRC checked, rows trimmed and filtered -> table
+                 compressed batch -> decompressed, bounded, into the arena -> kernel ------------^
+                 old message set  -> message by message into the arena ---------------------------^
+
+What comes out are :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
+(``tidelog.pipeline.decode.columns_reference`` names the columns). Both are used again for the next block.
+
+Nothing is dropped silently: a batch that is cut, damaged, or goes back behind the one before is a CorruptBatchError,
+and every offset of the slice must be in a batch, unless ``tidelog.pipeline.plan.holes`` says that a cleaner took it
+out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.pipeline.decode import columns_reference as layout
+from tidelog.pipeline.decode.column_engine import decoder_for
+from tidelog.pipeline.engine.engine import AuditEngine, load_kernels
+from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.options.row_filter import RowFilter
+from tidelog.pipeline.plan.holes import Hole, Holes
+from tidelog.pipeline.plan.markers import MarkerWalk
+from tidelog.pipeline.plan.rows import LostRange, SegmentSlice
+from tidelog.protocol.errors import CorruptMessageError, KafkaError
+from tidelog.protocol.record.compression import decompress
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    HEADER,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_OFFSET,
+    MAGIC_V0,
+    MAGIC_V2,
+    Buffer,
+    Record,
+    RecordBatch,
+)
+
+CHUNK_BYTES = 2 * 1024 * 1024
+ARENA_BYTES = 4 * 1024 * 1024
+TABLE_ROWS = 32 * 1024
+
+
+class Block(NamedTuple):
+    """Rows ``first`` to below ``last`` of ``table`` (int64, columns by rows), with positions in ``buffer`` (uint8).
+
+    Valid until the next one.
+    """
+
+    buffer: Any
+    table: Any
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first
+
+
+class _Buffer:
+    """Bytes that grow when they must, with the padding that the kernels read past the end."""
+
+    def __init__(self, capacity: int) -> None:
+        self.array = np.zeros(capacity + layout.PADDING, np.uint8)
+        self.used = 0
+
+    @property
+    def capacity(self) -> int:
+        return len(self.array) - layout.PADDING
+
+    @property
+    def room(self) -> int:
+        return self.capacity - self.used
+
+    def view(self, start: int, end: int) -> memoryview:
+        return self.array.data[start:end]
+
+    def grow(self, capacity: int) -> None:
+        """Make it larger; what is used stays."""
+        array = np.zeros(capacity + layout.PADDING, np.uint8)
+        array[: self.used] = self.array[: self.used]
+        self.array = array
+
+    def append(self, data: Buffer) -> int:
+        """Put ``data`` behind what is used and return where; the room was looked at before."""
+        start = self.used
+        self.view(start, start + len(data))[:] = data
+        self.used = start + len(data)
+        return start
+
+
+def follow_markers(piece: SegmentSlice, file: OpenSegment, decoder: ModuleType) -> MarkerWalk:
+    """The walk over a slice's transaction markers; compiled where the decoder is."""
+    return MarkerWalk(
+        TopicPartition(piece.topic, piece.partition),
+        SegmentFile(piece.base_offset, piece.path),
+        file,
+        position=piece.start_position,
+        end_offset=piece.end_offset,
+        engine=AuditEngine(None if decoder is layout else load_kernels()),
+    )
+
+
+class ColumnReader:
+    """Decodes one slice out of an open file. One thread."""
+
+    def __init__(
+        self,
+        piece: SegmentSlice,
+        file: OpenSegment,
+        row_filter: RowFilter | None = None,
+        *,
+        read_committed: bool = False,
+        fail_on_data_loss: bool = True,
+        looks_for_holes: bool = True,
+    ) -> None:
+        """``lost`` gets what is missing when that is no error."""
+        self._piece = piece
+        self._file = file
+        self._filter = row_filter or RowFilter()
+        self.lost: list[LostRange] = []
+        self._holes = Holes(
+            TopicPartition(piece.topic, piece.partition),
+            os.path.dirname(piece.path),
+            fail_on_data_loss=fail_on_data_loss,
+            lost=self.lost,
+        )
+        self._decoder = decoder_for(piece.size_bytes)
+        self._is_ended = False
+        self._position = piece.start_position  # of the chunk's first byte
+        self._chunk = _Buffer(min(CHUNK_BYTES, piece.size_bytes))
+        self._arena = _Buffer(0)
+        self._arena_rows = 0  # rows in front of the table whose bytes are in the arena
+        self._table = np.zeros((layout.COLUMNS, min(TABLE_ROWS, 64 + piece.size_bytes // 16)), np.int64)
+        self._progress = np.zeros(layout.PROGRESS_SLOTS, np.int64)
+        self._bounds = np.zeros(2, np.int64)
+        self._key = np.frombuffer(self._filter.key or b"", np.uint8).copy()
+        self._limits = np.array(
+            [piece.start_offset, piece.end_offset, self._filter.min_time, self._filter.max_time,
+             self._filter.key is not None, 0 if looks_for_holes else piece.end_offset], np.int64,
+        )  # fmt: skip
+        self._aborted = np.zeros((0, 3), np.int64)
+        self._markers = follow_markers(piece, file, self._decoder) if read_committed else None
+
+    def blocks(self) -> Iterator[Block]:
+        """The slice's records. Raises CorruptBatchError, DataLossError, PipelineError."""
+        try:
+            yield from self._read()
+        finally:
+            if self._markers is not None:
+                self._markers.close()
+
+    def _read(self) -> Iterator[Block]:
+        at = 0
+        while self._fill(at):
+            if self._markers is not None:
+                self._aborted = self._markers.aborted_below(self._chunk.array, self._chunk.used, self._position)
+            at = yield from self._decode_filled()
+            if self._is_ended:
+                self._check_end(at)
+                break
+        self._meet_hole(self._piece.end_offset)
+
+    def _decode_filled(self) -> Generator[Block, None, int]:
+        """Decode what the chunk holds; returns where the batch begins that is cut by its end."""
+        at = 0
+        while not self._is_ended:
+            before = self._rows
+            self._bounds[:] = at, self._chunk.used
+            status = self._decoder.decode_chunk(
+                self._chunk.array, self._bounds, self._limits, self._key, self._aborted, self._table, self._progress
+            )
+            at = int(self._progress[layout.CONSUMED])
+            if self._rows > before or self._arena.used > ARENA_BYTES or before > TABLE_ROWS:
+                yield from self._take()
+            size = self._treat(status, at)
+            self._is_ended |= bool(self._progress[layout.NEXT_OFFSET] >= self._piece.end_offset)
+            if size is None:
+                break
+            at += size
+        yield from self._take()
+        return at
+
+    @property
+    def _rows(self) -> int:
+        return int(self._progress[layout.ROWS])
+
+    def _take(self) -> Iterator[Block]:
+        """The rows in the table, those of the arena first."""
+        rows, from_arena = int(self._progress[layout.ROWS]), self._arena_rows
+        self._progress[layout.ROWS] = self._arena_rows = 0
+        if from_arena:
+            yield Block(self._arena.array, self._table, 0, from_arena)
+        if rows > from_arena:
+            yield Block(self._chunk.array, self._table, from_arena, rows)
+        self._arena.used = 0
+
+    # ---- chunks
+
+    def _fill(self, consumed: int) -> bool:
+        """Move on by ``consumed`` bytes and fill the chunk; False at the slice's end. A batch that is larger than the
+        chunk makes it grow."""
+        chunk = self._chunk
+        rest = chunk.used - consumed
+        remaining = self._piece.end_position - self._position - chunk.used
+        if remaining <= 0:
+            if rest:
+                raise self._corrupt(consumed, "it is cut by the end of what was planned")
+            return False
+        self._position += consumed
+        if consumed:
+            chunk.array[:rest] = chunk.array[consumed : chunk.used]
+            chunk.used = rest
+        elif rest == chunk.capacity:
+            chunk.grow(max(self._batch_size(0), 2 * rest))
+        wanted = min(chunk.room, remaining)
+        got = self._file.read_into(self._position + rest, chunk.view(rest, rest + wanted))
+        if got < wanted:
+            raise self._corrupt(0, f"the file ends at byte {self._position + rest + got}, within what was planned")
+        chunk.used = rest + got
+        return True
+
+    def _batch_size(self, at: int) -> int:
+        """What the batch at ``at`` claims to take, when that is possible in this slice."""
+        if self._chunk.used - at <= MAGIC_OFFSET:
+            return 0
+        size = int.from_bytes(self._chunk.view(at + 8, at + 12), "big", signed=True) + LOG_OVERHEAD
+        if size > self._piece.end_position - self._position - at:
+            raise self._corrupt(at, f"it claims {size} bytes, behind the end of what is there")
+        return size
+
+    def _check_end(self, at: int) -> None:
+        """The slice's end offset was reached, or a batch above it met. No CRC covers offsets: when more batches were
+        planned, or the one behind goes back, an offset is damaged and would hide what follows."""
+        if self._piece.is_exact and self._position + at < self._piece.end_position:
+            raise self._corrupt(at, f"offsets jump ahead of {self._piece.end_offset}, where what was planned ends")
+        least = int(self._progress[layout.NEXT_OFFSET])
+        if least < self._piece.end_offset and self._chunk.used - at >= MAGIC_OFFSET:
+            least = self._offset_at(at)
+            at += self._batch_size(at)
+        rest = self._chunk.view(at, self._chunk.used)
+        if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2 or self._offset_at(at) >= least:
+            return
+        if RecordBatch(rest).is_valid():  # else it is a tail that is not written yet
+            raise self._corrupt(at, f"its offset goes back, {least} or more should follow")
+
+    # ---- batches that the kernel leaves
+
+    def _record_count(self, at: int) -> int:
+        return int.from_bytes(self._chunk.view(at + 57, at + 61), "big", signed=True)
+
+    def _treat(self, status: int, at: int) -> int | None:
+        """Handle the batch at ``at``, at which the kernel stopped; returns how many bytes it took, None when more are
+        needed."""
+        if status == layout.NEED_BYTES:
+            return None
+        if status == layout.END:
+            self._is_ended = True
+            return 0
+        if status == layout.TABLE_FULL:
+            self._grow_table(self._record_count(at))
+            return 0
+        if status == layout.COMPRESSED:
+            return self._decode_compressed(at)
+        if status == layout.OLD_FORMAT:
+            return self._decode_old(at)
+        if status == layout.HOLE:
+            self._check_jump(at)
+            self._meet_hole(self._offset_at(at))
+            return 0
+        raise self._damaged(status, at)
+
+    def _grow_table(self, rows: int) -> None:
+        """Make room for a batch of so many rows, which the kernel found possible; the table's rows stay."""
+        needed = rows + int(self._progress[layout.ROWS])
+        if needed > self._table.shape[1]:
+            table = np.zeros((layout.COLUMNS, needed), np.int64)
+            table[:, : self._table.shape[1]] = self._table
+            self._table = table
+
+    def _decode_compressed(self, at: int) -> int:
+        batch = RecordBatch(self._chunk.array.data, at)
+        try:
+            section = decompress(batch.records_section(), batch.compression_type, DEFAULT_MAX_DECOMPRESSED_BYTES)
+        except KafkaError as error:
+            raise self._corrupt(at, str(error)) from error
+        if batch.record_count < 0 or batch.record_count * 7 > len(section):
+            raise self._corrupt(at, f"{batch.record_count} records in {len(section)} bytes")
+        self._grow_table(batch.record_count)
+        start = self._put(section)
+        is_append_time = int(batch.timestamp_type == LOG_APPEND_TIME)
+        context = np.array(
+            [batch.base_offset, batch.base_timestamp, batch.max_timestamp, is_append_time, batch.record_count, start,
+             start + len(section)], np.int64,
+        )  # fmt: skip
+        arguments = (self._limits, self._key, self._table, self._progress)
+        if self._decoder.decode_section(self._arena.array, context, *arguments) != layout.NEED_BYTES:
+            raise self._damaged(layout.MALFORMED, at)
+        self._arena_rows = int(self._progress[layout.ROWS])
+        self._progress[layout.NEXT_OFFSET] = batch.next_offset
+        return batch.size_in_bytes
+
+    def _put(self, data: Buffer) -> int:
+        if len(data) > self._arena.room:
+            self._arena.grow(max(2 * ARENA_BYTES, self._arena.used + len(data)))
+        return self._arena.append(data)
+
+    def _decode_old(self, at: int) -> int | None:
+        """Messages and wrappers of magic 0 and 1, one by one."""
+        size = self._batch_size(at)
+        if size == 0 or self._chunk.used - at < size:
+            return None
+        try:
+            entry = LegacyRecordBatch(self._chunk.view(at, at + size))
+            entry.ensure_valid()
+            if entry.offset < self._piece.start_offset:
+                return size
+            records = list(entry.records())
+        except (KafkaError, CorruptMessageError) as error:
+            raise self._corrupt(at, str(error)) from error
+        self._meet_hole(min(records[0].offset if records else entry.offset, self._piece.end_offset))
+        kind = -1 if entry.magic == MAGIC_V0 else entry.timestamp_type
+        self._grow_table(len(records))
+        for record in records:
+            if self._piece.start_offset <= record.offset < self._piece.end_offset and self._filter.wants(
+                record.timestamp, record.key
+            ):
+                self._add(record, kind)
+        self._arena_rows = int(self._progress[layout.ROWS])
+        self._progress[layout.NEXT_OFFSET] = entry.next_offset
+        return size
+
+    def _add(self, record: Record, timestamp_type: int) -> None:
+        row = self._rows
+        key_start, value_start = self._put(record.key or b""), self._put(record.value or b"")
+        sizes = [-1 if field is None else len(field) for field in (record.key, record.value)]
+        self._table[:, row] = (
+            record.offset, record.timestamp, timestamp_type, key_start, sizes[0], value_start, sizes[1], 0, 0,
+        )  # fmt: skip
+        self._progress[layout.ROWS] = row + 1
+
+    # ---- holes
+
+    def _meet_hole(self, end: int) -> None:
+        """Offsets below ``end`` that were not met are missing. Raises DataLossError when they are lost."""
+        start = max(int(self._progress[layout.NEXT_OFFSET]), self._piece.start_offset)
+        if start >= end or end <= self._limits[layout.CLEANED_BELOW]:
+            return
+        segment = SegmentFile(self._piece.base_offset, self._file.path)
+        self._holes.meet(Hole(start, end, segment, segment))
+        self._progress[layout.NEXT_OFFSET] = end
+        self._limits[layout.CLEANED_BELOW] = self._holes.cleaned_below
+
+    def _check_jump(self, at: int) -> None:
+        """No CRC covers offsets: a batch that reaches into the one behind it is damaged, and nothing is missing."""
+        position = self._position + at + self._batch_size(at)
+        rest = self._file.read_at(position, min(HEADER.size, max(0, self._file.size - position)))
+        if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2:
+            return
+        last = self._offset_at(at) + int.from_bytes(self._chunk.view(at + 23, at + 27), "big")
+        if int.from_bytes(rest[:8], "big") <= last:
+            raise self._corrupt(at, f"its offset jumps ahead, {int(self._progress[layout.NEXT_OFFSET])} should follow")
+
+    # ---- damage
+
+    def _damaged(self, status: int, at: int) -> CorruptBatchError:
+        """What is wrong with the batch at ``at``, in the words of the plain decoder."""
+        if status == layout.BAD_CRC:
+            stored = int.from_bytes(self._chunk.view(at + 17, at + 21), "big")
+            return self._corrupt(at, f"its checksum does not hold (stored crc {stored:#010x})")
+        offset, following = self._offset_at(at), int(self._progress[layout.NEXT_OFFSET])
+        if offset < following:
+            return self._corrupt(at, f"its offset goes back, {following} or more should follow")
+        try:
+            batch = RecordBatch(self._chunk.view(at, self._chunk.used))
+            if batch.magic == MAGIC_V2 and batch.size_in_bytes >= HEADER.size:
+                for _ in batch.records():
+                    pass
+        except KafkaError as error:
+            return self._corrupt(at, str(error))
+        return self._corrupt(at, "its header is impossible")
+
+    def _corrupt(self, at: int, why: str) -> CorruptBatchError:
+        expected = max(int(self._progress[layout.NEXT_OFFSET]), self._piece.start_offset)
+        return CorruptBatchError(self._file.path, self._position + at, self._offset_at(at), why, expected)
+
+    def _offset_at(self, at: int) -> int:
+        return int.from_bytes(self._chunk.view(at, at + 8), "big", signed=True)

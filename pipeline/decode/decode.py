@@ -1,0 +1,182 @@
+"""Slices of segments as Arrow record batches in the schema of Spark's Kafka source.
+
+    open the file -> still the one that was planned?  yes -> its bytes
+                                                      no  -> the slice's offsets are planned again, in today's files
+
+The cleaner swaps segments and retention deletes them while queries run. A file that is open stays readable whatever
+becomes of its name; one that was renamed or replaced before it was opened is found again by offsets. What is gone is
+gone: DataLossError, or with ``fail_on_data_loss=False`` reading goes on at the first record there is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from tidelog.log.files.checkpoints import read_partition_metadata
+from tidelog.pipeline.decode import columns_reference as layout
+from tidelog.pipeline.decode.column_reader import ColumnReader
+from tidelog.pipeline.errors import CorruptBatchError, DataLossError, ObjectGoneError, PipelineError, RemoteError
+from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, list_segments
+from tidelog.pipeline.files.storage import files_at
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan_range
+from tidelog.pipeline.plan.rows import LostRange
+from tidelog.pipeline.plan.selection import PartitionDirectory, recreated
+from tidelog.protocol.errors import KafkaStorageError
+
+if TYPE_CHECKING:
+    from tidelog.pipeline.decode.column_reader import Block
+
+#: How often a slice is planned again because its files went between planning and opening them.
+ATTEMPTS = 5
+
+
+class Isolation(Enum):
+    """Whether records of aborted transactions are left out."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+@dataclass(slots=True)
+class ReadOptions:
+    """How slices are read: isolation, what to do about lost records, which rows, where to count bytes, and where to put
+    the ranges that are lost when that is no error. ``looks_for_holes`` false: what is missing is known already."""
+
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    fail_on_data_loss: bool = True
+    row_filter: RowFilter = field(default_factory=RowFilter)
+    count: ReadCount = field(default_factory=ReadCount)
+    lost: list[LostRange] = field(default_factory=list)
+    looks_for_holes: bool = True
+
+
+def read_slice(
+    piece: SegmentSlice,
+    wanted: Columns,
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    options: ReadOptions | None = None,
+) -> Iterator[Any]:
+    """The records of a slice as ``pyarrow.RecordBatch``es in offset order; none is empty.
+
+    ``options`` says all there is to say, ``isolation`` alone is short for it.
+    Raises CorruptBatchError, DataLossError, TopicRecreatedError, MalformedTimestampError, PipelineError.
+    """
+    from tidelog.pipeline.decode.arrow_rows import ArrowRows
+
+    options = options or ReadOptions(isolation)
+    rows = ArrowRows(piece, wanted)
+    for block in read_blocks(piece, options):
+        yield from rows.add(block)
+    if rows.rows:
+        yield rows.finish()
+
+
+def read_blocks(piece: SegmentSlice, options: ReadOptions | None = None) -> Iterator[Block]:
+    """The records of a slice as positions in buffers, without Arrow; each block is valid until the next.
+
+    Raises as :func:`read_slice`.
+    """
+    options = options or ReadOptions()
+    start = piece.start_offset
+    for _ in range(ATTEMPTS):
+        try:
+            for current, file in _open(replace(piece, start_offset=start), options):
+                with file:
+                    for block in _blocks_of(current, file, options):
+                        yield block
+                        start = int(block.table[layout.OFFSET, block.last - 1]) + 1
+        except ObjectGoneError:
+            continue  # what an open file on disk is spared: look for the rest in what is there now
+        return
+    raise PipelineError(f"{piece.path}: its segments went faster than they could be read")
+
+
+def _blocks_of(piece: SegmentSlice, file: OpenSegment, options: ReadOptions) -> Iterator[Block]:
+    is_committed = options.isolation is Isolation.READ_COMMITTED
+    file.expect(piece.start_position, piece.end_position)
+    reader = ColumnReader(
+        piece,
+        file,
+        options.row_filter,
+        read_committed=is_committed,
+        fail_on_data_loss=options.fail_on_data_loss,
+        looks_for_holes=options.looks_for_holes,
+    )
+    try:
+        yield from reader.blocks()
+        options.lost += reader.lost
+    except (CorruptBatchError, DataLossError):
+        if not file.was_replaced():
+            raise
+    if file.was_replaced():
+        raise RemoteError(f"{file.path} was replaced while it was read: read it again")
+
+
+def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSlice, OpenSegment]]:
+    """The file a slice was planned for; or where that is another now, today's slices of its offsets."""
+    file = _planned_file(piece, options.count)
+    if file is not None:
+        yield piece, file
+        return
+    start = piece.start_offset
+    for _ in range(ATTEMPTS):
+        for current in _planned_again(replace(piece, start_offset=start), options):
+            file = _planned_file(current, options.count)
+            if file is None:
+                break
+            yield current, file
+            start = current.end_offset
+        else:
+            return
+    raise PipelineError(f"{piece.path}: its segments went faster than they could be read")
+
+
+def _planned_file(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
+    try:
+        file = OpenSegment(piece.path, count)
+    except FileNotFoundError:
+        return None
+    if piece.inode and not file.is_same(piece.inode, piece.changed_ns, piece.end_position):
+        file.close()
+        return None
+    return file
+
+
+def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSlice]:
+    """Slices for the offsets of ``piece`` in the files there are now. Raises DataLossError, TopicRecreatedError."""
+    directory = os.path.dirname(piece.path)
+    name = f"{piece.topic}-{piece.partition}"
+    try:
+        topic_id = read_partition_metadata(files_at(directory), directory)
+        segments = list_segments(directory)
+    except (FileNotFoundError, KafkaStorageError):
+        topic_id, segments = None, []
+    if piece.topic_id is not None and topic_id is not None and topic_id != piece.topic_id:
+        raise recreated(piece.topic, piece.topic_id, topic_id)
+    first = segments[0].base_offset if segments else piece.end_offset
+    if first > piece.start_offset and options.fail_on_data_loss:
+        what = f"the log begins at {first}" if segments else f"{directory} is gone"
+        raise DataLossError(
+            f"{name}: records from {piece.start_offset} to {min(first, piece.end_offset) - 1} were deleted while the "
+            f"query ran: {what} (failOnDataLoss=false would go on with what is there)"
+        )
+    there = PartitionDirectory(piece.topic, piece.topic_id, piece.partition, directory)
+    wanted = OffsetRange(there, max(first, piece.start_offset), piece.end_offset)
+    request = ReadRequest(
+        ranges=(wanted,),
+        bytes_per_task=1 << 62,
+        fail_on_data_loss=options.fail_on_data_loss,
+        count=options.count,
+        looks_for_holes=options.looks_for_holes,
+        lost=options.lost,
+    )
+    try:
+        return plan_range(wanted, request)
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,1 @@
+"""Files and manifest of an exported table."""

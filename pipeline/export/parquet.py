@@ -1,0 +1,145 @@
+"""Writes the Parquet files of an exported table. A file that grows keeps every byte that it had.
+
+    the file as it was       row groups | footer
+    the file as it grows     row groups | footer | more row groups | footer of all
+
+The grown file takes the other's name by one rename. So a reader that has listed, measured or planned the file before,
+and opens it later, finds what it planned: the same row groups at the same positions, and a footer where the file
+ended. Whoever begins later finds the footer of all. The first row groups are written anew, since PyArrow takes none
+over as bytes; that they came out the same is checked, and a file that does not is left as it is.
+
+Offsets and times are delta-coded, the constant columns dictionaries; keys and values go as they are: dictionaries and
+statistics of them cost more time than everything else together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from tidelog.pipeline.job_errors import JobError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+#: Rows are collected to row groups of about this many bytes in memory.
+ROW_GROUP_BYTES = 32 * 1024 * 1024
+#: Each time it grows, a file gets a row group and keeps a footer: with so many it grows no more.
+MOST_ROW_GROUPS = 64
+ZSTD_LEVEL = 1
+_COMPARED_BYTES = 1024 * 1024
+
+
+class RowWriter:
+    """One file that is being written. ``rows`` and ``largest_timestamp`` (ms, -1 without rows) are of ``write``."""
+
+    def __init__(self, path: str, schema: pa.Schema, origin: Mapping[str, str]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.rows = 0
+        self.largest_timestamp = -1
+        self._path = path
+        self._schema = schema.with_metadata(dict(origin))
+        self._sink = pa.OSFile(path, "wb")
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            compression="zstd",
+            compression_level=ZSTD_LEVEL,
+            use_dictionary=["topic", "partition", "timestampType"],
+            write_statistics=["partition", "offset", "timestamp"],
+            column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
+        )
+
+    def begin_with(self, earlier: str) -> bool:
+        """Take over the bytes of the file at ``earlier``; false when they cannot be, and this writer is of no use.
+
+        Raises JobError when that file has other columns.
+        """
+        import pyarrow.parquet as pq
+
+        with open(earlier, "rb") as source, pq.ParquetFile(source) as file:
+            if file.schema_arrow.names != self._schema.names:
+                found, expected = (", ".join(names) for names in (file.schema_arrow.names, self._schema.names))
+                raise JobError(f"{earlier} has the columns {found}: expected {expected} (the headers option)")
+            if file.num_row_groups >= MOST_ROW_GROUPS:
+                return False
+            for number in range(file.num_row_groups):
+                self._copy(source, _start_of(file.metadata.row_group(number)))
+                self._write_group(file.read_row_group(number).cast(self._schema))
+            self._copy(source, os.fstat(source.fileno()).st_size)
+            return self._is_equal_to(source)
+
+    def _copy(self, source: BinaryIO, end: int) -> None:
+        """Take over the footers that lie between here and ``end``."""
+        begin = self._sink.tell()
+        source.seek(begin)
+        self._sink.write(source.read(max(0, end - begin)))
+        self._sink.flush()
+
+    def _is_equal_to(self, source: BinaryIO) -> bool:
+        source.seek(0)
+        with open(self._path, "rb") as mine:
+            while piece := source.read(_COMPARED_BYTES):
+                if mine.read(len(piece)) != piece:
+                    return False
+            return not mine.read(1)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Add rows, in row groups of ``ROW_GROUP_BYTES``."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for group in _row_groups(batches):
+            table = pa.Table.from_batches(group)
+            latest: Any = pc.max(table.column("timestamp").cast(pa.int64()))
+            self.rows += table.num_rows
+            self.largest_timestamp = max(self.largest_timestamp, latest.as_py() // 1000)
+            self._write_group(table.cast(self._schema))
+
+    def _write_group(self, table: pa.Table) -> None:
+        self._writer.write_table(table.combine_chunks())  # pages end where pieces end: one piece, whoever wrote it
+
+    def close(self) -> None:
+        """End the file; it is on disk then."""
+        self._writer.close()
+        self._sink.close()
+        sync_file(self._path)
+
+    def give_up(self) -> None:
+        """End without a file."""
+        self._writer.close()
+        self._sink.close()
+        os.unlink(self._path)
+
+
+def _start_of(group: pq.RowGroupMetaData) -> int:
+    """Where a row group's first page lies."""
+    first = group.column(0)
+    return int(first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    group: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            group.append(batch)
+            size += batch.nbytes
+        if size >= ROW_GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def sync_file(path: str) -> None:
+    """Bring a file's bytes to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,72 @@
+"""Walks over the batch headers of segment files: where the valid bytes end, and at which offset.
+
+A batch that is cut by the end of the file, or whose CRC fails at the very end, is a write under way or a torn tail:
+there the log ends, as recovery would end it. The same in front of further batches is damage, and an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, iter_headers, parse_header
+from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount
+from tidelog.protocol.errors import CorruptMessageError
+
+
+class ValidEnd(NamedTuple):
+    """Where a segment's valid bytes end: the byte, and the offset the next record gets."""
+
+    position: int
+    next_offset: int
+
+
+def headers(file: OpenSegment, start: int, end: int) -> Iterator[BatchHeader]:
+    """Headers of the whole batches between two bytes. Raises CorruptBatchError at one that cannot be."""
+    position, offset = start, -1
+    try:
+        for header in iter_headers(file, start, end):
+            yield header
+            position, offset = header.position + header.size, header.last_offset + 1
+    except CorruptMessageError as error:
+        raise CorruptBatchError(file.path, position, offset, str(error)) from error
+
+
+def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
+    """The end of the whole, valid batches from byte ``start`` (a batch's beginning) on.
+
+    Only the last batch's CRC is checked: those before it were once the last.
+    """
+    last: BatchHeader | None = None
+    before = ValidEnd(start, base_offset)
+    try:
+        for header in iter_headers(file, start, file.size):
+            if last is not None:
+                before = ValidEnd(last.position + last.size, last.last_offset + 1)
+            last = header
+    except CorruptMessageError:
+        pass  # zeros or a half-written header behind the last batch: the end is before it
+    if last is None or not crc_matches(last, memoryview(file.read_at(last.position, last.size))):
+        return before
+    return ValidEnd(last.position + last.size, last.last_offset + 1)
+
+
+def header_at(file: OpenSegment, position: int) -> BatchHeader | None:
+    """The header of the batch that begins at ``position``; None at the end of the file.
+
+    Raises CorruptBatchError when there is none.
+    """
+    data = file.read_at(position, 61)
+    if len(data) < 26 or (data[16] == 2 and len(data) < 61):
+        return None
+    try:
+        return parse_header(data, 0, position, file.path)
+    except CorruptMessageError as error:
+        raise CorruptBatchError(file.path, position, -1, str(error)) from error
+
+
+def next_offset_of(path: str, base_offset: int, count: ReadCount | None = None) -> int:
+    """The offset behind the last record of a closed segment."""
+    with OpenSegment(path, count) as file:
+        return valid_end(file, base_offset).next_offset

@@ -1,0 +1,189 @@
+"""An object of a store, read like a file: by position, little at a time for look-ups, ahead for what is read through.
+
+    look-up            aligned blocks of LOOKUP_BYTES, kept per process: a plan's binary searches meet in few of them
+    ``expect(a, b)``   bytes a to b in pieces of PIECE_BYTES, READERS at once ahead of the reader, nothing beyond b
+    anything else      what was asked for, in one request
+
+So a task takes from the store what its slice holds, once. There is no file in between: whoever decodes segments reads
+through the same two calls, here and on disk.
+
+An object is replaced or deleted as a whole, and a later request then gives another one's bytes. So what was opened is
+known by its entity tag, and who has read it through asks once more whether it still is (``was_replaced``); a request
+that fails because the object went raises ObjectGoneError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from tidelog.pipeline.errors import ObjectGoneError, RemoteError
+from tidelog.pipeline.files.remote import forget_listing, located, reason, remote_errors
+
+if TYPE_CHECKING:
+    from tidelog.pipeline.files.segment_files import ReadCount
+
+#: Of an index of 2 MB a binary search reads four of them; a request costs the time of some megabytes.
+LOOKUP_BYTES = 128 * 1024
+#: Blocks that are kept: 32 MiB.
+KEPT_BLOCKS = 256
+_COUNTING = threading.Lock()
+PIECE_BYTES = 4 * 1024 * 1024
+#: One connection gives 50 to 100 MB/s of what a machine can take.
+READERS = 4
+
+
+class RemoteFile:
+    """See the module. One thread; close it."""
+
+    def __init__(self, path: str, count: ReadCount) -> None:
+        """Raises FileNotFoundError, RemoteError."""
+        self.path = path
+        self._count = count
+        try:
+            self._file, self.identity = _opened(path)
+        except FileNotFoundError:
+            forget_listing(path.rpartition("/")[0])
+            raise
+        self.size: int = self._file.size()
+        self.changed_ns = 0
+        self._ahead: _ReadAhead | None = None
+
+    def close(self) -> None:
+        """Close it; what is under way is waited for."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._file.close()
+
+    def expect(self, start: int, end: int) -> None:
+        """Bytes ``start`` to ``end`` will be read, in order."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead = _ReadAhead(self._fetch, start, min(end, self.size))
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Fill ``target`` from byte ``position``; less at the end only. Raises RemoteError, ObjectGoneError."""
+        size = min(len(target), self.size - position)
+        done = 0
+        while done < size:
+            data = self._bytes_at(position + done, size - done)
+            target[done : done + len(data)] = data
+            done += len(data)
+        return done
+
+    def was_replaced(self) -> bool:
+        """Whether another object has its name now; none there is none. Raises RemoteError."""
+        try:
+            return self._identity_now() != self.identity
+        except ObjectGoneError:
+            return False
+
+    def _bytes_at(self, position: int, size: int) -> memoryview:
+        """Some of the bytes from ``position`` on, one at least."""
+        if self._ahead is not None:
+            data = self._ahead.bytes_at(position, size)
+            if data is not None:
+                return data
+        if size > LOOKUP_BYTES:
+            return memoryview(self._fetch(position, size))
+        start = position // LOOKUP_BYTES * LOOKUP_BYTES
+        block = _BLOCKS.get((self.path, self.identity, start), lambda: self._fetch(start, LOOKUP_BYTES))
+        return memoryview(block)[position - start : position - start + size]
+
+    def _fetch(self, position: int, size: int) -> bytes:
+        """Whole, but for the end of the object. Any thread."""
+        wanted = min(size, self.size - position)
+        try:
+            data: bytes = self._file.read_at(wanted, position)
+        except OSError as error:
+            self._identity_now()
+            raise RemoteError(f"{self.path} cannot be read at byte {position}: {reason(error)}") from error
+        if len(data) < wanted:
+            raise RemoteError(f"{self.path} gave {len(data)} bytes at byte {position}: expected {wanted}")
+        with _COUNTING:
+            self._count.add(len(data))
+        return data
+
+    def _identity_now(self) -> int:
+        try:
+            file, identity = _opened(self.path)
+        except FileNotFoundError:
+            forget_listing(self.path.rpartition("/")[0])
+            raise ObjectGoneError(f"{self.path} was deleted while it was read") from None
+        file.close()
+        return identity
+
+
+def _opened(path: str) -> tuple[Any, int]:
+    """The open object and what tells it from any other one: never 0. Raises FileNotFoundError, RemoteError."""
+    file_system, key = located(path)
+    with remote_errors(path, "opened"):
+        file = file_system.open_input_file(key)
+        told = {str(name).lower(): value for name, value in (file.metadata() or {}).items()}
+        tag = told.get("etag")
+        if tag is None:
+            info = file_system.get_file_info(key)
+            tag = b"%d" % (info.mtime_ns or 0)
+    digest = hashlib.blake2b(b"%d %s" % (file.size(), tag), digest_size=8).digest()
+    return file, int.from_bytes(digest, "big") >> 1 | 1
+
+
+class _ReadAhead:
+    """Fetches a range piece by piece ahead of its reader. One reading thread."""
+
+    def __init__(self, fetch: Callable[[int, int], bytes], start: int, end: int) -> None:
+        self._fetch = fetch
+        self._next = start
+        self._end = end
+        self._pieces: deque[tuple[int, int, Future[bytes]]] = deque()
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="read ahead")
+
+    def bytes_at(self, position: int, size: int) -> memoryview | None:
+        """Up to ``size`` bytes from ``position``; None where that is not part of what is ahead."""
+        while self._pieces and self._pieces[0][1] <= position:
+            self._pieces.popleft()
+        self._send()
+        if not self._pieces or position < self._pieces[0][0]:
+            return None
+        start, end, piece = self._pieces[0]
+        return memoryview(piece.result())[position - start : min(end, position + size) - start]
+
+    def _send(self) -> None:
+        while len(self._pieces) < READERS and self._next < self._end:
+            end = min(self._next + PIECE_BYTES, self._end)
+            self._pieces.append((self._next, end, self._threads.submit(self._fetch, self._next, end - self._next)))
+            self._next = end
+
+    def close(self) -> None:
+        """Nothing more is fetched; returns when what is under way is over."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._pieces.clear()
+
+
+class _Blocks:
+    """The last blocks that look-ups read. Any thread."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, name: tuple[str, int, int], fetch: Callable[[], bytes]) -> bytes:
+        """The block, fetched where it is not kept."""
+        with self._lock:
+            known = self._kept.get(name)
+            if known is not None:
+                self._kept.move_to_end(name)
+                return known
+        block = fetch()
+        with self._lock:
+            self._kept[name] = block
+            while len(self._kept) > KEPT_BLOCKS:
+                self._kept.popitem(last=False)
+        return block
+
+
+_BLOCKS = _Blocks()

@@ -1,0 +1,147 @@
+"""Segment files as a reader beside a live broker sees them: a list that holds still, and files that are only read.
+
+The broker renames while we look: retention and the cleaner give old files the ending ``.deleted``, the cleaner's new
+ones go ``.cleaned`` -> ``.swap`` -> plain (``tidelog.log.retention`` draws the steps). A listing in the middle of that
+would miss a segment, which nobody could tell from a gap that compaction left. So a listing counts only when the next
+one is equal and no swap is under way; a swap that does not end (its broker died) is read as the broker's next start
+would finish it.
+
+Bytes read are counted, so that tests and benchmarks can show what a plan and its tasks touch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tidelog.pipeline.files.sources import open_source
+from tidelog.pipeline.files.storage import names_in
+from tidelog.protocol.errors import KafkaStorageError
+
+_LOG_NAME = re.compile(r"(\d{20})\.log(\.swap|\.cleaned)?")
+#: How long a swap may take before its broker counts as dead: renames of a few files.
+SWAP_PATIENCE_S = 1.0
+_POLL_S = 0.002
+
+
+@dataclass(slots=True)
+class ReadCount:
+    """What was read from disk (or the page cache) or fetched from a store: bytes, and how many reads or requests."""
+
+    bytes_read: int = 0
+    reads: int = 0
+
+    def add(self, size: int) -> None:
+        self.bytes_read += size
+        self.reads += 1
+
+
+class SegmentFile(NamedTuple):
+    """A ``.log`` file of a listing: its base offset and path. Index files lie beside it under the same ending."""
+
+    base_offset: int
+    path: str
+
+    def beside(self, suffix: str) -> str:
+        """The path of the segment's file with ``suffix`` (``.index`` and so on)."""
+        stem, _, ending = self.path.rpartition(".log")
+        return stem + suffix + ending
+
+
+class OpenSegment:
+    """A file that is only read, by position. Its bytes stay the same under renames and deletion. One thread."""
+
+    __slots__ = ("_source", "changed_ns", "count", "inode", "path", "size")
+
+    def __init__(self, path: str, count: ReadCount | None = None) -> None:
+        """Raises FileNotFoundError when it is gone, PipelineError when it cannot be opened."""
+        self.path = path
+        self.count = count or ReadCount()
+        self._source = open_source(path, self.count)
+        self.size = self._source.size
+        self.inode = self._source.identity
+        self.changed_ns = self._source.changed_ns
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it."""
+        self._source.close()
+
+    def expect(self, start: int, end: int) -> None:
+        """Bytes ``start`` to ``end`` will be read, in order: an object store is asked for them ahead."""
+        self._source.expect(start, end)
+
+    def was_replaced(self) -> bool:
+        """Whether what was read may be of two files. On disk never; an object may be replaced between two requests, so
+        who has read one through must ask. Raises PipelineError when the store does not say."""
+        return self._source.was_replaced()
+
+    def is_same(self, inode: int, changed_ns: int, size: int) -> bool:
+        """Whether it is the file that was looked at before: its inode, its time of change (0 for an active segment,
+        which only grows) and the size that was seen. A file system gives a deleted file's inode to the next one, so the
+        inode alone does not tell a segment from the cleaner's new one."""
+        return inode == self.inode and changed_ns in (0, self.changed_ns) and size <= self.size
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes; fewer at the end of the file only. Raises PipelineError."""
+        data = bytearray(size)
+        return bytes(data[: self.read_into(position, memoryview(data))])
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Fill ``target`` from byte ``position``; returns how much, less at the end of the file only."""
+        return self._source.read_into(position, target)
+
+
+def list_segments(directory: str) -> list[SegmentFile]:
+    """The segments of a partition directory, by base offset, at one moment.
+
+    Waits up to ``SWAP_PATIENCE_S`` for a swap of the cleaner to end. Raises FileNotFoundError, KafkaStorageError.
+    """
+    deadline = time.monotonic() + SWAP_PATIENCE_S
+    names = _names(directory)
+    while True:
+        again = _names(directory)
+        is_swapping = any(name.endswith(".swap") for name in again)
+        if again == names and (not is_swapping or time.monotonic() > deadline):
+            return _settled(directory, names)
+        names = again
+        if is_swapping:
+            time.sleep(_POLL_S)
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(name for name in names_in(directory) if _LOG_NAME.fullmatch(name))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise KafkaStorageError(f"{directory} cannot be listed: {error.strerror}") from error
+
+
+def _settled(directory: str, names: Sequence[str]) -> list[SegmentFile]:
+    """The listing as a start of the broker would settle it: a swap is undone while a ``.cleaned`` file is there."""
+    plain = [_file(directory, name) for name in names if name.endswith(".log")]
+    swapped = [_file(directory, name) for name in names if name.endswith(".swap")]
+    if not swapped or any(name.endswith(".cleaned") for name in names):
+        return plain
+    from tidelog.pipeline.files.batch_walk import next_offset_of
+
+    spans = [(file.base_offset, next_offset_of(file.path, file.base_offset)) for file in swapped]
+    kept = [file for file in plain if not any(base <= file.base_offset < end for base, end in spans)]
+    return sorted(kept + swapped)
+
+
+def _file(directory: str, name: str) -> SegmentFile:
+    return SegmentFile(int(name[:20]), os.path.join(directory, name))

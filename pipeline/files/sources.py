@@ -1,0 +1,71 @@
+"""Files that are read by position: on disk through a descriptor, in an object store through requests.
+
+Both count what was read, and both are one file for as long as they are open, as far as their kind allows: an open
+descriptor keeps a file that was renamed or deleted, an object is known again by its entity tag.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.files.remote import is_remote
+
+if TYPE_CHECKING:
+    from tidelog.pipeline.files.remote_file import RemoteFile
+    from tidelog.pipeline.files.segment_files import ReadCount
+
+
+class LocalFile:
+    """A descriptor. One thread."""
+
+    __slots__ = ("_count", "_descriptor", "_path", "changed_ns", "identity", "size")
+
+    def __init__(self, path: str, count: ReadCount) -> None:
+        """Raises FileNotFoundError when it is gone, PipelineError when it cannot be opened."""
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise PipelineError(f"{path} cannot be opened: {error.strerror}") from error
+        status = os.fstat(self._descriptor)
+        self._path = path
+        self._count = count
+        self.size = status.st_size
+        self.identity = status.st_ino
+        self.changed_ns = status.st_ctime_ns
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def expect(self, start: int, end: int) -> None:
+        """The kernel reads ahead by itself."""
+
+    def was_replaced(self) -> bool:
+        """The descriptor stays with its file, whatever becomes of the name."""
+        return False
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Fill ``target`` from byte ``position``; less at the end of the file only. Raises PipelineError."""
+        done = 0
+        try:
+            while done < len(target) and (got := os.preadv(self._descriptor, [target[done:]], position + done)):
+                done += got
+        except OSError as error:
+            raise PipelineError(f"{self._path} cannot be read at byte {position}: {error.strerror}") from error
+        self._count.add(done)
+        return done
+
+
+def open_source(path: str, count: ReadCount) -> LocalFile | RemoteFile:
+    """The file at a path. Raises FileNotFoundError, PipelineError."""
+    if not is_remote(path):
+        return LocalFile(path, count)
+    from tidelog.pipeline.files.remote_file import RemoteFile
+
+    return RemoteFile(path, count)

@@ -1,0 +1,108 @@
+"""The ``.index`` and ``.timeindex`` of a segment, read by another process than the broker that writes them.
+
+A foreign reader meets two things the broker never does. An active segment's index has a hole of zeros behind its
+entries, and (after a truncation) stale entries may stand there; so the entries end where they stop to grow, and what an
+index says of a segment that may still change is believed only when a batch header stands there. Look-ups are binary
+searches over 4 KiB reads: a plan touches a few pages of an index, not all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile
+
+_PAGE_BYTES = 4096
+_OFFSET_ENTRY = Struct(">ii")
+_TIME_ENTRY = Struct(">qi")
+
+
+class IndexEntry(NamedTuple):
+    """An entry: its key (relative offset, or timestamp in ms) and its value (byte position, or relative offset)."""
+
+    key: int
+    value: int
+
+
+class SparseIndex:
+    """One index file, opened when made and to be closed. A missing file is an index without entries. One thread."""
+
+    def __init__(self, path: str, entry: Struct, count: ReadCount | None = None) -> None:
+        self._entry = entry
+        self._pages: dict[int, bytes] = {}
+        try:
+            self._file: OpenSegment | None = OpenSegment(path, count)
+        except FileNotFoundError:
+            self._file = None
+        slots = self._file.size // entry.size if self._file else 0
+        self.entries = self._filled(slots)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def entry(self, slot: int) -> IndexEntry:
+        """The entry at ``slot``, which must be below the number of slots in the file."""
+        size = self._entry.size
+        return IndexEntry(*self._entry.unpack(self._bytes(slot * size, size)))
+
+    def _bytes(self, position: int, size: int) -> bytes:
+        first, last = position // _PAGE_BYTES, (position + size - 1) // _PAGE_BYTES
+        data = b"".join(self._page(page) for page in range(first, last + 1))
+        at = position - first * _PAGE_BYTES
+        return data[at : at + size].ljust(size, b"\0")
+
+    def _page(self, page: int) -> bytes:
+        data = self._pages.get(page)
+        if data is None:
+            assert self._file is not None
+            data = self._pages[page] = self._file.read_at(page * _PAGE_BYTES, _PAGE_BYTES)
+        return data
+
+    def _filled(self, slots: int) -> int:
+        """How many entries stand before the hole: both fields 0 is no entry of either index."""
+        low, high = 0, slots
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle) == (0, 0):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def floor(self, target: int, *, by_value: bool = False) -> int:
+        """The last slot whose key (or value) is <= ``target``; -1 when there is none. Both grow from slot to slot."""
+        low, high = -1, self.entries - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            entry = self.entry(middle)
+            if (entry.value if by_value else entry.key) <= target:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def offset_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
+    """Relative offset of a batch's last record -> byte position of the batch."""
+    return SparseIndex(file.beside(".index"), _OFFSET_ENTRY, count)
+
+
+def time_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
+    """Largest timestamp so far in ms -> relative offset up to which it holds."""
+    return SparseIndex(file.beside(".timeindex"), _TIME_ENTRY, count)
+
+
+def indexed_batches(file: SegmentFile, position: int, count: ReadCount | None = None) -> Iterator[tuple[int, int]]:
+    """Byte position and last offset of each batch above byte ``position`` that the offset index names, in order."""
+    index = offset_index(file, count)
+    try:
+        for slot in range(index.floor(position, by_value=True) + 1, index.entries):
+            entry = index.entry(slot)
+            if entry.value > position:
+                yield entry.value, file.base_offset + entry.key
+    finally:
+        index.close()

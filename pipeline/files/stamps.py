@@ -1,0 +1,46 @@
+"""Whether a file or directory is still what it was when it was looked at: by inode, size and time of change.
+
+File systems keep times to a tick of some milliseconds, so a directory that changes twice within one tick may show one
+time for both. What is read of it between the two would then pass for the later state for ever. Hence its stamp counts
+only when it is ``SETTLED_S`` old: until then it is read again each time. Files that are replaced as a whole (another
+inode) or only grow (another size) need not wait.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from tidelog.pipeline.files.remote import info_of, is_remote
+
+#: Far above any tick, and above what the clocks of a file server and of this machine usually differ by.
+SETTLED_S = 2.0
+
+
+class Stamp(NamedTuple):
+    """What ``stat`` says; equal when nothing has changed. Take it before reading."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+
+def stamp_of(path: str) -> Stamp | None:
+    """The stamp of a file that is replaced as a whole or only grows; None when it is not there or not to be seen."""
+    if is_remote(path):
+        info = info_of(path)
+        return None if info is None or info.is_directory else Stamp(0, info.size, info.modified_ns)
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return Stamp(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def settled_stamp_of(path: str) -> Stamp | None:
+    """The stamp of a directory; None also while it may change unseen."""
+    stamp = stamp_of(path)
+    if stamp is None or time.time_ns() - stamp.changed_ns < SETTLED_S * 1e9:
+        return None
+    return stamp

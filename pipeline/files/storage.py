@@ -1,0 +1,65 @@
+"""The one place that knows whether a path is a directory of this machine or one of an object store.
+
+Everything else joins names to paths and asks here: what lies there, small files as a whole, and files by position.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from tidelog.log.system.file_system import OsFileSystem, ReadableFiles
+from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.files.remote import RemoteFiles, is_remote, is_remote_directory, listing, remote_path
+
+_LOCAL_FILES = OsFileSystem()
+#: A question to an object store takes some 30 ms, most of it waiting.
+LOOKERS = 16
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
+
+
+def place_of(given: str) -> str:
+    """The path of a directory, a ``file:`` address or an object store's; absolute, because executors work elsewhere.
+
+    Raises OptionError.
+    """
+    if given.startswith("file:"):
+        return "/" + given.removeprefix("file:").lstrip("/")
+    return remote_path(given) if is_remote(given) else os.path.abspath(given)
+
+
+def mounted(given: str, what: str) -> str:
+    """The path of a directory that ``what`` writes to. Raises OptionError for an object store's address."""
+    path = place_of(given)
+    if is_remote(path):
+        raise OptionError(
+            f"{what} {given}: expected a directory that is mounted where the driver and the executors run"
+        )
+    return path
+
+
+def names_in(directory: str) -> list[str]:
+    """The names in a directory. Raises FileNotFoundError, another OSError, RemoteError."""
+    return list(listing(directory)) if is_remote(directory) else os.listdir(directory)
+
+
+def is_directory(path: str) -> bool:
+    """Whether there is a directory. Raises RemoteError."""
+    return is_remote_directory(path) if is_remote(path) else os.path.isdir(path)
+
+
+def for_each(items: Sequence[_Item], path_of: Callable[[_Item], str], work: Callable[[_Item], _Found]) -> list[_Found]:
+    """``work`` of each item, in their order; several at a time where they lie in an object store. Raises what the first
+    that fails raises."""
+    if len(items) < 2 or not is_remote(path_of(items[0])):
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(LOOKERS, thread_name_prefix="look") as threads:
+        return list(threads.map(work, items))
+
+
+def files_at(path: str) -> ReadableFiles:
+    """Reads small files below ``path``, for the functions of ``tidelog.log.files.checkpoints``."""
+    return RemoteFiles() if is_remote(path) else _LOCAL_FILES

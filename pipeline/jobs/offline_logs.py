@@ -1,0 +1,179 @@
+"""Logs of a stopped broker, opened to be changed: the directories are claimed, the checkpoints read, the marker kept.
+
+    claim      the broker's own lock of each data directory: while it is held no broker starts there, and none runs now
+    marker     the clean-shutdown marker goes while work is done and comes back after it: killed in between, the next
+               start of the broker recovers from the recovery points, as after any crash
+    plan       what a worker needs to open one log as the broker would; picklable
+
+The high watermark is the end of the log: the directories are of a broker that keeps the only copy. A log that was not
+closed cleanly is recovered when it is opened, as by a start of the broker.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    read_offset_checkpoint,
+)
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import OpenFile, OsFileSystem
+from tidelog.log.system.time import SystemTime
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.pipeline.files.storage import mounted
+from tidelog.pipeline.job_errors import JobError
+from tidelog.pipeline.plan.selection import PartitionDirectory
+
+LOCK_FILE = ".lock"
+
+TopicConfigs = Mapping[str, Mapping[str, str]]
+"""Topic -> its own configuration, by Kafka's keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Topic configurations: ``topics`` as the broker's metadata has them, ``overrides`` for all of the job's topics."""
+
+    topics: TopicConfigs = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, topic: str) -> dict[str, str]:
+        """The keys given for a topic. Raises ConfigError when one is impossible."""
+        values = {**self.topics.get(topic, {}), **self.overrides}
+        LogConfig(values)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """How to open one log."""
+
+    topic: str
+    partition: int
+    topic_id: bytes | None
+    path: str
+    config: Mapping[str, str]
+    log_start_offset: int
+    recovery_point: int
+    clean: bool
+    size: int
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``."""
+        return f"{self.topic}-{self.partition}"
+
+
+def open_log(plan: LogPlan) -> UnifiedLog:
+    """Open a log for work. Raises KafkaStorageError, ConfigError. The caller closes it with :func:`close_log`."""
+    log = load_log(
+        LoadRequest(
+            topic_partition=TopicPartition(plan.topic, plan.partition),
+            directory=plan.path,
+            config=LogConfig(dict(plan.config)),
+            environment=LogEnvironment(OsFileSystem(), SystemTime()),
+            directory_state=DirectoryState(os.path.dirname(plan.path)),
+            topic_id=plan.topic_id,
+            log_start_offset=plan.log_start_offset,
+            recovery_point=plan.recovery_point,
+            clean=plan.clean,
+        )
+    )
+    log.update_high_watermark(log.log_end_offset)
+    return log
+
+
+def close_log(log: UnifiedLog) -> None:
+    """Flush and close, and delete what the work replaced. Raises KafkaStorageError."""
+    log.flush()
+    log.close()
+    log.environment.deletions.run(everything=True)
+
+
+class OfflineLogs:
+    """The data directories of one job, as a context; see the module. One thread of the driver."""
+
+    def __init__(self, directories: list[PartitionDirectory], configuration: Configuration) -> None:
+        self._directories = directories
+        self._configuration = configuration
+        self._file_system = OsFileSystem()
+        self._locks: list[OpenFile] = []
+        self._markers: dict[str, bytes] = {}
+        self.data_directories = sorted({mounted(os.path.dirname(directory.path), "path") for directory in directories})
+
+    def __enter__(self) -> Self:
+        """Raises JobError when a broker runs on one of them."""
+        try:
+            for path in self.data_directories:
+                self._claim(path)
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            for path, content in self._markers.items():
+                self._file_system.replace_file(os.path.join(path, CLEAN_SHUTDOWN_FILE), content)
+        self._release()
+
+    def _claim(self, path: str) -> None:
+        lock = self._file_system.lock_file(os.path.join(path, LOCK_FILE))
+        if lock is None:
+            raise JobError(f"a broker uses {path} ({LOCK_FILE} is locked): stop it first")
+        self._locks.append(lock)
+
+    def _release(self) -> None:
+        for lock in self._locks:
+            lock.close()
+        self._locks.clear()
+
+    def plans(self, *, changing: bool = True) -> list[LogPlan]:
+        """A plan per log. ``changing`` takes the clean-shutdown markers away for the time of the work.
+
+        Raises KafkaStorageError, ConfigError.
+        """
+        starts: dict[str, dict[TopicPartition, int]] = {}
+        points: dict[str, dict[TopicPartition, int]] = {}
+        clean: dict[str, bool] = {}
+        configs = {directory.topic: self._configuration.of(directory.topic) for directory in self._directories}
+        for path in self.data_directories:
+            starts[path] = read_offset_checkpoint(self._file_system, os.path.join(path, LOG_START_OFFSET_FILE))
+            points[path] = read_offset_checkpoint(self._file_system, os.path.join(path, RECOVERY_POINT_FILE))
+            clean[path] = self._file_system.exists(os.path.join(path, CLEAN_SHUTDOWN_FILE))
+            if clean[path] and changing:
+                self._take_marker(path)
+        return [
+            LogPlan(
+                directory.topic,
+                directory.partition,
+                directory.topic_id,
+                directory.path,
+                configs[directory.topic],
+                starts[parent].get(TopicPartition(directory.topic, directory.partition), 0),
+                points[parent].get(TopicPartition(directory.topic, directory.partition), 0),
+                clean[parent],
+                sum(entry.size for entry in self._file_system.list_directory(directory.path)
+                    if entry.name.endswith(".log")),
+            )
+            for directory in self._directories
+            for parent in (os.path.dirname(directory.path),)
+        ]  # fmt: skip
+
+    def _take_marker(self, path: str) -> None:
+        marker = os.path.join(path, CLEAN_SHUTDOWN_FILE)
+        self._markers[path] = self._file_system.read_file(marker)
+        self._file_system.unlink(marker)
+        self._file_system.sync_directory(path)

@@ -1,0 +1,1 @@
+"""What jobs print and draw: the audit's report, comparison and pictures, and the report of an export."""

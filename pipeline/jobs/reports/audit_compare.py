@@ -1,0 +1,150 @@
+"""Which ranges of offsets an audit compares between the logs and a table, of Parquet files or of Iceberg.
+
+    Parquet    the manifest names the files and their ranges: one range per file, and one wherever there is no file
+    Iceberg    the newest snapshot holds the rows, whoever wrote its files since: ranges between the borders of those
+               that still have an export's name, and not longer than RANGE_OFFSETS
+
+Either way the ranges of a partition cover all that its table says it has, from the log's start on. An Iceberg table
+has no column for the topic's id, so that rows of a topic that was deleted and made anew could not be told from those
+of its successor: a table that has files of both is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from tidelog.pipeline.audit.table import ComparePlan, IcebergRows
+from tidelog.pipeline.errors import TopicRecreatedError
+from tidelog.pipeline.export.manifest import DATA, ExportTable, Manifest, PartitionState, id_text
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.jobs.source import LogSource
+from tidelog.pipeline.plan.log_watch import Partition
+from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan_range
+from tidelog.pipeline.plan.selection import PartitionDirectory
+
+if TYPE_CHECKING:
+    from tidelog.pipeline.jobs.iceberg import IcebergTarget
+
+#: Two columns of eight bytes for each offset are held, on both sides.
+RANGE_OFFSETS = 4_000_000
+_FILE = re.compile(r"(?P<topic>.+)-(?P<id>-|[\w-]{22})-(?P<partition>\d+)-(?P<start>\d+)-(?P<end>\d+)\.parquet")
+
+
+class TableRange(NamedTuple):
+    """Offsets from ``start`` to below ``end`` and where the table's rows of them are; None: it has no file there."""
+
+    start: int
+    end: int
+    rows: str | IcebergRows | None
+
+
+class AuditedTable(Protocol):
+    """A table that exports have written."""
+
+    @property
+    def name(self) -> str:
+        """What the table is called by people."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Topics, their ids, and which offsets the table says it has of them."""
+
+    def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
+        """What covers ``state`` of a partition, in order. Raises TopicRecreatedError."""
+
+
+def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
+    """The table at a path, or of a catalog. Raises BadRequestError when no export has committed to it, JobError."""
+    table: AuditedTable = _ParquetTable.open(name) if iceberg is None else _IcebergTable.open(iceberg)
+    if not table.manifest.version:
+        raise BadRequestError(f"{name} has no version yet: expected a table that an export has committed to")
+    return table
+
+
+def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) -> list[ComparePlan]:
+    """The ranges of one partition to compare; none when the table does not have it. Raises TopicRecreatedError."""
+    directory = partition.directory
+    topic = table.manifest.topics.get(directory.topic)
+    state = None if topic is None else topic.partitions.get(directory.partition)
+    if topic is None or state is None:
+        return []
+    if topic.topic_id != id_text(directory.topic_id):
+        raise TopicRecreatedError(
+            f"topic {directory.topic} was deleted and made anew: the table holds id {topic.topic_id}, the log has "
+            f"{id_text(directory.topic_id)}"
+        )
+    plans = []
+    for begin, end, rows in table.ranges(directory, state):
+        begin = max(begin, partition.bounds.start)
+        if begin < end:
+            request = ReadRequest((), 1 << 40, looks_for_holes=False)
+            pieces = tuple(plan_range(OffsetRange(directory, begin, end), request))
+            plans.append(
+                ComparePlan(directory.topic, directory.partition, begin, end, rows, pieces, source.read_committed)
+            )
+    return plans
+
+
+@dataclass(frozen=True, slots=True)
+class _ParquetTable:
+    name: str
+    manifest: Manifest
+    table: ExportTable
+
+    @classmethod
+    def open(cls, path: str) -> _ParquetTable:
+        table = ExportTable(path)
+        return cls(path, table.read(), table)
+
+    def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
+        identity = (directory.topic, id_text(directory.topic_id), directory.partition)
+        files = [file for file in self.manifest.files if (file.topic, file.topic_id, file.partition) == identity]
+        found: list[TableRange] = []
+        position = state.start
+        for file in sorted(files, key=lambda file: file.start):
+            if file.start > position:
+                found.append(TableRange(position, file.start, None))
+            found.append(TableRange(file.start, file.end, self.table.directory(DATA, file.name)))
+            position = file.end
+        if position < state.end:
+            found.append(TableRange(position, state.end, None))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _IcebergTable:
+    name: str
+    manifest: Manifest
+    rows: IcebergRows
+    files: tuple[str, ...]
+
+    @classmethod
+    def open(cls, target: IcebergTarget) -> _IcebergTable:
+        from tidelog.pipeline.jobs.iceberg import look_at
+
+        found = look_at(target)
+        return cls(target.name, found.manifest, IcebergRows(found.metadata, found.snapshot), found.files)
+
+    def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
+        borders = set(range(state.start, state.end, RANGE_OFFSETS)) | {state.start, state.end}
+        for match in _named(self.files, directory.topic):
+            if match["id"] != id_text(directory.topic_id):
+                raise TopicRecreatedError(
+                    f"{self.name} has rows of an earlier topic {directory.topic} (id {match['id']}) as well, which "
+                    "cannot be told from those of today's: expected a table of one topic's life"
+                )
+            if int(match["partition"]) == directory.partition:
+                borders |= {int(match["start"]), int(match["end"])}
+        inside = sorted(border for border in borders if state.start <= border <= state.end)
+        return [TableRange(start, end, self.rows) for start, end in pairwise(inside)]
+
+
+def _named(files: Iterable[str], topic: str) -> list[re.Match[str]]:
+    """The files of a topic that have the name an export gave them."""
+    matches = (_FILE.fullmatch(os.path.basename(file)) for file in files)
+    return [match for match in matches if match is not None and match["topic"] == topic]

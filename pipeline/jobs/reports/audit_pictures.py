@@ -1,0 +1,223 @@
+"""The pictures of an audit's report, drawn with matplotlib where it is installed.
+
+    timeline.png    a diagram per topic: committed records per ten minutes; where there are none, it is at 0
+    offsets.png     a bar per partition from its first to its last offset, filled to the share of the offsets that is
+                    there, above it what was compacted, and what is lost
+
+A picture has a limited width: over a long time a step is a multiple of ten minutes, and over many offsets a step of a
+bar is many of them, so a bar is filled by shares. Lost offsets are drawn high enough to be seen however few they are.
+Of many topics and partitions only some are drawn, those with most records and those with faults first; titles say so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tidelog.pipeline.audit.buckets import BUCKET_MS
+from tidelog.pipeline.engine.reference import IntegerArray
+from tidelog.pipeline.jobs.audit import AuditResult, PartitionAudit
+
+PICTURES = ("timeline.png", "offsets.png")
+FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+MOST_TOPICS = 10
+MOST_PARTITIONS = 60
+TIME_STEPS = 600
+OFFSET_STEPS = 400
+#: A bar has lines between its segments as long as there are so few.
+MOST_LINES = 40
+#: Times beyond it do not fit a calendar.
+MOST_MS = 250_000_000_000_000
+_DAY_MS = 86_400_000
+_HEIGHT = 0.8
+_LEAST_LOST = 0.3
+_THERE, _COMPACTED, _LOST = "there", "compacted", "lost"
+_COLOURS = {_THERE: "#4c78a8", _COMPACTED: "#f2c288", _LOST: "#d62728"}
+
+
+def draw(result: AuditResult, directory: str) -> list[str]:
+    """Draw the pictures; their names, none without matplotlib. Raises OSError."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    for name, paint in zip(PICTURES, (_timeline, _offsets), strict=True):
+        figure = Figure(figsize=(10, 3), layout="constrained")
+        FigureCanvasAgg(figure)
+        paint(figure, result)
+        figure.savefig(os.path.join(directory, name), dpi=100)
+    return list(PICTURES)
+
+
+# ---- records over time
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Records of each topic in steps of time: ``edges`` in ms, one more than steps; ``counts`` has an array a topic."""
+
+    edges: IntegerArray
+    counts: dict[str, IntegerArray]
+
+    @property
+    def minutes(self) -> int:
+        """How long a step is."""
+        return int(self.edges[1] - self.edges[0]) // 60_000
+
+
+def timeline(result: AuditResult) -> Timeline | None:
+    """What is drawn over time; None without records."""
+    topics: dict[str, dict[int, int]] = {}
+    for partition in result.partitions:
+        counts = topics.setdefault(partition.topic, {})
+        for begin, (count, _) in partition.buckets.items():
+            if abs(begin) < MOST_MS:
+                counts[begin] = counts.get(begin, 0) + count
+    begins = [begin for counts in topics.values() for begin in counts]
+    if not begins:
+        return None
+    first, last = min(begins), max(begins) + BUCKET_MS
+    step = BUCKET_MS * -(-(last - first) // (BUCKET_MS * TIME_STEPS))
+    steps = -(-(last - first) // step)
+    found = {}
+    for topic, counts in topics.items():
+        if counts:
+            places = (np.array(list(counts), np.int64) - first) // step
+            found[topic] = np.bincount(places, list(counts.values()), steps).astype(np.int64)
+    return Timeline(first + step * np.arange(steps + 1), found)
+
+
+def _timeline(figure: Any, result: AuditResult) -> None:
+    found = timeline(result)
+    if found is None:
+        figure.suptitle("No committed records")
+        return
+    topics = sorted(found.counts, key=lambda topic: (-int(found.counts[topic].sum()), topic))[:MOST_TOPICS]
+    figure.set_size_inches(10, 1 + 1.6 * len(topics))
+    figure.suptitle(
+        _title(f"Committed records per {_duration(found.minutes)}", len(topics), len(found.counts), "topics")
+    )
+    places = figure.subplots(len(topics), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, topic in zip(places, topics, strict=True):
+        axes.stairs(found.counts[topic], found.edges / _DAY_MS, fill=True, color=_COLOURS[_THERE])
+        axes.set_ylim(0, None)
+        axes.set_title(f"{topic}: {int(found.counts[topic].sum()):,}", loc="left", fontsize="medium")
+    _as_dates(places[-1])
+
+
+def _as_dates(axes: Any) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator()  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axes.set_xlabel("record time, UTC")
+
+
+def _duration(minutes: int) -> str:
+    if minutes % 1440 == 0:
+        return "day" if minutes == 1440 else f"{minutes // 1440} days"
+    return f"{minutes} minutes" if minutes % 60 else f"{minutes // 60} hours"
+
+
+# ---- offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Offsets from ``start`` to below ``end``; the share ``there`` of them is in batches, the rest is ``kind``."""
+
+    start: int
+    end: int
+    there: float
+    kind: str
+
+
+def stretches(partition: PartitionAudit) -> Iterator[Stretch]:
+    """A partition's offsets in order. What compaction took inside batches is known by segment alone, so it is spread
+    over the segment's batches."""
+    for gap in partition.gaps:
+        yield Stretch(gap.start, gap.end, 0.0, gap.kind)
+    for segment in partition.segments:
+        listed = sum(gap.end - gap.start for gap in segment.gaps)
+        batches = segment.next_offset - segment.base_offset - listed
+        missing = segment.compacted_offsets + segment.lost_offsets + segment.damaged_offsets - listed
+        share = 1 - min(max(missing, 0), batches) / batches if batches > 0 else 0.0
+        gaps = sorted(segment.gaps, key=lambda gap: gap.start)
+        edges = [segment.base_offset, *(edge for gap in gaps for edge in (gap.start, gap.end)), segment.next_offset]
+        for number, (start, end) in enumerate(pairwise(edges)):
+            if end > start:
+                yield (
+                    Stretch(start, end, share, _COMPACTED)
+                    if number % 2 == 0
+                    else Stretch(start, end, 0.0, gaps[number // 2].kind)
+                )
+
+
+def shares(partition: PartitionAudit, edges: FloatArray) -> dict[str, FloatArray]:
+    """Kind -> its share of the offsets between each two edges."""
+    found = {kind: np.zeros(len(edges) - 1) for kind in _COLOURS}
+    width = np.maximum(np.diff(edges), 1e-9)
+    for stretch in stretches(partition):
+        inside = np.diff(np.clip(edges, stretch.start, stretch.end)) / width
+        found[_THERE] += stretch.there * inside
+        found[_LOST if stretch.kind == "damaged" else stretch.kind] += (1 - stretch.there) * inside
+    return found
+
+
+def _offsets(figure: Any, result: AuditResult) -> None:
+    drawn = [partition for partition in result.partitions if partition.end > partition.start]
+    shown = sorted(sorted(drawn, key=lambda partition: not partition.is_wrong)[:MOST_PARTITIONS], key=_place)
+    if not shown:
+        figure.suptitle("No offsets")
+        return
+    figure.set_size_inches(10, 1.4 + 0.35 * len(shown))
+    axes = figure.add_subplot()
+    for row, partition in enumerate(shown):
+        _bar(axes, row, partition)
+    axes.set_title(_title("Offsets of each partition", len(shown), len(drawn), "partitions, those with faults first"))
+    axes.set_xlabel("offset")
+    axes.set_yticks(np.arange(len(shown)) + _HEIGHT / 2, [partition.name for partition in shown])
+    axes.set_ylim(len(shown), -0.2)
+    axes.ticklabel_format(axis="x", style="plain")
+    _legend(figure)
+
+
+def _bar(axes: Any, row: int, partition: PartitionAudit) -> None:
+    """One partition: from the bottom up what is there, what was compacted, what is lost. The axis points down."""
+    edges = np.linspace(partition.start, partition.end, OFFSET_STEPS + 1)
+    found = shares(partition, edges)
+    lost = np.where(found[_LOST] > 0, np.maximum(found[_LOST], _LEAST_LOST), 0.0)
+    there = np.minimum(found[_THERE], 1 - lost)
+    bottom, tops = row + _HEIGHT, {_THERE: there, _COMPACTED: 1 - lost, _LOST: np.ones(OFFSET_STEPS)}
+    base = np.full(OFFSET_STEPS, bottom)
+    for kind, top in tops.items():
+        upper = bottom - _HEIGHT * top
+        axes.stairs(upper, edges, baseline=base, fill=True, color=_COLOURS[kind])
+        base = upper
+    if len(partition.segments) <= MOST_LINES:
+        for segment in partition.segments[1:]:
+            axes.plot([segment.base_offset] * 2, [row, bottom], color="white", linewidth=1)
+
+
+def _legend(figure: Any) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colour, label=kind) for kind, colour in _COLOURS.items()]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+
+
+def _place(partition: PartitionAudit) -> tuple[str, int]:
+    return partition.topic, partition.partition
+
+
+def _title(text: str, shown: int, there: int, what: str) -> str:
+    return text if shown == there else f"{text} ({shown} of {there} {what})"

@@ -1,0 +1,282 @@
+"""An audit as people read it: lines for a terminal, and report.md, report.html, report.json with pictures.
+
+    DIR/report.json       everything, numbers as they are
+    DIR/report.md         the same for reading, pictures beside it
+    DIR/report.html       one page with its pictures inside
+    DIR/timeline.png      records per ten minutes, a line per topic
+    DIR/offsets.png       each partition's offsets: there, compacted, lost
+
+Pictures need matplotlib; without it the report has none and says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from tidelog.pipeline.audit.table import Comparison
+from tidelog.pipeline.engine.reference import CHECKSUM_VERSION
+from tidelog.pipeline.files.storage import mounted
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.jobs.audit import SUMMED, AuditResult, PartitionAudit
+from tidelog.pipeline.jobs.reports.audit_pictures import draw
+
+SHOWN_FINDINGS = 20
+SHOWN_BUCKETS = 1008
+"""Ten minutes of a partition that report.md and report.html show: a week; report.json has all."""
+NO_PICTURES = "No pictures: matplotlib is not installed (pip install matplotlib)"
+_WRONG = ' class="wrong"'
+_STYLE = (
+    "body{font-family:sans-serif;margin:2em;color:#222}table{border-collapse:collapse}"
+    "td,th{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd}th{vertical-align:bottom;font-weight:600}"
+    "td{white-space:nowrap}td:first-child,th:first-child{text-align:left}.wrong{color:#b00;font-weight:600}img{max-width:100%}"
+)
+LABELS = {
+    "bytes_read": "bytes",
+    "batches": "batches",
+    "records": "committed records",
+    "control_batches": "transaction markers",
+    "aborted_records": "aborted records",
+    "open_records": "records of open transactions",
+    "compacted_offsets": "offsets compacted away",
+    "lost_offsets": "offsets lost",
+    "damaged_offsets": "offsets damaged",
+    "corrupt_batches": "corrupt batches",
+    "unreadable_bytes": "unreadable bytes",
+    "duplicate_batches": "duplicate batches",
+    "index_entries": "index entries checked",
+    "index_faults": "index entries wrong",
+}
+#: What is said of a gap's offsets, by its kind; compaction is no loss.
+LOSSES = {"lost": "lost", "damaged": "lost to damage"}
+
+
+def summary(result: AuditResult) -> list[str]:
+    """Lines for a terminal: totals, then every partition with a fault."""
+    rate = result.total("bytes_read") / max(result.seconds, 1e-6) / 1e9
+    lines = [f"audited {len(result.partitions)} partitions, {result.total('bytes_read'):,} bytes, {rate:.2f} GB/s"]
+    lines += [f"  {LABELS[name]}: {result.total(name):,}" for name in LABELS if name != "bytes_read"]
+    for partition in result.partitions:
+        faults = findings(partition)
+        lines += [f"{partition.name}: {fault}" for fault in faults[:SHOWN_FINDINGS]]
+        if len(faults) > SHOWN_FINDINGS:
+            lines.append(f"{partition.name}: and {len(faults) - SHOWN_FINDINGS} more")
+    if result.table is not None:
+        lines.append(f"table {result.table}: {agreement(c for p in result.partitions for c in p.comparisons)}")
+    lines.append("something is wrong" if result.is_wrong else "everything is in order")
+    return lines
+
+
+def findings(partition: PartitionAudit) -> list[str]:
+    """What is wrong with a partition, one line each."""
+    lines = [str(finding) for segment in partition.segments for finding in segment.findings]
+    lines += [str(finding) for finding in partition.findings]
+    gaps = [gap for segment in partition.segments for gap in segment.gaps] + partition.gaps
+    lines += [f"offsets {gap.start} to {gap.end - 1} are {LOSSES[gap.kind]}" for gap in gaps if gap.kind in LOSSES]
+    for comparison in partition.comparisons:
+        if not partition.accepts(comparison):
+            lines.append(difference(comparison))
+    return lines
+
+
+def agreement(comparisons: Iterable[Comparison]) -> str:
+    """How much of a table was found equal to the log, in a line."""
+    compared = list(comparisons)
+    equal = sum(comparison.is_equal for comparison in compared)
+    rows = sum(comparison.table_rows for comparison in compared)
+    return f"{equal} of {len(compared)} ranges of offsets are equal to the log, {rows:,} rows"
+
+
+def difference(comparison: Comparison) -> str:
+    """How table and log differ over one range, in a line."""
+    if comparison.unreadable:
+        return f"offsets {comparison.start} to {comparison.end - 1} are not compared: {comparison.unreadable}"
+    kinds = [
+        f"{getattr(comparison, kind)} {kind} (offsets {', '.join(map(str, offsets))}"
+        f"{', ...' if getattr(comparison, kind) > len(offsets) else ''})"
+        for kind, offsets in comparison.shown.items()
+    ]
+    return f"the table differs in offsets {comparison.start} to {comparison.end - 1}: {'; '.join(kinds)}"
+
+
+def as_json(result: AuditResult) -> dict[str, Any]:
+    """Everything of the report, ready for JSON. Checksums are in hex."""
+    return {
+        "format": "tidelog-audit 2",
+        "checksum": f"tidelog-record-hash {CHECKSUM_VERSION}",
+        "created": _moment(result.created_ms),
+        "seconds": round(result.seconds, 3),
+        "table": result.table,
+        "in_order": not result.is_wrong,
+        "totals": {name: result.total(name) for name in SUMMED},
+        "partitions": [_partition_json(partition) for partition in result.partitions],
+    }
+
+
+def _partition_json(partition: PartitionAudit) -> dict[str, Any]:
+    gaps = [gap for segment in partition.segments for gap in segment.gaps] + partition.gaps
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "topic_id": partition.topic_id,
+        "start": partition.start,
+        "end": partition.end,
+        "in_order": not partition.is_wrong,
+        **{name: partition.total(name) for name in SUMMED},
+        "findings": findings(partition),
+        "gaps": [asdict(gap) for gap in gaps],
+        "ten_minutes": [
+            {"from": _moment(begin), "records": count, "checksum": f"{total:016x}"}
+            for begin, (count, total) in sorted(partition.buckets.items())
+        ],
+        "table": [
+            {
+                "start": c.start, "end": c.end, "log_rows": c.log_rows, "table_rows": c.table_rows,
+                "missing": c.missing, "extra": c.extra, "different": c.different, "twice": c.twice,
+                "unreadable": c.unreadable, "offsets": c.shown,
+            }
+            for c in partition.comparisons
+        ],
+    }  # fmt: skip
+
+
+def make_report_directory(directory: str) -> None:
+    """The directory of a report, made if missing. Raises BadRequestError or OptionError where it cannot be written."""
+    directory = mounted(directory, "--report")
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise BadRequestError(f"--report {directory}: {error.strerror}; expected a directory to write to") from error
+    if not os.access(directory, os.W_OK):
+        raise BadRequestError(f"--report {directory}: expected a directory that can be written")
+
+
+def write_report(result: AuditResult, directory: str) -> list[str]:
+    """Write the report's files; returns their paths. Raises OSError."""
+    os.makedirs(directory, exist_ok=True)
+    pictures = draw(result, directory)
+    texts = {
+        "report.json": json.dumps(as_json(result), indent=1) + "\n",
+        "report.md": as_markdown(result, pictures),
+        "report.html": as_html(result, directory, pictures),
+    }
+    for name, text in texts.items():
+        with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    return [os.path.join(directory, name) for name in (*texts, *pictures)]
+
+
+# ---- text
+
+
+def _rows(result: AuditResult) -> list[tuple[str, ...]]:
+    names = [name for name in LABELS if name != "bytes_read"]
+    header = ("partition", "offsets", *(LABELS[name] for name in names), "in order")
+    body = [
+        (
+            partition.name,
+            f"{partition.start} to {partition.end - 1}" if partition.end > partition.start else "none",
+            *(f"{partition.total(name):,}" for name in names),
+            "no" if partition.is_wrong else "yes",
+        )
+        for partition in result.partitions
+    ]
+    return [header, *body]
+
+
+def _bucket_rows(partition: PartitionAudit) -> list[tuple[str, ...]]:
+    body = [
+        (_moment(begin), f"{count:,}", f"{total:016x}") for begin, (count, total) in sorted(partition.buckets.items())
+    ]
+    if len(body) > SHOWN_BUCKETS:
+        body[SHOWN_BUCKETS:] = [(f"and {len(body) - SHOWN_BUCKETS:,} more in report.json", "", "")]
+    return [("ten minutes from", "records", "checksum"), *body]
+
+
+def _told(result: AuditResult) -> list[str]:
+    """What was looked at and how it came out: sentences."""
+    read = f"{len(result.partitions)} partitions, {result.total('bytes_read'):,} bytes in {result.seconds:.1f} s"
+    lines = [f"{summary(result)[-1].capitalize()}.", f"{read}{'' if result.records else '; records were not hashed'}."]
+    if result.table is not None:
+        compared = agreement(c for p in result.partitions for c in p.comparisons)
+        lines.append(f"Table {result.table}: {compared}.")
+    return lines
+
+
+def as_markdown(result: AuditResult, pictures: list[str]) -> str:
+    """The report as Markdown; pictures are linked."""
+    lines = [f"# Audit of {_moment(result.created_ms)}"]
+    lines += [line for told in _told(result) for line in ("", told)]
+    lines += ["", *_markdown_table(_rows(result)), ""]
+    lines += [line for name in pictures for line in (f"![{name}]({name})", "")]
+    if not pictures:
+        lines += [f"{NO_PICTURES}.", ""]
+    for partition in result.partitions:
+        lines += [f"## {partition.name}", ""]
+        faults = findings(partition)
+        lines += [f"- {fault}" for fault in faults] or ["Nothing is wrong."]
+        lines.append("")
+        if partition.comparisons:
+            lines += [f"Table: {agreement(partition.comparisons)}.", ""]
+        if partition.buckets:
+            lines += [*_markdown_table(_bucket_rows(partition)), ""]
+    return "\n".join(lines)
+
+
+def _markdown_table(rows: list[tuple[str, ...]]) -> list[str]:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return [lines[0], "|---|" + "---:|" * (len(rows[0]) - 1), *lines[1:]]
+
+
+def as_html(result: AuditResult, directory: str, pictures: list[str]) -> str:
+    """The report as one page, pictures inside."""
+    title = f"Audit of {_moment(result.created_ms)}"
+    parts = [f"<h1>{title}</h1>", *(f"<p>{html.escape(told)}</p>" for told in _told(result))]
+    parts.append(_html_table(_rows(result)))
+    for name in pictures:
+        with open(os.path.join(directory, name), "rb") as file:
+            data = base64.b64encode(file.read()).decode()
+        parts.append(f'<p><img alt="{name}" src="data:image/png;base64,{data}"></p>')
+    if not pictures:
+        parts.append(f"<p>{NO_PICTURES}.</p>")
+    for partition in result.partitions:
+        parts += _html_partition(partition)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+        f"</head><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _html_partition(partition: PartitionAudit) -> list[str]:
+    """What is wrong with a partition, and its ten minutes folded away."""
+    parts = [f"<h2>{html.escape(partition.name)}</h2>"]
+    faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in findings(partition))
+    parts.append(f'<ul class="wrong">{faults}</ul>' if faults else "<p>Nothing is wrong.</p>")
+    if partition.comparisons:
+        parts.append(f"<p>Table: {html.escape(agreement(partition.comparisons))}.</p>")
+    if partition.buckets:
+        heading = "<summary>Records and checksums per ten minutes</summary>"
+        parts.append(f"<details>{heading}{_html_table(_bucket_rows(partition))}</details>")
+    return parts
+
+
+def _html_table(rows: list[tuple[str, ...]]) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
+    body = "".join(
+        f"<tr{_WRONG if row[-1] == 'no' else ''}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows[1:]
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _moment(milliseconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError):
+        return f"{milliseconds} ms"

@@ -1,0 +1,84 @@
+"""Options of ``CREATE TABLE ... USING tidelog OPTIONS (...)``, carried from the statement to the table's readers.
+
+Spark asks a Python source for the schema of a new table with the statement's options, spelled ``option.<name>``, and
+keeps that schema in its catalogue. A query on the table it answers by a reader that gets this schema and the query's
+own options, but none of the table's (Spark 4.2). What the catalogue keeps of a schema is names, types and metadata; so
+the options travel as metadata of the first column.
+
+A batch query's own options (``SELECT ... FROM t WITH (...)``, ``spark.read.option(...).table("t")``) are refused: a
+statement that names a table twice has one source for both, made with the options of the mention that Spark plans
+first. A stream's own options (``spark.readStream.option(...).table("t")``) come before the table's: it has a source of
+its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.options.columns import Columns
+
+_PREFIX = "option."
+_KEY = "tidelog.options"
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
+
+
+def options_of_statement(options: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a ``CREATE TABLE``, None where no table is being made; ``path`` is what Spark makes of it."""
+    given = {name[len(_PREFIX) :]: value for name, value in options.items() if name.lower().startswith(_PREFIX)}
+    if not given:
+        return None
+    return {**given, **{name: value for name, value in options.items() if name.lower() == "path"}}
+
+
+def schema_with_options(columns: Columns, options: Mapping[str, str]) -> StructType:
+    """The columns' schema, the first of which carries the options."""
+    first, *rest = [StructField(name, _TYPES[name]) for name in columns.names]
+    return StructType([StructField(first.name, first.dataType, metadata={_KEY: json.dumps(dict(options))}), *rest])
+
+
+def options_of_table(schema: StructType, options: Mapping[str, str]) -> Mapping[str, str]:
+    """A query's ``options`` over those that the table's schema carries."""
+    return {**_carried(schema.fields), **{name.lower(): value for name, value in options.items()}}
+
+
+def refuse_options_beside_table(schema: StructType, options: Mapping[str, str]) -> None:
+    """Raises OptionError for a query's option that is not one of the table that the schema is of."""
+    carried = _carried(schema.fields)
+    for name, value in options.items():
+        if carried and carried.get(name.lower()) != value:
+            raise OptionError(
+                f"option {name} stands beside a table: Spark 4.2 reads all mentions of a table in a statement with "
+                "the options of one; expected a table made with this option, or spark.read.format('tidelog')"
+            )
+
+
+def _carried(fields: Iterable[StructField]) -> dict[str, str]:
+    carried: dict[str, str] = {}
+    for field in fields:
+        text = (field.metadata or {}).get(_KEY)
+        if isinstance(text, str):
+            carried |= {name.lower(): value for name, value in json.loads(text).items()}
+    return carried

@@ -1,0 +1,197 @@
+"""Offsets that no batch holds: taken out by a cleaner, or lost.
+
+Every offset of a log that was never compacted is in a batch: of data, aborted or not, or of a control record. So where
+two batches do not follow each other, a cleaner has been there, or something is missing. Told apart, in this order::
+
+    hole ends at or below the log's entry in cleaner-offset-checkpoint    compacted
+    hole within a file that begins below that entry                       compacted: a cleaner takes files as a whole
+    a batch behind the hole or in its file lacks records,
+    or has a delete horizon                                               compacted: only a cleaner leaves such, and it
+                                                                          works from the log's beginning
+    anything else                                                         lost
+
+The broker saves the checkpoint a moment after it has swapped files, so where a file was changed just now the checkpoint
+is read again for a while. Apache Kafka saves it only at the end of a cleaner's round, and a replica that was fetched
+from a compacted leader has holes before any cleaner of its own; there the third rule helps, where batches have several
+records. No entry, no file: nothing was compacted, as far as anybody can know. A segment that is missing below the
+checkpoint cannot be told from compaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, CheckpointCorruptError, read_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.batch_scan import BatchHeader
+from tidelog.pipeline.errors import CorruptBatchError, DataLossError
+from tidelog.pipeline.files.batch_walk import headers
+from tidelog.pipeline.files.remote import is_remote
+from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
+from tidelog.pipeline.files.stamps import Stamp, stamp_of
+from tidelog.pipeline.files.storage import files_at
+from tidelog.pipeline.plan.rows import LostRange
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.record.record_batch import DELETE_HORIZON_MASK, MAGIC_V2
+
+logger = logging.getLogger(__name__)
+
+#: How long a broker may take from swapping files to saving its checkpoint.
+SAVE_PATIENCE_S = 1.0
+#: A file that has not changed for so long was not swapped just now; clocks of file servers differ a little.
+RECENT_S = 10.0
+_POLL_S = 0.02
+#: The checkpoints that were read last, by path: a plan asks for each of its partitions.
+_KNOWN: dict[str, tuple[Stamp | None, dict[TopicPartition, int]]] = {}
+MAX_REMEMBERED = 100
+
+
+class Hole(NamedTuple):
+    """Offsets from ``start`` to below ``end`` that are in no batch; between files ``before`` and ``behind``, which are
+    one when it lies within a file."""
+
+    start: int
+    end: int
+    before: SegmentFile
+    behind: SegmentFile
+
+    @property
+    def is_in_file(self) -> bool:
+        return self.before == self.behind
+
+    def __str__(self) -> str:
+        if self.is_in_file:
+            return f"in {self.before.path}"
+        return f"between {self.before.path} and {self.behind.path}"
+
+
+class Holes:
+    """Judges the holes of one partition. ``cleaned_below`` grows as it learns how far a cleaner came. One thread."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        directory: str,
+        *,
+        fail_on_data_loss: bool,
+        lost: list[LostRange],
+        count: ReadCount | None = None,
+    ) -> None:
+        """``lost`` takes the ranges that are lost when that is no error."""
+        self._partition = partition
+        self._directory = directory
+        self._fails = fail_on_data_loss
+        self._lost = lost
+        self._count = count
+        self.cleaned_below = 0
+
+    def meet(self, hole: Hole) -> None:
+        """Judge a hole. Raises DataLossError when it is lost and that is an error; else a lost one is logged."""
+        if self._is_compacted(hole):
+            return
+        topic, number = self._partition
+        what = f"{topic}-{number}: offsets {hole.start} to {hole.end - 1} are missing {hole}: {self._why()}"
+        if self._fails:
+            raise DataLossError(f"{what} (failOnDataLoss=false, an export's --accept-data-loss, would go on behind)")
+        logger.warning("data loss: %s", what)
+        self._lost.append(LostRange(topic, number, hole.start, hole.end))
+
+    def _is_compacted(self, hole: Hole) -> bool:
+        if hole.end <= self.cleaned_below or self._checkpoint_explains(hole):
+            return True
+        marked = marked_below(self._directory, hole.before.base_offset if hole.is_in_file else hole.end, self._count)
+        if marked:
+            self.cleaned_below = max(self.cleaned_below, marked, hole.end)
+            return True
+        return self._checkpoint_comes(hole)
+
+    def _checkpoint_explains(self, hole: Hole) -> bool:
+        try:
+            below = checkpointed_below(self._partition, self._directory)
+        except CheckpointCorruptError:
+            return False
+        self.cleaned_below = max(self.cleaned_below, below)
+        return hole.end <= below or (hole.is_in_file and hole.before.base_offset < below)
+
+    def _checkpoint_comes(self, hole: Hole) -> bool:
+        """Whether the checkpoint explains the hole in a moment, where a file was swapped just now."""
+        deadline = time.monotonic() + SAVE_PATIENCE_S
+        while any(_is_recent(file.path) for file in (hole.before, hole.behind)) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            if self._checkpoint_explains(hole):
+                return True
+        return False
+
+    def _why(self) -> str:
+        path = os.path.join(os.path.dirname(self._directory), CLEANER_OFFSET_FILE)
+        if not files_at(path).exists(path):
+            return f"there is no {path}, so nothing says that they were compacted"
+        try:
+            below = checkpointed_below(self._partition, self._directory)
+        except CheckpointCorruptError as error:
+            return f"nothing says that they were compacted: {error}"
+        return f"{path} says that the log was compacted below offset {below}" if below else (
+            f"it was never compacted, {path} has no entry for it"
+        )  # fmt: skip
+
+
+def checkpointed_below(partition: TopicPartition, directory: str) -> int:
+    """The offset up to which the cleaner has worked in the log of ``directory``; 0 when it has not been there.
+
+    Raises CheckpointCorruptError.
+    """
+    path = os.path.join(os.path.dirname(directory), CLEANER_OFFSET_FILE)
+    stamp = stamp_of(path)
+    known = _KNOWN.get(path)
+    if known is None or known[0] != stamp:
+        known = stamp, read_offset_checkpoint(files_at(path), path)
+        if len(_KNOWN) >= MAX_REMEMBERED:
+            _KNOWN.clear()
+        _KNOWN[path] = known
+    return known[1].get(partition, 0)
+
+
+def marked_below(directory: str, start: int, count: ReadCount | None = None) -> int:
+    """Behind the first batch from offset ``start`` on that only a cleaner can have written; 0 when there is none."""
+    try:
+        segments = list_segments(directory)
+    except (FileNotFoundError, KafkaStorageError):
+        return 0
+    ends = [segment.base_offset for segment in segments[1:]]
+    for segment, end in zip(segments, [*ends, None], strict=True):
+        if end is not None and end <= start:
+            continue
+        for header in _headers_from(segment, start, count):
+            if is_marked(header):
+                return header.last_offset + 1
+    return 0
+
+
+def is_marked(header: BatchHeader) -> bool:
+    """Whether only a cleaner can have written the batch."""
+    return header.magic == MAGIC_V2 and (
+        header.record_count <= header.last_offset_delta or bool(header.attributes & DELETE_HORIZON_MASK)
+    )
+
+
+def _headers_from(segment: SegmentFile, start: int, count: ReadCount | None) -> Iterator[BatchHeader]:
+    """The headers of a segment's batches from ``start`` on, up to damage."""
+    try:
+        with OpenSegment(segment.path, count) as file:
+            yield from (header for header in headers(file, 0, file.size) if header.base_offset >= start)
+    except (FileNotFoundError, CorruptBatchError):
+        return
+
+
+def _is_recent(path: str) -> bool:
+    """Whether a file was changed or renamed just now. A copy in an object store has no broker beside it."""
+    if is_remote(path):
+        return False
+    try:
+        return abs(time.time() - os.stat(path).st_ctime) < RECENT_S
+    except OSError:
+        return True  # gone this moment

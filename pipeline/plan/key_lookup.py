@@ -1,0 +1,87 @@
+"""Offsets of one key from the key index that the broker keeps beside a log (``index.keys=true``), read only.
+
+    keys/index-checkpoint       the files, and the offset below which everything is in them
+    keys/<offset>.keys          slot of the hash -> newest entry -> the one before it ...
+
+The broker writes on while we read. Believed is what the checkpoint vouches for: entries it covers, found by following
+the chain down from today's newest. Offsets from the checkpoint's ``next_offset`` on are not looked up but read from the
+log by the caller. A chain that contradicts itself (pages lost with a machine) is no index: the log is read instead.
+Each candidate is a hash match only, and possibly cleaned away: who reads it compares the key.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from tidelog.log.find.hashing import key_hash, key_seed
+from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, FileState, read_checkpoint
+from tidelog.log.find.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT
+from tidelog.log.find.key_index import DIRECTORY, MADE_FOR, SUFFIX
+from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount
+from tidelog.pipeline.files.storage import files_at
+from tidelog.pipeline.plan.selection import PartitionDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCandidates:
+    """Where a key may be: ``offsets``, ascending, below ``indexed_to``; from there on nothing is known."""
+
+    offsets: tuple[int, ...]
+    indexed_to: int
+
+
+class _DamagedError(Exception):
+    """The index contradicts itself."""
+
+
+def find_key(
+    directory: PartitionDirectory, key: bytes, start: int, end: int, count: ReadCount | None = None
+) -> KeyCandidates | None:
+    """Candidates with offsets in [``start``, ``end``); None when there is no index that can be used.
+
+    Raises PipelineError when it cannot be read.
+    """
+    keys = os.path.join(directory.path, DIRECTORY)
+    path = os.path.join(keys, CHECKPOINT_FILE)
+    checkpoint = read_checkpoint(files_at(path), path)
+    if checkpoint is None or checkpoint.made_for != MADE_FOR:
+        return None
+    hashed = key_hash(key_seed(directory.topic), key)
+    offsets: set[int] = set()
+    try:
+        for state in checkpoint.files:
+            name = f"{state.base_offset:020d}{SUFFIX}"
+            with OpenSegment(os.path.join(keys, name), count) as file:
+                offsets.update(_chain(file, hashed, state, checkpoint.next_offset))
+    except (FileNotFoundError, _DamagedError):
+        return None
+    return KeyCandidates(
+        tuple(sorted(offset for offset in offsets if start <= offset < end)), min(checkpoint.next_offset, end)
+    )
+
+
+def _chain(file: OpenSegment, hashed: int, state: FileState, next_offset: int) -> list[int]:
+    """The offsets of a hash among the entries that the checkpoint covers. Raises _DamagedError."""
+    header = file.read_at(0, HEADER_BYTES)
+    if len(header) < HEADER_BYTES:
+        raise _DamagedError
+    slots = HEADER.unpack(header)[4]
+    if slots < 1 or file.size < HEADER_BYTES + SLOT.size * slots + ENTRY_BYTES * state.next_entry:
+        raise _DamagedError
+    slot = hashed % slots
+    number = int(SLOT.unpack(file.read_at(HEADER_BYTES + SLOT.size * slot, SLOT.size))[0])
+    limit, above = (1 << 31), 1 << 62
+    found: list[int] = []
+    while number:
+        data = file.read_at(HEADER_BYTES + SLOT.size * slots + ENTRY_BYTES * number, ENTRY_BYTES)
+        if not 0 < number < limit or len(data) < ENTRY_BYTES:
+            raise _DamagedError
+        stored, offset, _, previous = ENTRY.unpack(data)
+        is_covered = number < state.next_entry
+        if stored % slots != slot or offset >= above or (offset < next_offset) != is_covered:
+            raise _DamagedError
+        if is_covered and stored == hashed:
+            found.append(offset)
+        limit, above, number = number, offset, previous
+    return found

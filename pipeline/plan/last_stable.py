@@ -1,0 +1,141 @@
+"""Open transactions of a log, without its broker: how far a read_committed reader may see.
+
+    newest producer snapshot at or below the end     -> transactions that were open there
+    batch headers from there to the end              -> transactions that began, markers that ended some
+
+The broker takes a snapshot whenever a segment rolls and when it stops, so the walk covers the active segment at most.
+A damaged or missing snapshot only lengthens it. A damaged marker ends nothing: what it may have ended counts as open.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog.log.files.checkpoints import CheckpointCorruptError
+from tidelog.log.producer.snapshot import decode_snapshot
+from tidelog.log.segment.batch_scan import BatchHeader, crc_matches
+from tidelog.pipeline.files.batch_walk import headers
+from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile
+from tidelog.pipeline.files.sparse_index import offset_index
+from tidelog.pipeline.files.storage import files_at, names_in
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
+
+_SNAPSHOT = re.compile(r"(\d{20})\.snapshot")
+_NO_TRANSACTION = -1
+
+
+@dataclass(slots=True)
+class _Walked:
+    """A walk up to byte ``position`` of a segment: what is open there. ``last`` are the 61 first bytes of the batch
+    before it, which are no longer there when the segment was cut and written anew."""
+
+    inode: int
+    position: int
+    last_position: int
+    last: bytes
+    open_transactions: dict[int, int]
+
+
+#: By path of an active segment: a stream asks at every trigger, and goes on where it was. Forgotten all at once.
+_WALKED: dict[str, _Walked] = {}
+MAX_REMEMBERED = 10_000
+
+
+def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: ReadCount | None = None) -> int | None:
+    """The first offset of the oldest transaction that is open in a log that ends at ``end``; None when none is.
+
+    One thread.
+
+    Raises FileNotFoundError when a segment goes meanwhile, CorruptBatchError.
+    """
+    walk = _continued(segments[-1], end, count)
+    if walk is None:
+        directory = os.path.dirname(segments[0].path)
+        offset, open_transactions = _newest_snapshot(directory, segments[0].base_offset, end)
+        walk = _Walk(offset, end, open_transactions)
+        for number, segment in enumerate(segments):
+            following = segments[number + 1].base_offset if number + 1 < len(segments) else end
+            if following > offset:
+                with OpenSegment(segment.path, count) as file:
+                    walk.go(file, _position(segment, offset, count))
+    if len(_WALKED) >= MAX_REMEMBERED:
+        _WALKED.clear()
+    if walk.walked is not None:
+        _WALKED[segments[-1].path] = walk.walked
+    return min(walk.open_transactions.values(), default=None)
+
+
+def _continued(active: SegmentFile, end: int, count: ReadCount | None) -> _Walk | None:
+    """The walk of the last call, taken further; None when there was none, or not over these bytes."""
+    known = _WALKED.get(active.path)
+    if known is None:
+        return None
+    with OpenSegment(active.path, count) as file:
+        if file.inode != known.inode or file.read_at(known.last_position, len(known.last)) != known.last:
+            return None
+        walk = _Walk(active.base_offset, end, dict(known.open_transactions))
+        walk.walked = known
+        walk.go(file, known.position)
+    return walk
+
+
+def _newest_snapshot(directory: str, start: int, end: int) -> tuple[int, dict[int, int]]:
+    names = sorted((name for name in names_in(directory) if _SNAPSHOT.fullmatch(name)), reverse=True)
+    for name in names:
+        offset = int(name[:20])
+        if offset > end:
+            continue
+        try:
+            path = os.path.join(directory, name)
+            entries = decode_snapshot(files_at(path).read_file(path), path)
+        except (CheckpointCorruptError, KafkaStorageError, FileNotFoundError):
+            continue  # torn or gone: an older one, or the log itself, says the same
+        first = {entry.producer_id: entry.current_txn_first_offset for entry in entries}
+        return offset, {producer: begin for producer, begin in first.items() if begin != _NO_TRANSACTION}
+    return start, {}
+
+
+def _position(segment: SegmentFile, offset: int, count: ReadCount | None) -> int:
+    """Where in a segment to begin for what follows ``offset``: closed segments are walked whole only when there is no
+    snapshot of their end."""
+    index = offset_index(segment, count)
+    try:
+        slot = index.floor(offset - segment.base_offset - 1)
+        return index.entry(slot).value if slot >= 0 else 0
+    finally:
+        index.close()
+
+
+class _Walk:
+    """Follows the transactions from offset ``start`` to ``end``."""
+
+    def __init__(self, start: int, end: int, open_transactions: dict[int, int]) -> None:
+        self._start = start
+        self._end = end
+        self.open_transactions = open_transactions
+        self.walked: _Walked | None = None
+
+    def go(self, file: OpenSegment, position: int) -> None:
+        """Go through a segment's batches from byte ``position`` on."""
+        last: BatchHeader | None = None
+        for header in headers(file, position, file.size):
+            if header.base_offset >= self._end:
+                break
+            if header.base_offset >= self._start and header.is_transactional:
+                self._note(file, header)
+            last = header
+        if last is not None:
+            first_bytes = file.read_at(last.position, RECORD_BATCH_OVERHEAD)
+            self.walked = _Walked(
+                file.inode, last.position + last.size, last.position, first_bytes, dict(self.open_transactions)
+            )
+
+    def _note(self, file: OpenSegment, header: BatchHeader) -> None:
+        if not header.is_control:
+            self.open_transactions.setdefault(header.producer_id, header.base_offset)
+        elif crc_matches(header, memoryview(file.read_at(header.position, header.size))):
+            self.open_transactions.pop(header.producer_id, None)

@@ -1,0 +1,122 @@
+"""The chosen partitions and their bounds, looked for at every trigger of a stream at a cost of what has changed.
+
+    data directory unchanged                     its names are not listed          (``tidelog.pipeline.plan.selection``)
+    checkpoint of start offsets the same file    it is not parsed
+    partition directory and active segment unchanged, same start     the bounds are those of the last time
+
+So a partition in which nothing happens costs three ``stat``s, and a data directory with thousands of others nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.pipeline.errors import OffsetRangeError
+from tidelog.pipeline.files.segment_files import ReadCount, list_segments
+from tidelog.pipeline.files.stamps import Stamp, settled_stamp_of, stamp_of
+from tidelog.pipeline.files.storage import for_each
+from tidelog.pipeline.options.offset_json import PartitionOffsets
+from tidelog.pipeline.options.options import SourceOptions
+from tidelog.pipeline.plan.offsets import (
+    LogBounds,
+    bounds_of,
+    broker_bounds,
+    checkpointed_start,
+    read_start_offsets,
+    start_offsets_path,
+    while_files_go,
+)
+from tidelog.pipeline.plan.selection import PartitionDirectory, PartitionFinder
+
+
+class Partition(NamedTuple):
+    """A partition with the bounds that were looked up for it."""
+
+    directory: PartitionDirectory
+    bounds: LogBounds
+
+    @property
+    def end(self) -> int:
+        """How far a reader sees: with ``read_committed`` looked up that is the last stable offset."""
+        return self.bounds.last_stable
+
+
+class _Seen(NamedTuple):
+    """A log when its bounds were looked for."""
+
+    directory: Stamp | None
+    active_path: str
+    active: Stamp | None
+    start: int
+    bounds: LogBounds
+
+
+class LogWatch:
+    """Follows the partitions that the options choose. One thread."""
+
+    def __init__(self, options: SourceOptions, *, accepts_damage: bool = False) -> None:
+        """``accepts_damage``: a partition whose metadata cannot be read has no topic id, else it is an error."""
+        self._options = options
+        self._finder = PartitionFinder(options.paths, options.choice, accepts_damage=accepts_damage)
+        self._logs: dict[str, _Seen] = {}
+        self._starts: dict[str, tuple[Stamp | None, Mapping[TopicPartition, int]]] = {}
+
+    def partitions(self, count: ReadCount | None = None) -> list[Partition]:
+        """As they are now: bounds from the files, the ends from the broker when one is given. Raises PipelineError."""
+        directories = self._finder.find()
+        options, ends = self._options, PartitionOffsets()
+        if options.bootstrap is not None:
+            ends = broker_bounds(options.bootstrap, directories, read_committed=options.read_committed)
+        found = for_each(
+            directories, lambda directory: directory.path, lambda directory: self._bounded(directory, ends, count)
+        )
+        if len(self._logs) > 2 * len(directories):
+            self._logs = {directory.path: self._logs[directory.path] for directory in directories}
+        return found
+
+    def _bounded(self, directory: PartitionDirectory, ends: PartitionOffsets, count: ReadCount | None) -> Partition:
+        end = ends.get(directory.topic, {}).get(directory.partition)
+        found = self._bounds(directory, self._options.read_committed and end is None, count)
+        if end is None:
+            return Partition(directory, found)
+        if found.end < end:  # what a broker shows is in its files before
+            raise OffsetRangeError(
+                f"{directory.path} ends at offset {found.end}, {self._options.bootstrap} has {end}: "
+                "expected its data directory"
+            )
+        return Partition(directory, LogBounds(found.start, end, end))
+
+    def _bounds(self, directory: PartitionDirectory, read_committed: bool, count: ReadCount | None) -> LogBounds:
+        start = self._checkpointed_start(directory)
+        seen = self._logs.get(directory.path)
+        if seen is None or seen.start != start or not _is_unchanged(directory.path, seen):
+            seen = while_files_go(directory, lambda: _look(directory.path, start, read_committed, count))
+            self._logs[directory.path] = seen
+        return seen.bounds
+
+    def _checkpointed_start(self, directory: PartitionDirectory) -> int:
+        path = start_offsets_path(directory)
+        stamp = stamp_of(path)
+        known = self._starts.get(path)
+        if known is None or known[0] != stamp:
+            known = self._starts[path] = stamp, read_start_offsets(directory)
+        return checkpointed_start(directory, known[1])
+
+
+def _look(path: str, start: int, read_committed: bool, count: ReadCount | None) -> _Seen:
+    directory = settled_stamp_of(path)  # stamps first: what changes from here on shows in the next ones
+    segments = list_segments(path)
+    active_path = segments[-1].path if segments else path
+    active = stamp_of(active_path)
+    return _Seen(directory, active_path, active, start, bounds_of(segments, start, read_committed, count))
+
+
+def _is_unchanged(path: str, seen: _Seen) -> bool:
+    return (
+        seen.directory is not None
+        and seen.directory == settled_stamp_of(path)
+        and seen.active is not None
+        and seen.active == stamp_of(seen.active_path)
+    )

@@ -1,0 +1,265 @@
+"""Aborted transactions as the markers in the log tell them: the index beside a segment may be missing or damaged.
+
+    batch of a transaction   the next marker of its producer says whether it was committed
+    marker behind the bytes  the walk goes ahead, through later segments too, to where the transactions end
+    damage on the way        a marker may be lost in it: for transactions open there the ``.txnindex`` files are asked,
+                             and where they say nothing about the marker that comes next, reading is refused
+
+A walk begins where its reader does and looks at each batch once, so that a log without transactions costs a look at
+batch headers. A cleaner keeps the marker of a transaction as long as it keeps a batch of it. Offsets that went with a
+segment count as damage unless a cleaner has worked there. One thread.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidelog.log.files.checkpoints import CheckpointCorruptError
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.segment.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK, parse_header
+from tidelog.log.segment.resync import find_resume_position
+from tidelog.log.segment.transaction_check import ends_transaction
+from tidelog.pipeline.engine import reference as at
+from tidelog.pipeline.engine.engine import AuditEngine
+from tidelog.pipeline.engine.reference import ByteArray, IntegerArray
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile, list_segments
+from tidelog.pipeline.files.sparse_index import indexed_batches
+from tidelog.pipeline.plan.aborted import aborted_transactions
+from tidelog.pipeline.plan.holes import checkpointed_below
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.record.record_batch import (
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    RECORD_BATCH_OVERHEAD,
+)
+
+CHUNK_BYTES = 2 * 1024 * 1024
+_TABLE_ROWS = 4096
+_ATTEMPTS = 5
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction without a marker so far: its first offset, its first byte in the reader's file (None: it begins in
+    a later one), and where damage may hide its marker."""
+
+    first: int
+    position: int | None
+    damage: str | None = None
+
+
+class _Bytes:
+    """The file a walk is in, how far it has come, and below which offset batches were met already."""
+
+    def __init__(self, segment: SegmentFile, file: OpenSegment, position: int, known_below: int = 0) -> None:
+        self.segment = segment
+        self.file = file
+        self.position = position
+        self.known_below = known_below
+
+
+class MarkerWalk:
+    """See the module. ``file`` stays the caller's; ``close`` closes what the walk opened itself."""
+
+    def __init__(
+        self, place: TopicPartition, segment: SegmentFile, file: OpenSegment, *, position: int, end_offset: int,
+        engine: AuditEngine,
+    ) -> None:  # fmt: skip
+        """The walk begins at byte ``position``; only transactions that begin below ``end_offset`` matter."""
+        self._place = place
+        self._end_offset = end_offset
+        self._engine = engine
+        self._own = self._at = _Bytes(segment, file, position)
+        self._open: dict[int, _Open] = {}
+        self._aborted: list[tuple[int, int, int]] = []
+        self._next_offset = segment.base_offset
+        self._is_at_end = False
+        self._index: list[tuple[int, int, int]] | None = None
+        self._table = np.zeros((_TABLE_ROWS, at.COLUMNS), np.int64)
+        self._buffer = np.zeros(0, np.uint8)
+
+    def close(self) -> None:
+        """Close the file that the walk opened last."""
+        if self._at is not self._own:
+            self._at.file.close()
+
+    def aborted_below(self, buffer: ByteArray, size: int, position: int) -> IntegerArray:
+        """The aborted transactions of what is in the file up to byte ``position + size``: rows of producer id, first
+        and last offset, sorted. ``buffer[:size]`` holds the file's bytes from ``position`` on.
+
+        Raises PipelineError when damage leaves it open whether a transaction was aborted.
+        """
+        if self._at is self._own and position <= self._at.position < position + size:
+            self._take_chunk(buffer[self._at.position - position : size])
+        end = position + size
+        while self._waits_below(end) and self._advance():
+            pass
+        for producer_id in [p for p, found in self._open.items() if self._matters(found, end)]:
+            self._end(producer_id, None, is_abort=False)  # the log ends without its marker
+        return np.array(sorted(self._aborted), np.int64).reshape(-1, 3)
+
+    def _matters(self, found: _Open, end: int) -> bool:
+        return found.position is not None and found.position < end and found.first < self._end_offset
+
+    def _waits_below(self, end: int) -> bool:
+        is_behind = self._at is self._own and self._at.position < min(end, self._own.file.size)
+        return is_behind or any(self._matters(found, end) for found in self._open.values())
+
+    # ---- bytes
+
+    def _advance(self) -> bool:
+        """Walk over some more bytes; False at the end of the log."""
+        if self._is_at_end:
+            return False
+        here = self._at
+        if here.position >= here.file.size:
+            return self._go_to_next_segment()
+        if not len(self._buffer):
+            self._buffer = np.empty(CHUNK_BYTES, np.uint8)
+        wanted = min(len(self._buffer), here.file.size - here.position)
+        size = here.file.read_into(here.position, self._buffer[:wanted].data)
+        before = here.position
+        self._take_chunk(self._buffer[:size])
+        if here.position == before:
+            claimed = int.from_bytes(self._buffer[8:12].tobytes(), "big") + LOG_OVERHEAD
+            if len(self._buffer) < claimed <= here.file.size - before:
+                self._buffer = np.empty(claimed, np.uint8)
+            else:
+                self._resume(before, "it is cut by the end of the file")
+        return True
+
+    def _take_chunk(self, chunk: ByteArray) -> None:
+        """Walk over the whole batches of bytes that lie where the walk stands."""
+        begin, done, size = self._at.position, 0, len(chunk)
+        while done < size:
+            stop, count, done = self._engine.walk_batches(chunk, done, size, self._table)
+            rows = self._table[:count]
+            damaged = np.flatnonzero(rows[:, at.IS_VALID] == 0)
+            self._take_rows(rows[: damaged[0]] if len(damaged) else rows, chunk, begin)
+            if len(damaged):
+                done = self._resume(begin + int(rows[damaged[0], at.POSITION]), "a wrong checksum") - begin
+            elif stop == at.NOT_MINE:
+                done = self._pass_other(chunk, done, begin)
+                if done < 0:
+                    return
+            elif stop == at.NEED_BYTES:
+                break
+        self._at.position = begin + done
+
+    def _pass_other(self, chunk: ByteArray, done: int, begin: int) -> int:
+        """Behind an old message, which is in no transaction, or behind damage; -1 when more bytes are needed."""
+        self._at.position = begin + done
+        rest = chunk[done : done + RECORD_BATCH_OVERHEAD].tobytes()
+        try:
+            header = parse_header(rest, 0, begin + done, self._at.file.path)
+        except (CorruptMessageError, IndexError):
+            return self._resume(begin + done, "no batch begins there") - begin
+        if header.magic == MAGIC_V2:
+            return self._resume(begin + done, "an impossible header") - begin
+        if done + header.size > len(chunk):
+            return -1
+        self._next_offset = header.last_offset + 1
+        return done + header.size
+
+    def _resume(self, position: int, why: str) -> int:
+        """Go on behind damage: markers of transactions that are open may be lost in it."""
+        here = self._at
+        indexed = indexed_batches(here.segment, position)
+        here.position = find_resume_position(here.file, position, here.file.size, indexed)
+        self._doubt(f"{here.file.path}: damaged at byte {position} ({why})")
+        return here.position
+
+    def _doubt(self, damage: str) -> None:
+        for found in self._open.values():
+            found.damage = found.damage or damage
+
+    def _go_to_next_segment(self) -> bool:
+        """Open the segment that holds the next offset; False when there is none."""
+        here = self._at
+        for _ in range(_ATTEMPTS):
+            try:
+                following = self._next_segment(here)
+                if following is None:
+                    self._is_at_end = True
+                    return False
+                file = OpenSegment(following.path)
+            except FileNotFoundError:
+                continue
+            self.close()
+            self._at = _Bytes(following, file, 0, self._next_offset)
+            if following.base_offset > max(self._next_offset, self._cleaned_below()):
+                self._doubt(f"{following.path}: nothing holds offset {self._next_offset}, which comes before it")
+            return True
+        raise PipelineError(f"{os.path.dirname(here.file.path)}: its segments went faster than they could be read")
+
+    def _next_segment(self, here: _Bytes) -> SegmentFile | None:
+        """Swapped files may hold what was read and what follows; a file that was read whole is not read again."""
+        found = None
+        for segment in list_segments(os.path.dirname(here.file.path)):
+            is_later = segment.base_offset > here.segment.base_offset
+            if segment.base_offset <= self._next_offset and (is_later or self._is_another(segment, here)):
+                found = segment
+            elif is_later:
+                return found or segment
+        return found
+
+    def _is_another(self, segment: SegmentFile, here: _Bytes) -> bool:
+        if segment.base_offset != here.segment.base_offset:
+            return False
+        with OpenSegment(segment.path) as file:
+            return not file.is_same(here.file.inode, 0, here.file.size)
+
+    def _cleaned_below(self) -> int:
+        try:
+            return checkpointed_below(self._place, os.path.dirname(self._at.file.path))
+        except CheckpointCorruptError:
+            return 0
+
+    # ---- transactions
+
+    def _take_rows(self, rows: IntegerArray, chunk: ByteArray, begin: int) -> None:
+        if not len(rows):
+            return
+        self._next_offset = int(rows[-1, at.LAST_OFFSET]) + 1
+        counts = rows[:, at.ATTRIBUTES] & (CONTROL_MASK | TRANSACTIONAL_MASK) != 0
+        counts &= rows[:, at.BASE_OFFSET] >= self._at.known_below
+        for row in rows[counts].tolist():
+            producer_id = row[at.PRODUCER_ID]
+            if row[at.ATTRIBUTES] & CONTROL_MASK:
+                is_commit = ends_transaction(chunk.data[row[at.POSITION] : row[at.POSITION] + row[at.SIZE]])
+                if is_commit is not None and producer_id in self._open:
+                    self._end(producer_id, row[at.LAST_OFFSET], is_abort=not is_commit)
+            elif producer_id not in self._open:
+                position = begin + row[at.POSITION] if self._at is self._own else None
+                self._open[producer_id] = _Open(row[at.BASE_OFFSET], position)
+
+    def _end(self, producer_id: int, marker: int | None, *, is_abort: bool) -> None:
+        """The producer's transaction ends with the marker at offset ``marker``, or with the log (None)."""
+        found = self._open.pop(producer_id)
+        if found.damage is None and marker is not None:
+            if is_abort:
+                self._aborted.append((producer_id, found.first, marker))
+            return
+        entries = [entry for entry in self._indexed() if entry[0] == producer_id and entry[2] > found.first]
+        covering = [entry for entry in entries if entry[1] <= found.first]
+        if covering:
+            self._aborted.append((producer_id, found.first, covering[0][2]))
+        elif is_abort and not any(entry[2] == marker for entry in entries):
+            raise PipelineError(
+                f"{found.damage}; the marker of producer {producer_id}'s transaction of offset {found.first} may be "
+                "lost there, and no .txnindex says whether it was aborted (read_uncommitted reads it)"
+            )
+
+    def _indexed(self) -> list[tuple[int, int, int]]:
+        """What the index files say; nothing when one is damaged."""
+        if self._index is None:
+            try:
+                found = aborted_transactions(os.path.dirname(self._own.file.path), 0, 2**63 - 1)
+            except (PipelineError, FileNotFoundError):
+                found = ()
+            self._index = [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in found]
+        return self._index

@@ -1,0 +1,157 @@
+"""Where a partition's log begins and ends, with and without a broker.
+
+Without one (files alone):
+
+    start        log-start-offset-checkpoint, but not below the first segment's base offset
+    end          the end of the valid batches of the last segment (a torn tail is not part of it)
+    last stable  the first offset of the oldest open transaction, from the newest producer snapshot and the batches
+                 behind it; the end when no transaction is open
+
+The broker's own checkpoint of high watermarks is written every five seconds: a reader that trusted it would miss the
+newest records. On a broker that keeps the only copy, as Tidelog does, the high watermark *is* the end of the log. Over
+the directory of one replica of several, the valid end may lie above the high watermark: give
+``kafka.bootstrap.servers`` there, and one ListOffsets says how far to read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from tidelog.client import Client, ClientError
+from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.files.batch_walk import valid_end
+from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
+from tidelog.pipeline.files.sparse_index import offset_index
+from tidelog.pipeline.files.storage import files_at, is_directory
+from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
+from tidelog.pipeline.plan.last_stable import first_unstable_offset
+from tidelog.pipeline.plan.selection import PartitionDirectory
+from tidelog.protocol.errors import UnsupportedVersionError, error_for_code
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+__all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_bounds", "from_json", "log_bounds", "to_json"]
+
+
+_Seen = TypeVar("_Seen")
+#: How often the bounds are looked for anew because the cleaner or retention took files away meanwhile.
+ATTEMPTS = 5
+
+
+class LogBounds(NamedTuple):
+    """First offset, the one behind the last record, and how far read_committed may see."""
+
+    start: int
+    end: int
+    last_stable: int
+
+
+def log_bounds(
+    directory: PartitionDirectory, *, read_committed: bool = False, count: ReadCount | None = None
+) -> LogBounds:
+    """The bounds of a partition from its files. ``last_stable`` is looked for under ``read_committed`` only, else it is
+    the end. Raises PipelineError, CorruptBatchError."""
+    start = checkpointed_start(directory, read_start_offsets(directory))
+    return while_files_go(directory, lambda: bounds_of(list_segments(directory.path), start, read_committed, count))
+
+
+def while_files_go(directory: PartitionDirectory, look: Callable[[], _Seen]) -> _Seen:
+    """What ``look`` gives, done again when a file went meanwhile. Raises PipelineError when they keep going."""
+    for _ in range(ATTEMPTS):
+        try:
+            return look()
+        except FileNotFoundError:
+            if not is_directory(directory.path):
+                raise PipelineError(f"{directory.path} was deleted: its topic is gone") from None
+    raise PipelineError(f"{directory.path}: its segments went faster than they could be read")
+
+
+def bounds_of(
+    segments: Sequence[SegmentFile], checkpointed: int, read_committed: bool, count: ReadCount | None
+) -> LogBounds:
+    """The bounds of a log of these segments. Raises FileNotFoundError when one goes meanwhile, CorruptBatchError."""
+    if not segments:
+        return LogBounds(0, 0, 0)
+    start = max(segments[0].base_offset, checkpointed)
+    end = max(start, end_of_segment(segments[-1], count))
+    if not read_committed:
+        return LogBounds(start, end, end)
+    unstable = first_unstable_offset(segments, end, count)
+    return LogBounds(start, end, end if unstable is None else min(end, max(unstable, start)))
+
+
+def start_offsets_path(directory: PartitionDirectory) -> str:
+    """The checkpoint of log start offsets that covers a partition."""
+    return os.path.join(os.path.dirname(directory.path), LOG_START_OFFSET_FILE)
+
+
+def read_start_offsets(directory: PartitionDirectory) -> Mapping[TopicPartition, int]:
+    """That checkpoint; empty when there is none. Raises CheckpointCorruptError."""
+    path = start_offsets_path(directory)
+    return read_offset_checkpoint(files_at(path), path)
+
+
+def checkpointed_start(directory: PartitionDirectory, offsets: Mapping[TopicPartition, int]) -> int:
+    """Where the checkpoint lets a partition begin."""
+    return offsets.get(TopicPartition(directory.topic, directory.partition), 0)
+
+
+def end_of_segment(segment: SegmentFile, count: ReadCount | None = None) -> int:
+    """The offset behind the last valid record of a segment; its base offset when it is empty."""
+    with OpenSegment(segment.path, count) as file:
+        index = offset_index(segment, count)
+        try:
+            for slot in range(index.entries - 1, max(-1, index.entries - 4), -1):
+                found = valid_end(file, segment.base_offset, index.entry(slot).value)
+                if found.next_offset > segment.base_offset + index.entry(slot).key:
+                    return found.next_offset
+        finally:
+            index.close()
+        return valid_end(file, segment.base_offset).next_offset
+
+
+def broker_bounds(
+    bootstrap: str, directories: Iterable[PartitionDirectory], *, read_committed: bool = False
+) -> PartitionOffsets:
+    """The end of each partition by one ListOffsets: the high watermark, or the last stable offset under
+    ``read_committed``. Raises PipelineError."""
+    by_topic: dict[str, list[int]] = {}
+    for directory in directories:
+        by_topic.setdefault(directory.topic, []).append(directory.partition)
+    topics = [
+        ListOffsetsTopic(
+            name=topic,
+            partitions=[ListOffsetsPartition(partition_index=number, timestamp=LATEST) for number in numbers],
+        )
+        for topic, numbers in by_topic.items()
+    ]
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=int(read_committed), topics=topics)
+    ends: PartitionOffsets = {}
+    for answered in _ask_any(bootstrap, request).topics:
+        for partition in answered.partitions:
+            if partition.error_code:
+                name = f"{answered.name}-{partition.partition_index}"
+                why = error_for_code(partition.error_code).default_message
+                raise PipelineError(f"kafka.bootstrap.servers={bootstrap}: end of {name}: {why}")
+            ends.setdefault(answered.name, {})[partition.partition_index] = partition.offset
+    return ends
+
+
+def _ask_any(bootstrap: str, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """The answer of the first server that gives one. Raises PipelineError."""
+    failure: Exception = ClientError("expected HOST:PORT")
+    for server in filter(None, map(str.strip, bootstrap.split(","))):
+        try:
+            with Client(server) as client:
+                return client.call(request, ListOffsetsResponse)
+        except (ClientError, UnsupportedVersionError) as error:
+            failure = error
+    raise PipelineError(f"kafka.bootstrap.servers={bootstrap}: {failure}") from failure

@@ -1,0 +1,203 @@
+"""From offset ranges to tasks: byte ranges of segments that begin and end at batches.
+
+    range of offsets -> narrowed by the key index, when one key is asked for
+                     -> cut to maxRecordsPerPartition
+                     -> the segments that hold it (those too early for a time filter left out), with no hole between
+                     -> start and end byte by the offset index, cut every ``bytes_per_task`` bytes
+                     -> cut further by offsets when there are fewer than minPartitions
+
+A slice says both: bytes (where to read) and offsets (what belongs to it). Should the file be another one when the task
+runs (the cleaner swapped it), the bytes mean nothing any more and the task plans its offsets again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from tidelog.log.files.checkpoints import read_partition_metadata
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.pipeline.errors import DataLossError, PipelineError
+from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
+from tidelog.pipeline.files.storage import files_at, for_each, is_directory
+from tidelog.pipeline.options.row_filter import RowFilter
+from tidelog.pipeline.plan.holes import Hole, Holes
+from tidelog.pipeline.plan.key_lookup import find_key
+from tidelog.pipeline.plan.rows import OffsetRange, ReadRequest, SegmentSlice
+from tidelog.pipeline.plan.segments import SegmentPlan
+from tidelog.pipeline.plan.selection import recreated
+from tidelog.protocol.errors import KafkaStorageError
+
+__all__ = [
+    "OffsetRange", "ReadRequest", "RowFilter", "SegmentSlice", "group", "plan", "plan_range",
+]  # fmt: skip
+
+#: How often a range is planned again because the cleaner or retention took its files away meanwhile.
+ATTEMPTS = 5
+#: Looking up so many places of one key costs as much as reading what lies between them.
+MAX_KEY_SPANS = 1000
+
+
+def plan(request: ReadRequest) -> list[SegmentSlice]:
+    """The slices of a query, in order of topic, partition and offset. Raises PipelineError, DataLossError."""
+    ranges = [part for wanted in request.ranges for part in _cut_by_records(_narrowed(wanted, request), request)]
+    planned = for_each(ranges, lambda wanted: wanted.directory.path, lambda wanted: plan_range(wanted, request))
+    slices = [piece for pieces in planned for piece in pieces]
+    if request.min_partitions is None or len(group(slices, request)) >= request.min_partitions:
+        return slices
+    return _cut_by_offsets(slices, ranges, request)
+
+
+def group(slices: Sequence[SegmentSlice], request: ReadRequest) -> list[tuple[SegmentSlice, ...]]:
+    """Slices by task: neighbours of one partition that are small together share one, as far as the request allows."""
+    tasks: list[list[SegmentSlice]] = []
+    most_records = request.max_records_per_partition or 1 << 62
+    for piece in slices:
+        task = tasks[-1] if tasks else []
+        belongs = bool(task) and (task[0].topic, task[0].partition) == (piece.topic, piece.partition)
+        size = sum(other.size_bytes for other in task) + piece.size_bytes
+        records = sum(other.end_offset - other.start_offset for other in task) + piece.end_offset - piece.start_offset
+        if belongs and size <= request.bytes_per_task and records <= most_records and request.min_partitions is None:
+            task.append(piece)
+        else:
+            tasks.append([piece])
+    return [tuple(task) for task in tasks]
+
+
+def plan_range(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
+    """The slices of one partition's range. Raises PipelineError, DataLossError, TopicRecreatedError."""
+    if wanted.start >= wanted.end:
+        return []
+    for _ in range(ATTEMPTS):
+        try:
+            _ensure_same_topic(wanted)
+            return _plan_files(wanted, request)
+        except FileNotFoundError:
+            if not is_directory(wanted.directory.path):
+                break
+    raise PipelineError(f"{wanted.directory.path} was deleted, or its segments went faster than they could be listed")
+
+
+def _ensure_same_topic(wanted: OffsetRange) -> None:
+    directory = wanted.directory
+    try:
+        topic_id = read_partition_metadata(files_at(directory.path), directory.path)
+    except KafkaStorageError as error:
+        raise PipelineError(f"{directory.path}: {error}") from error
+    if directory.topic_id is not None and topic_id is not None and topic_id != directory.topic_id:
+        raise recreated(directory.topic, directory.topic_id, topic_id)
+
+
+def _plan_files(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
+    segments = list_segments(wanted.directory.path)
+    _ensure_there(wanted, segments, request)
+    slices: list[SegmentSlice] = []
+    holes = _holes(wanted, request)
+    for number, segment in enumerate(segments):
+        following = segments[number + 1] if number + 1 < len(segments) else None
+        if segment.base_offset >= wanted.end or (following is not None and following.base_offset <= wanted.start):
+            continue
+        upper = None if following is None else following.base_offset
+        with SegmentPlan(segment, wanted, request, following=upper) as segment_plan:
+            if following is not None and request.looks_for_holes:
+                segment_plan.following = upper = _met_hole(segment_plan, (segment, following), wanted, holes)
+            lower = max(wanted.start, segment.base_offset)
+            slices += segment_plan.slices(lower, wanted.end if upper is None else min(wanted.end, upper))
+    return slices
+
+
+def _holes(wanted: OffsetRange, request: ReadRequest) -> Holes:
+    directory = wanted.directory
+    return Holes(
+        TopicPartition(directory.topic, directory.partition),
+        directory.path,
+        fail_on_data_loss=request.fail_on_data_loss,
+        lost=request.lost,
+        count=request.count,
+    )
+
+
+def _met_hole(
+    segment_plan: SegmentPlan, files: tuple[SegmentFile, SegmentFile], wanted: OffsetRange, holes: Holes
+) -> int:
+    """Where the batches of the first of two neighbours end, the hole behind them judged. Raises DataLossError."""
+    following = files[1].base_offset
+    end = segment_plan.end_of_batches(min(following, wanted.end))
+    if end is None or end >= following:
+        return following
+    start, behind = max(end, wanted.start), min(following, wanted.end)
+    if start >= behind:
+        return following
+    holes.meet(Hole(start, behind, *files))
+    return end
+
+
+def _ensure_there(wanted: OffsetRange, segments: Sequence[SegmentFile], request: ReadRequest) -> None:
+    first = segments[0].base_offset if segments else wanted.end
+    if first > wanted.start and request.fail_on_data_loss:
+        name = f"{wanted.directory.topic}-{wanted.directory.partition}"
+        raise DataLossError(
+            f"{name}: records from {wanted.start} to {min(first, wanted.end) - 1} are gone, the log begins at {first} "
+            "(failOnDataLoss=false would go on there)"
+        )
+
+
+def _narrowed(wanted: OffsetRange, request: ReadRequest) -> list[OffsetRange]:
+    """The parts of a range where the wanted key may be: offsets from the key index, and what it does not cover yet."""
+    key = request.row_filter.key
+    if key is None or wanted.start >= wanted.end:
+        return [wanted]
+    found = find_key(wanted.directory, key, wanted.start, wanted.end, request.count)
+    if found is None:
+        return [wanted]
+    parts = [replace(wanted, start=low, end=high) for low, high in _spans(found.offsets)]
+    rest = replace(wanted, start=max(wanted.start, found.indexed_to))
+    return [*parts, rest] if rest.start < rest.end else parts
+
+
+def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Spans of offsets that hold all of ``offsets``: one each, or few that hold others too when there are many."""
+    gap = 0
+    while True:
+        spans: list[tuple[int, int]] = []
+        for offset in offsets:
+            if spans and offset - spans[-1][1] <= gap:
+                spans[-1] = (spans[-1][0], offset + 1)
+            else:
+                spans.append((offset, offset + 1))
+        if len(spans) <= MAX_KEY_SPANS:
+            return spans
+        gap = 2 * gap + 1
+
+
+def _cut_by_records(ranges: Sequence[OffsetRange], request: ReadRequest) -> list[OffsetRange]:
+    most = request.max_records_per_partition
+    if most is None:
+        return list(ranges)
+    return [part for wanted in ranges for part in _divided(wanted, -(-(wanted.end - wanted.start) // most))]
+
+
+def _divided(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
+    """``parts`` ranges of nearly equal size, in order."""
+    size = wanted.end - wanted.start
+    parts = max(1, min(parts, size))
+    bounds = [wanted.start + size * number // parts for number in range(parts + 1)]
+    return [replace(wanted, start=low, end=high) for low, high in pairwise(bounds)]
+
+
+def _cut_by_offsets(
+    slices: Sequence[SegmentSlice], ranges: Sequence[OffsetRange], request: ReadRequest
+) -> list[SegmentSlice]:
+    """Slices cut until there are ``min_partitions``, each in proportion to its records."""
+    assert request.min_partitions is not None
+    total = sum(piece.end_offset - piece.start_offset for piece in slices)
+    by_place = {(wanted.directory.topic, wanted.directory.partition): wanted for wanted in ranges}
+    pieces: list[SegmentSlice] = []
+    for piece in slices:
+        records = piece.end_offset - piece.start_offset
+        parts = -(-records * request.min_partitions // max(total, 1))
+        wanted = by_place[piece.topic, piece.partition]
+        for part in _divided(replace(wanted, start=piece.start_offset, end=piece.end_offset), parts):
+            pieces += plan_range(part, replace(request, bytes_per_task=1 << 62))
+    return pieces

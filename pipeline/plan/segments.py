@@ -1,0 +1,174 @@
+"""The plan of one segment: which bytes hold a range of its offsets, cut at batches into slices of a wanted size.
+
+Every position comes from the offset index and is believed only when a batch that fits the entry stands there: the index
+of an active segment may hold stale entries. A slice begins at an indexed batch at or before its first record and ends
+at one behind its last, so a little is read twice, never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidelog.log.segment.batch_scan import BatchHeader
+from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.files.batch_walk import header_at, headers
+from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.files.sparse_index import SparseIndex, offset_index, time_index
+from tidelog.pipeline.plan.rows import OffsetRange, ReadRequest, SegmentSlice
+from tidelog.protocol.record.record_batch import MAGIC_V2
+
+#: How many entries behind the best one are looked at, when it is stale, before the end of the file will do.
+_END_CANDIDATES = 3
+
+
+class SegmentPlan:
+    """Plans one segment; open inside ``with``. One thread. Raises FileNotFoundError when the segment is gone."""
+
+    def __init__(
+        self, segment: SegmentFile, wanted: OffsetRange, request: ReadRequest, *, following: int | None
+    ) -> None:
+        """``following`` is the next segment's base offset; None for the active segment."""
+        self._segment = segment
+        self._wanted = wanted
+        self._request = request
+        #: Behind the segment's last offset; None for the active segment.
+        self.following = following
+        self._file = OpenSegment(segment.path, request.count)
+        self._index: SparseIndex = offset_index(segment, request.count)
+
+    def __enter__(self) -> SegmentPlan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._index.close()
+        self._file.close()
+
+    def slices(self, start: int, end: int) -> Iterator[SegmentSlice]:
+        """Slices of the records from ``start`` to below ``end``, those that a time filter rules out by index excepted.
+
+        Raises PipelineError.
+        """
+        start = max(start, self._first_in_time(end))
+        if start >= end:
+            return
+        position, last = self._position_of(start), self._end_position(end)
+        while position < last and start < end:
+            cut = self._next_cut(position, last)
+            following = end if cut is None else cut.base_offset
+            upper = last if cut is None else cut.position
+            if following > start:  # else the cut lies in front of the first record that is wanted
+                is_exact = following < end if cut is not None else end == self.following
+                yield self._slice((position, upper), (start, min(following, end)), is_exact)
+            position, start = upper, max(start, following)
+
+    def end_of_batches(self, wanted: int) -> int | None:
+        """The offset behind the last batch, or one from ``wanted`` on that is not behind it, by headers; None when the
+        file does not end where a batch does."""
+        position, end = 0, self._segment.base_offset
+        for slot in range(self._index.entries - 1, max(-1, self._index.entries - 1 - _END_CANDIDATES), -1):
+            if self._batch_at(slot) is not None:
+                position = self._index.entry(slot).value
+                break
+        try:
+            for header in headers(self._file, position, self._file.size):
+                position, end = header.position + header.size, header.last_offset + 1
+                if end >= wanted:
+                    return end
+        except CorruptBatchError:
+            return None  # whoever reads it says where
+        return end if position == self._file.size else None
+
+    def _slice(self, positions: tuple[int, int], offsets: tuple[int, int], is_exact: bool) -> SegmentSlice:
+        directory = self._wanted.directory
+        return SegmentSlice(
+            topic=directory.topic,
+            topic_id=directory.topic_id,
+            partition=directory.partition,
+            path=self._segment.path,
+            base_offset=self._segment.base_offset,
+            start_position=positions[0],
+            end_position=positions[1],
+            start_offset=offsets[0],
+            end_offset=offsets[1],
+            inode=self._file.inode,
+            changed_ns=0 if self.following is None else self._file.changed_ns,
+            is_exact=is_exact,
+        )
+
+    def _first_in_time(self, end: int) -> int:
+        """The first offset that may be as late as the filter asks; ``end`` when the whole segment is too early."""
+        least = self._request.row_filter.min_time
+        if least <= 0:  # times before 1970 (magic 0 has -1) are not in time indices
+            return self._segment.base_offset
+        times = time_index(self._segment, self._request.count)
+        try:
+            slot = times.floor(least - 1)
+            if slot < 0:
+                return self._segment.base_offset
+            if self.following is not None and slot == times.entries - 1:
+                return end
+            return self._segment.base_offset + times.entry(slot).value + 1
+        finally:
+            times.close()
+
+    def _batch_at(self, slot: int) -> BatchHeader | None:
+        """The header of the batch that an index entry points to, when one that fits the entry does begin there."""
+        entry = self._index.entry(slot)
+        try:
+            header = header_at(self._file, entry.value)
+        except CorruptBatchError:
+            return None
+        first = self._segment.base_offset
+        return header if header is not None and first <= header.base_offset <= first + entry.key else None
+
+    def _position_of(self, offset: int) -> int:
+        """The byte of an indexed batch at or before the one that holds ``offset``."""
+        for slot in range(self._index.floor(offset - self._segment.base_offset), -1, -1):
+            if self._batch_at(slot) is not None:
+                return self._index.entry(slot).value
+        return 0
+
+    def _end_position(self, end: int) -> int:
+        """The byte of the first indexed batch that lies wholly at or above ``end``; the file's end when none does."""
+        slot = self._index.floor(end - self._segment.base_offset) + 1
+        for candidate in range(slot, min(slot + _END_CANDIDATES, self._index.entries)):
+            header = self._batch_at(candidate)
+            if header is not None and header.magic == MAGIC_V2 and header.base_offset >= end:
+                return header.position
+        return self._file.size
+
+    def _next_cut(self, position: int, last: int) -> BatchHeader | None:
+        """The header of the batch at which the slice from ``position`` should end; None when it goes to ``last``."""
+        target = position + self._request.bytes_per_task
+        if target >= last:
+            return None
+        slot = self._index.floor(target, by_value=True)
+        for candidate in range(max(slot, 0), self._index.entries):
+            if self._index.entry(candidate).value >= last:
+                return None
+            if self._index.entry(candidate).value > position:
+                header = self._batch_at(candidate)
+                if header is not None and header.magic == MAGIC_V2:
+                    return header
+        return self._next_cut_behind_index(position, target, last)
+
+    def _next_cut_behind_index(self, position: int, target: int, last: int) -> BatchHeader | None:
+        """The same where there are no entries: behind the last one, or in a copy without its index. The offsets of a
+        header are believed when those of its neighbours fit."""
+        start = position
+        if self._index.entries and self._batch_at(self._index.entries - 1) is not None:
+            start = max(start, self._index.entry(self._index.entries - 1).value)
+        found: BatchHeader | None = None
+        before = -1
+        try:
+            for header in headers(self._file, start, last):
+                if header.base_offset <= before or header.base_offset >= self._wanted.end:
+                    return None  # damaged, or behind what is wanted
+                if header.position > position and header.magic == MAGIC_V2:
+                    if found is not None and header.position > target:
+                        break
+                    found = header
+                before = header.last_offset
+        except CorruptBatchError:
+            return None  # whoever reads it says where
+        return found

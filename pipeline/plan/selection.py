@@ -1,0 +1,204 @@
+"""Which partition directories a query reads: topics chosen by name, list or pattern, found below data directories.
+
+A data directory holds ``<topic>-<partition>`` directories and usually ``meta.properties``. What is being deleted or
+moved (``-delete``, ``-stray``, ``-future``) is passed over. A path that is missing, or holds neither, is refused: a
+mistyped path must not look like an empty topic.
+
+A stream looks at every trigger, so a finder remembers: names are listed only when a data directory has changed, and of
+those that are listed only new ones are looked at; partitions that are assigned are looked for by name. What is left per
+trigger and chosen partition is one ``stat`` of ``partition.metadata``, which tells a topic that was made anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tidelog.log.files.checkpoints import (
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    CheckpointCorruptError,
+    read_partition_metadata,
+)
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.pipeline.errors import SelectionError, TopicRecreatedError
+from tidelog.pipeline.files.stamps import Stamp, settled_stamp_of, stamp_of
+from tidelog.pipeline.files.storage import files_at, for_each, is_directory, names_in, place_of
+from tidelog.pipeline.options.options import TopicChoice
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.types import uuid_to_str
+
+_GOING_SUFFIXES = ("-delete", "-stray", "-future")
+_LOG_SUFFIX = ".log"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDirectory:
+    """One partition's directory. ``topic_id`` is None where an old broker wrote no ``partition.metadata``."""
+
+    topic: str
+    topic_id: bytes | None
+    partition: int
+    path: str
+
+
+class PartitionFinder:
+    """Finds the directories of the chosen partitions, again and again. One thread."""
+
+    def __init__(self, paths: Iterable[str], choice: TopicChoice, *, accepts_damage: bool = False) -> None:
+        """``accepts_damage``: a partition whose metadata cannot be read has no topic id, else it is an error."""
+        self._places = [_Place(place_of(path), choice, accepts_damage=accepts_damage) for path in paths]
+        self._choice = choice
+
+    def find(self) -> list[PartitionDirectory]:
+        """The directories as they are now, by topic and partition.
+
+        Raises SelectionError when a path is no data directory, when a topic or partition that was named is not there,
+        or when one partition lies in two of the directories.
+        """
+        found: dict[tuple[str, int], PartitionDirectory] = {}
+        for place in self._places:
+            for directory in place.partitions():
+                other = found.setdefault((directory.topic, directory.partition), directory)
+                if other is not directory:
+                    name = f"{directory.topic}-{directory.partition}"
+                    raise SelectionError(f"{name} is in {other.path} and {directory.path}")
+        _ensure_complete(found.values(), self._choice, [place.path for place in self._places])
+        return sorted(found.values(), key=lambda directory: (directory.topic, directory.partition))
+
+
+class _Place:
+    """One data directory, as far as it is known."""
+
+    def __init__(self, path: str, choice: TopicChoice, *, accepts_damage: bool) -> None:
+        self.path = path
+        self._accepts_damage = accepts_damage
+        self._choice = choice
+        self._assigned = [TopicPartition(*one).directory_name for one in choice.partitions or ()]
+        self._stamp: Stamp | None = None
+        self._names: set[str] = set()
+        self._wanted: dict[str, None] = {}
+        self._seen: dict[str, tuple[Stamp, PartitionDirectory]] = {}
+
+    def partitions(self) -> list[PartitionDirectory]:
+        """The chosen ones. Raises SelectionError when this is no data directory."""
+        found = self._look_at(self._assigned)
+        if found:
+            return found
+        self._list()
+        found = self._look_at(self._wanted)
+        if not found and META_PROPERTIES_FILE not in self._names:
+            self._ensure_data_directory()
+        return found
+
+    def _look_at(self, names: Iterable[str]) -> list[PartitionDirectory]:
+        found = for_each(list(names), lambda name: os.path.join(self.path, name), self._directory)
+        return [directory for directory in found if directory is not None]
+
+    def _directory(self, name: str) -> PartitionDirectory | None:
+        stamp = stamp_of(os.path.join(self.path, name, PARTITION_METADATA_FILE))
+        seen = self._seen.get(name)
+        if stamp is not None and seen is not None and seen[0] == stamp:
+            return seen[1]
+        found = _partition_of(self.path, name, accepts_damage=self._accepts_damage)
+        if found is not None and stamp is not None:
+            self._seen[name] = stamp, found
+        return found
+
+    def _list(self) -> None:
+        """Bring the names up to date."""
+        stamp = settled_stamp_of(self.path)
+        if stamp is not None and stamp == self._stamp:
+            return
+        names = _names_in(self.path)
+        for gone in self._names - names:
+            self._wanted.pop(gone, None)
+        self._wanted |= dict.fromkeys(name for name in sorted(names - self._names) if self._is_wanted(name))
+        self._names, self._stamp = names, stamp
+
+    def _is_wanted(self, name: str) -> bool:
+        partition = _parsed(name)
+        return partition is not None and self._choice.wants(partition.topic, partition.partition)
+
+    def _ensure_data_directory(self) -> None:
+        if not any(_partition_of(self.path, name, accepts_damage=True) for name in self._names):
+            raise SelectionError(
+                f"path {self.path} is no Kafka data directory: "
+                f"expected {META_PROPERTIES_FILE} or TOPIC-PARTITION directories"
+            )
+
+
+def find_partitions(paths: Iterable[str], choice: TopicChoice) -> list[PartitionDirectory]:
+    """What a new ``PartitionFinder`` finds. Raises SelectionError."""
+    return PartitionFinder(paths, choice).find()
+
+
+def _names_in(path: str) -> set[str]:
+    try:
+        return set(names_in(path))
+    except FileNotFoundError:
+        raise SelectionError(f"path {path} does not exist: expected a data directory (log.dirs)") from None
+    except OSError as error:
+        raise SelectionError(f"path {path} cannot be listed: {error.strerror}") from error
+
+
+def _parsed(name: str) -> TopicPartition | None:
+    try:
+        return TopicPartition.parse(name)
+    except ValueError:
+        return None
+
+
+def _partition_of(path: str, name: str, *, accepts_damage: bool) -> PartitionDirectory | None:
+    directory = os.path.join(path, name)
+    partition = _parsed(name)
+    if partition is None:
+        return None
+    if name.endswith(_GOING_SUFFIXES) or not is_directory(directory):
+        return None
+    try:
+        topic_id = read_partition_metadata(files_at(directory), directory)
+        names = names_in(directory)
+    except CheckpointCorruptError as error:
+        if not accepts_damage:
+            raise SelectionError(str(error)) from error
+        return PartitionDirectory(partition.topic, None, partition.partition, directory)
+    except (FileNotFoundError, KafkaStorageError) as error:
+        if is_directory(directory):
+            raise SelectionError(f"{directory} cannot be read: {error}") from error
+        return None  # deleted this moment
+    if topic_id is None and not any(entry.endswith(_LOG_SUFFIX) for entry in names):
+        return None
+    return PartitionDirectory(partition.topic, topic_id, partition.partition, directory)
+
+
+def _ensure_complete(found: Iterable[PartitionDirectory], choice: TopicChoice, paths: Iterable[str]) -> None:
+    places = ", ".join(paths)
+    there = {(directory.topic, directory.partition) for directory in found}
+    topics = {topic for topic, _ in there}
+    for topic in choice.topics:
+        if topic not in topics:
+            raise SelectionError(f"topic {topic} has no partition below {places}")
+    for topic, partition in choice.partitions or ():
+        if (topic, partition) not in there:
+            raise SelectionError(f"partition {topic}-{partition} is not below {places}")
+    if choice.pattern is not None and not there:
+        raise SelectionError(f"no topic below {places} matches subscribePattern={choice.pattern}")
+
+
+def ensure_same_topics(known: Sequence[tuple[str, bytes | None]], directories: Iterable[PartitionDirectory]) -> None:
+    """``known`` (topic, id) pairs are what a query saw before: raises TopicRecreatedError when an id is another now."""
+    ids = dict(known)
+    for directory in directories:
+        before = ids.get(directory.topic)
+        if before is not None and directory.topic_id is not None and before != directory.topic_id:
+            raise recreated(directory.topic, before, directory.topic_id)
+
+
+def recreated(topic: str, before: bytes, now: bytes) -> TopicRecreatedError:
+    """The error for a topic whose id changed from ``before`` to ``now``."""
+    return TopicRecreatedError(
+        f"topic {topic} was deleted and made anew: its id was {uuid_to_str(before)} and is {uuid_to_str(now)}; "
+        "offsets of the old topic mean nothing in the new one"
+    )

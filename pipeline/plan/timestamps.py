@@ -1,0 +1,102 @@
+"""The first offset at or after a time, from files alone: what ListOffsets answers, so that both roads begin alike.
+
+Timestamps are as producers sent them, in any order: the answer is the first *offset* whose timestamp is large enough.
+A closed segment whose time index ends below the time is passed over; within a segment the time index says from which
+offset on to look, batch headers which batch to open.
+"""
+
+from __future__ import annotations
+
+from tidelog.log.segment.batch_scan import BatchHeader
+from tidelog.pipeline.errors import CorruptBatchError, PipelineError
+from tidelog.pipeline.files.batch_walk import header_at, headers
+from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
+from tidelog.pipeline.files.sparse_index import offset_index, time_index
+from tidelog.pipeline.plan.selection import PartitionDirectory
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.record.record_batch import iter_batches
+
+#: How often a look-up begins anew because the cleaner or retention took the files away under it.
+ATTEMPTS = 5
+
+
+def first_offset_at_or_after(
+    directory: PartitionDirectory, timestamp: int, start: int, end: int, count: ReadCount | None = None
+) -> int | None:
+    """The first offset in [``start``, ``end``) of a record at or after ``timestamp`` (ms); None when there is none.
+
+    Raises PipelineError, CorruptBatchError.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            segments = list_segments(directory.path)
+            for number, segment in enumerate(segments):
+                is_closed = number + 1 < len(segments)
+                if segment.base_offset >= end or (is_closed and segments[number + 1].base_offset <= start):
+                    continue
+                if is_closed and (largest_timestamp(segment, count) or timestamp) < timestamp:
+                    continue
+                found = _find(segment, timestamp, (start, end), count)
+                if found is not None:
+                    return found
+        except FileNotFoundError:
+            continue
+        return None
+    raise PipelineError(f"{directory.path}: its segments went faster than they could be read")
+
+
+def largest_timestamp(segment: SegmentFile, count: ReadCount | None = None) -> int | None:
+    """The largest timestamp of a closed segment in ms, from its time index; None when that does not say."""
+    index = time_index(segment, count)
+    try:
+        return index.entry(index.entries - 1).key if index.entries else None
+    finally:
+        index.close()
+
+
+def _find(segment: SegmentFile, timestamp: int, bounds: tuple[int, int], count: ReadCount | None) -> int | None:
+    with OpenSegment(segment.path, count) as file:
+        position = _position_before(segment, file, timestamp, max(bounds[0], segment.base_offset), count)
+        for header in headers(file, position, file.size):
+            if header.magic == 2 and header.base_offset >= bounds[1]:
+                return None
+            if header.max_timestamp >= timestamp and header.last_offset >= bounds[0]:
+                found = _find_in_batch(file, header, timestamp, bounds)
+                if found is not None:
+                    return found
+    return None
+
+
+def _position_before(
+    segment: SegmentFile, file: OpenSegment, timestamp: int, start: int, count: ReadCount | None
+) -> int:
+    """A batch's byte with nothing behind ``start`` and at or after ``timestamp`` before it."""
+    times, offsets = time_index(segment, count), offset_index(segment, count)
+    try:
+        slot = times.floor(timestamp - 1)
+        earlier = times.entry(slot).value if slot >= 0 else 0
+        for candidate in range(offsets.floor(max(earlier, start - segment.base_offset)), -1, -1):
+            entry = offsets.entry(candidate)
+            header = header_at(file, entry.value)
+            if header is not None and segment.base_offset <= header.base_offset <= segment.base_offset + entry.key:
+                return entry.value
+    except CorruptBatchError:
+        pass  # a stale index: from the segment's beginning then
+    finally:
+        times.close()
+        offsets.close()
+    return 0
+
+
+def _find_in_batch(file: OpenSegment, header: BatchHeader, timestamp: int, bounds: tuple[int, int]) -> int | None:
+    try:
+        for batch in iter_batches(file.read_at(header.position, header.size)):
+            batch.ensure_valid()
+            if batch.is_control:
+                return None
+            for record in batch.records():
+                if record.timestamp >= timestamp and bounds[0] <= record.offset < bounds[1]:
+                    return record.offset
+    except KafkaError as error:
+        raise CorruptBatchError(file.path, header.position, header.base_offset, str(error)) from error
+    return None

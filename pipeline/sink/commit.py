@@ -1,0 +1,256 @@
+"""Publishing what tasks have staged, exactly once: one transaction holds a batch's records and its batch id.
+
+The transactional id, and the group whose committed offset is the last published batch id, are both
+``tidelog-spark-<query id>``:
+
+    InitProducerId      fences every older driver of the query and ends the transaction it left open
+    OffsetFetch         committed batch id >= this one: published before, nothing to do
+    AddPartitionsToTxn, Produce ...     staged batches, as ``tidelog.pipeline.sink.produce`` sends them
+    AddOffsetsToTxn, TxnOffsetCommit    this batch id, in partition 0 of each topic that was written
+    EndTxn              from here on all of it is there for read_committed, or none
+
+Why nothing is lost and nothing doubled, wherever a driver dies: before EndTxn is in the broker's log the next driver's
+InitProducerId aborts records and batch id together; after it both stand, and the next driver's look-up finds them.
+The look-up is made under the new epoch, so no older driver can publish behind it. Hence publishing as a whole can be
+tried again after any lost connection or retriable error, which is done until ``kafka.delivery.timeout.ms``. A driver
+that is fenced must not try again: another one works for the query.
+
+Requests are those of Kafka's first transaction protocol (before KIP-890), which all brokers since 2.5 serve.
+
+A group's offsets expire (``offsets.retention.minutes``, 7 days): a batch whose driver died between EndTxn and Spark's
+own commit log, restarted later than that, would be published again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog.pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.options.sink_options import SinkOptions
+from tidelog.pipeline.sink.produce import Producer, TopicPartition, produce, sequenced
+from tidelog.pipeline.sink.staging import StagedFile, StagingError
+from tidelog.protocol.errors import (
+    InvalidProducerEpochError,
+    InvalidTopicError,
+    KafkaError,
+    MessageTooLargeError,
+    OperationNotAttemptedError,
+    ProducerFencedError,
+)
+from tidelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from tidelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tidelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+
+logger = logging.getLogger(__name__)
+
+#: The newest version of each request in which adding partitions is the client's part (KIP-890 came after).
+_ADD_PARTITIONS, _ADD_OFFSETS, _COMMIT_OFFSETS, _END, _INIT = 3, 3, 4, 4, 4
+_FETCH_ONE_GROUP = 7
+_DELETE_GROUPS = 2
+RETRY_S = 0.2
+_FENCED = (ProducerFencedError, InvalidProducerEpochError)
+
+
+class PublishError(PipelineError):
+    """The staged rows are not published; the message says what the broker answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What is published at once: the staged ``files`` of batch ``batch_id`` of ``writer``. ``is_last``: the writer
+    writes no other batch, so its group is deleted afterwards."""
+
+    writer: str
+    batch_id: int
+    files: tuple[StagedFile, ...]
+    is_last: bool = False
+
+    @property
+    def name(self) -> str:
+        """Transactional id and group."""
+        return f"tidelog-spark-{self.writer}"
+
+
+def publish(options: SinkOptions, publication: Publication) -> bool:
+    """Publish once; False when it was published before. Raises PublishError, StagingError."""
+    if not any(file.batches for file in publication.files):
+        return False
+    deadline = time.monotonic() + options.delivery_timeout_ms / 1000
+    while True:
+        try:
+            with Cluster(options.bootstrap, options.request_timeout_ms / 1000) as cluster:
+                return _Transaction(cluster, options, publication).run()
+        except Trouble as error:
+            if not is_passing(error) or isinstance(error, _FENCED) or time.monotonic() > deadline:
+                raise _as_publish_error(publication, options, error) from error
+            logger.info("batch %d of %s is tried again: %s", publication.batch_id, publication.name, error)
+            time.sleep(RETRY_S)
+
+
+def _as_publish_error(publication: Publication, options: SinkOptions, error: Exception) -> PublishError:
+    hint = ""
+    if isinstance(error, _FENCED):
+        hint = (
+            "; another driver writes for this query, or publishing took longer than "
+            f"kafka.transaction.timeout.ms={options.transaction_timeout_ms}"
+        )
+    elif isinstance(error, MessageTooLargeError):
+        hint = "; make kafka.batch.size smaller or the topic's max.message.bytes larger"
+    elif isinstance(error, InvalidTopicError):
+        hint = "; expected a topic's name"
+    return PublishError(f"batch {publication.batch_id} of {publication.name} is not published: {error}{hint}")
+
+
+class _Transaction:
+    """One attempt at publishing, on its own connections."""
+
+    def __init__(self, cluster: Cluster, options: SinkOptions, publication: Publication) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._publication = publication
+        self._name = publication.name
+        self._coordinator = cluster.coordinator(self._name, TRANSACTION)
+        self._producer_id = self._producer_epoch = -1
+
+    def run(self) -> bool:
+        """Raises ClientError, KafkaError, StagingError."""
+        self._init_producer()
+        if self._published() >= self._publication.batch_id:
+            logger.info("batch %d of %s was published before", self._publication.batch_id, self._name)
+            return False
+        try:
+            self._produce()
+            self._commit_batch_id()
+        except (KafkaError, StagingError) as error:
+            if not isinstance(error, _FENCED):
+                self._abort()
+            raise
+        self._end(committed=True)
+        if self._publication.is_last:
+            self._delete_group()
+        return True
+
+    def _init_producer(self) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=self._name, transaction_timeout_ms=self._options.transaction_timeout_ms
+        )
+        answer = ask(self._coordinator, request, InitProducerIdResponse, _INIT)
+        raise_for_code(answer.error_code, f"InitProducerId of {self._name}")
+        self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
+
+    def _published(self) -> int:
+        """The last batch id in the group, -1 for none."""
+        request = OffsetFetchRequest(group_id=self._name, topics=None, require_stable=True)
+        answer = ask(self._cluster.coordinator(self._name, GROUP), request, OffsetFetchResponse, _FETCH_ONE_GROUP)
+        raise_for_code(answer.error_code, f"OffsetFetch of {self._name}")
+        found = [partition for topic in answer.topics for partition in topic.partitions]
+        for partition in found:
+            raise_for_code(partition.error_code, f"OffsetFetch of {self._name}")
+        return max((partition.committed_offset for partition in found), default=-1)
+
+    def _produce(self) -> None:
+        queues = sequenced(self._publication.files)
+        self._add_partitions(list(queues))
+        producer = Producer(self._name, self._producer_id, self._producer_epoch, self._options.request_timeout_ms)
+        produce(self._cluster, producer, queues)
+
+    def _add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+        numbers: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in partitions:
+            numbers[topic].append(partition)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self._name,
+            v3_and_below_producer_id=self._producer_id,
+            v3_and_below_producer_epoch=self._producer_epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=numbers[name]) for name in numbers],
+        )
+        answer = ask(self._coordinator, request, AddPartitionsToTxnResponse, _ADD_PARTITIONS)
+        failed = [
+            (result.partition_error_code, f"{answered.name}-{result.partition_index}")
+            for answered in answer.results_by_topic_v3_and_below
+            for result in answered.results_by_partition
+            if result.partition_error_code
+        ]
+        for code, name in sorted(failed, key=lambda pair: pair[0] == OperationNotAttemptedError.code):
+            raise_for_code(code, f"AddPartitionsToTxn of {name}")  # the culprit, not those that stood beside it
+
+    def _commit_batch_id(self) -> None:
+        """The batch id as committed offset, in the same transaction."""
+        answer = ask(
+            self._coordinator,
+            AddOffsetsToTxnRequest(
+                transactional_id=self._name,
+                producer_id=self._producer_id,
+                producer_epoch=self._producer_epoch,
+                group_id=self._name,
+            ),
+            AddOffsetsToTxnResponse,
+            _ADD_OFFSETS,
+        )
+        raise_for_code(answer.error_code, f"AddOffsetsToTxn of {self._name}")
+        topics = sorted({batch.topic for file in self._publication.files for batch in file.batches})
+        request = TxnOffsetCommitRequest(
+            transactional_id=self._name,
+            group_id=self._name,
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=name, partitions=[self._mark()]) for name in topics],
+        )
+        committed = ask(self._cluster.coordinator(self._name, GROUP), request, TxnOffsetCommitResponse, _COMMIT_OFFSETS)
+        for topic in committed.topics:
+            for partition in topic.partitions:
+                raise_for_code(partition.error_code, f"TxnOffsetCommit of {self._name} for {topic.name}")
+
+    def _mark(self) -> TxnOffsetCommitRequestPartition:
+        return TxnOffsetCommitRequestPartition(
+            partition_index=0,
+            committed_offset=self._publication.batch_id,
+            committed_metadata="last batch id of a Spark writer",
+        )
+
+    def _abort(self) -> None:
+        """End the transaction now, so that readers need not wait for its timeout; the next driver would end it too."""
+        try:
+            self._end(committed=False)
+        except Trouble as error:  # it may not even have begun
+            logger.info("transaction of %s is not aborted: %s", self._name, error)
+
+    def _end(self, *, committed: bool) -> None:
+        request = EndTxnRequest(
+            transactional_id=self._name,
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            committed=committed,
+        )
+        answer = ask(self._coordinator, request, EndTxnResponse, _END)
+        raise_for_code(answer.error_code, f"EndTxn of {self._name}")
+
+    def _delete_group(self) -> None:
+        """Nobody asks for it again; that it stays for its seven days is no reason to fail."""
+        try:
+            ask(
+                self._cluster.coordinator(self._name, GROUP),
+                DeleteGroupsRequest(groups_names=[self._name]),
+                DeleteGroupsResponse,
+                _DELETE_GROUPS,
+            )
+        except Trouble as error:
+            logger.info("group %s stays until it expires: %s", self._name, error)

@@ -1,0 +1,72 @@
+"""A sink task: its Arrow rows become record batches and those one staged file. Runs in executors' Python workers.
+
+Of the broker it asks only how many partitions each topic has, on the first row of the topic; like a producer's, the
+question creates a topic where the broker allows that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tidelog.pipeline.cluster import Cluster, Trouble, is_passing
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.options.sink_options import SinkOptions
+from tidelog.pipeline.sink.build import SectionBuilder
+from tidelog.pipeline.sink.rows import BatchBuilder
+from tidelog.pipeline.sink.staging import StagedFile, StagingFile, TaskIdentity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RETRY_S = 0.2
+#: How long a topic may have no leaders, which it has not while it is being created.
+TOPIC_WAIT_S = 10.0
+
+
+class UnknownTopicError(PipelineError):
+    """A topic that rows are for is not there and is not created, or its broker does not answer."""
+
+
+class PartitionCounts:
+    """How many partitions topics have; asked once for each. One thread at a time."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._counts: dict[str, int] = {}
+
+    def of(self, topic: str) -> int:
+        """The number of partitions. Raises UnknownTopicError."""
+        if topic not in self._counts:
+            self._counts[topic] = self._ask(topic)
+        return self._counts[topic]
+
+    def _ask(self, topic: str) -> int:
+        deadline = time.monotonic() + min(TOPIC_WAIT_S, self._options.delivery_timeout_ms / 1000)
+        while True:
+            try:
+                with Cluster(self._options.bootstrap, self._options.request_timeout_ms / 1000) as cluster:
+                    return len(cluster.leaders(topic, create=True))
+            except Trouble as error:
+                if not is_passing(error) or time.monotonic() > deadline:
+                    raise UnknownTopicError(f"cannot write to topic {topic}: {error}") from error
+                time.sleep(RETRY_S)
+
+
+def stage_rows(
+    rows: Iterator[pa.RecordBatch], task: TaskIdentity, options: SinkOptions, columns: dict[str, int]
+) -> StagedFile:
+    """Build and stage all of a task's rows. Raises PipelineError."""
+    builder = BatchBuilder(
+        options=options,
+        columns=columns,
+        partitions_of=PartitionCounts(options).of,
+        first=task.partition,
+        sections=SectionBuilder(),
+        keyless_bytes={},
+    )
+    with StagingFile(options.staging, task) as file:
+        for batch in builder.batches(rows):
+            file.append(batch.topic, batch.partition, batch.data, batch.records)
+        return file.finish()

@@ -1,0 +1,1 @@
+"""``format("tidelog")`` for reading: the batch reader and the streaming reader."""

@@ -1,0 +1,83 @@
+"""A stream's position as Spark keeps it in the checkpoint, and how much of what is new one trigger takes.
+
+    {"events":{"0":123,"1":99},"@topicIds":{"events":"XbCq..."}}
+
+The first part is what Spark's Kafka source writes. The ids are ours ('@' cannot stand in a topic's name): a topic
+that was deleted and made anew while the query was down has another id, and no number could tell. A position without
+ids, as a checkpoint of Spark's Kafka source holds it, is accepted; its topics are known by id from then on.
+
+Shares: a trigger's limit is divided over partitions in proportion to what each has waiting, at least one unit where
+anything waits, so that a small partition never starves (and the limit may be passed by as many units).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.options.offset_json import PartitionOffsets
+from tidelog.pipeline.plan.selection import PartitionDirectory
+from tidelog.protocol.types import uuid_from_str, uuid_to_str
+
+TOPIC_IDS = "@topicIds"
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """Per topic and partition the next offset to read, and the topics' ids."""
+
+    offsets: PartitionOffsets = field(default_factory=dict)
+    ids: Mapping[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, directories: Iterable[PartitionDirectory], offsets: PartitionOffsets) -> StreamOffset:
+        """``offsets`` with the ids that the directories name."""
+        named = {d.topic: d.topic_id for d in directories if d.topic_id is not None and d.topic in offsets}
+        return cls(offsets, named)
+
+    @classmethod
+    def from_json(cls, parsed: Mapping[str, Any]) -> StreamOffset:
+        """From what JSON gives. Raises PipelineError when it is no position of ours or of Spark's Kafka source."""
+        try:
+            ids = {str(topic): uuid_from_str(text) for topic, text in parsed.get(TOPIC_IDS, {}).items()}
+            offsets = {
+                str(topic): {int(number): int(offset) for number, offset in partitions.items()}
+                for topic, partitions in parsed.items()
+                if topic != TOPIC_IDS
+            }
+        except (ValueError, TypeError, AttributeError):
+            raise PipelineError(
+                f'the checkpoint holds the offset {parsed}: expected one such as {{"topic":{{"0":123}}}}'
+            ) from None
+        return cls(offsets, ids)
+
+    def to_json(self) -> dict[str, Any]:
+        """What Spark writes as JSON: topics and partitions ascending, equal positions equal to the letter."""
+        written: dict[str, Any] = {
+            topic: {str(number): self.offsets[topic][number] for number in sorted(self.offsets[topic])}
+            for topic in sorted(self.offsets)
+        }
+        if self.ids:
+            written[TOPIC_IDS] = {topic: uuid_to_str(self.ids[topic]) for topic in sorted(self.ids)}
+        return written
+
+    def get(self, directory: PartitionDirectory) -> int | None:
+        """The position in a partition; None when the position knows nothing of it."""
+        return self.offsets.get(directory.topic, {}).get(directory.partition)
+
+
+def shares(waiting: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
+    """``limit`` divided in proportion to ``waiting``, at least 1 for each that waits; all where the limit suffices."""
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(waiting)
+    taken: dict[_Key, int] = {}
+    before = 0
+    for key, size in waiting.items():
+        share = limit * (before + size) // total - limit * before // total  # rounded so that all shares make the limit
+        taken[key] = max(1, share) if size else 0
+        before += size
+    return taken

@@ -1,0 +1,113 @@
+"""Audits against an Iceberg table: the rows of its newest snapshot, whichever files hold them, against the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.pipelines import DataDirectory, fill
+from tidelog.pipeline.errors import TopicRecreatedError
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.jobs import iceberg as iceberg_job
+from tidelog.pipeline.jobs.audit import AuditRequest, AuditResult, audit
+from tidelog.pipeline.jobs.export import ExportRequest
+from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
+from tidelog.pipeline.jobs.reports import audit_compare
+from tidelog.pipeline.jobs.reports.audit_report import findings
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    return DataDirectory(tmp_path / "data")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> IcebergTarget:
+    return target_below(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with closed_catalogs(monkeypatch):
+        yield
+
+
+def export(data: DataDirectory, target: IcebergTarget, **fields: Any) -> None:
+    export_to_iceberg(None, ExportRequest(data.source(), "", **fields), target)
+
+
+def audited(data: DataDirectory, target: IcebergTarget) -> AuditResult:
+    return audit(None, AuditRequest(data.source(), NAME, iceberg=target))
+
+
+def differences(result: AuditResult) -> list[str]:
+    return [line for partition in result.partitions for line in findings(partition)]
+
+
+def test_a_table_equals_the_log_range_by_range(data: DataDirectory, target: IcebergTarget) -> None:
+    fill(data.log("orders"), 20)
+    fill(data.log("orders", 1), 3)
+    fill(data.log("other"), 2)
+    export(data, target, file_bytes=1000)
+    fill(data.log("orders"), 2)
+    export(data, target)
+    result = audited(data, target)
+    assert (result.is_wrong, result.table) == (False, NAME)
+    ranges = [(c.start, c.end, c.log_rows, c.table_rows) for c in result.partitions[0].comparisons]
+    assert len(ranges) > 2
+    assert (ranges[0][0], ranges[-1][1], sum(r[2] for r in ranges), sum(r[3] for r in ranges)) == (0, 110, 110, 110)
+
+
+def test_rows_in_files_of_others_are_compared_too(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_compare, "RANGE_OFFSETS", 7)
+    fill(data.log("orders"), 4)
+    export(data, target)
+    table = table_of(target)
+    table.overwrite(table.scan().to_arrow())
+    result = audited(data, target)
+    assert not result.is_wrong
+    assert [(c.start, c.end) for c in result.partitions[0].comparisons] == [(0, 7), (7, 14), (14, 20)]
+
+
+def test_deleted_added_and_changed_rows_are_told(data: DataDirectory, target: IcebergTarget) -> None:
+    fill(data.log("orders"), 4)
+    export(data, target)
+    table = table_of(target)
+    row = table.scan("offset == 7").to_arrow()
+    table.append(row)
+    table.delete("offset == 3")
+    assert differences(audited(data, target)) == [
+        "the table differs in offsets 0 to 19: 1 twice (offsets 7); 1 missing (offsets 3)"
+    ]
+
+
+def test_rows_of_two_topics_of_one_name_are_refused(data: DataDirectory, target: IcebergTarget) -> None:
+    fill(data.log("orders"), 1)
+    export(data, target)
+    data.close()
+    os.rename(data.path / "orders-0", data.path.parent / "gone")
+    fill(data.log("orders", topic_id=bytes(range(1, 17))), 1)
+    with pytest.raises(TopicRecreatedError, match="the table holds id"):
+        audited(data, target)
+    export(data, target, restart_recreated=True)
+    with pytest.raises(TopicRecreatedError, match=r"lake\.events has rows of an earlier topic orders"):
+        audited(data, target)
+
+
+def test_a_table_that_is_missing_or_nobody_exported_to_is_refused(data: DataDirectory, target: IcebergTarget) -> None:
+    fill(data.log("orders"), 1)
+    with pytest.raises(BadRequestError, match=r"Iceberg table lake\.events is not in the catalog sqlite"):
+        audited(data, target)
+    catalog = iceberg_job._catalog(target)
+    catalog.create_namespace("lake")
+    export(data, IcebergTarget(target.catalog_uri, "lake.other", target.warehouse))
+    catalog.create_table(NAME, catalog.load_table("lake.other").schema())
+    with pytest.raises(BadRequestError, match=r"lake\.events has no version yet"):
+        audited(data, target)

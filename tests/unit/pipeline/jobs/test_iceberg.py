@@ -1,0 +1,219 @@
+"""Export into Iceberg in this process: one snapshot per run, offsets in its summary, nothing twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError, ServerError
+from sqlalchemy.exc import OperationalError
+
+from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.pipelines import DataDirectory, end_transaction, fill
+from tidelog.pipeline.errors import TopicRecreatedError
+from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, MissingPackageError
+from tidelog.pipeline.jobs import iceberg as iceberg_job
+from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
+from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg, state_of
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    return DataDirectory(tmp_path / "data")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> IcebergTarget:
+    return target_below(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with closed_catalogs(monkeypatch):
+        yield
+
+
+def run(data: DataDirectory, target: IcebergTarget, **fields: Any) -> ExportResult:
+    return export_to_iceberg(None, ExportRequest(data.source(), "", **fields), target)
+
+
+def offsets(target: IcebergTarget) -> list[int]:
+    found: list[int] = sorted(table_of(target).scan().to_arrow().column("offset").to_pylist())
+    return found
+
+
+def test_each_run_is_one_snapshot_with_the_offsets(data: DataDirectory, target: IcebergTarget) -> None:
+    fill(data.log("orders"), 20)
+    first = run(data, target, file_bytes=1000)
+    fill(data.log("orders"), 2)
+    second = run(data, target)
+    third = run(data, target)
+    assert (first.rows, first.files > 1, second.rows, third.committed) == (100, True, 10, False)
+    table = table_of(target)
+    assert len(table.snapshots()) == 2
+    assert state_of(table).offsets() == {"orders": {0: 110}}
+    assert offsets(target) == list(range(110))
+
+
+def test_snapshots_of_others_may_lie_between(data: DataDirectory, target: IcebergTarget) -> None:
+    fill(data.log("orders"), 2)
+    run(data, target)
+    table = table_of(target)
+    table.delete("offset = 3")
+    fill(data.log("orders"), 1)
+    assert run(data, target).rows == 5
+    assert offsets(target) == [n for n in range(15) if n != 3]
+
+
+def test_a_range_without_rows_moves_the_offsets_only(data: DataDirectory, target: IcebergTarget) -> None:
+    log = data.log("orders")
+    fill(log, 1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
+    end_transaction(log, 5, commit=False)
+    result = run(data, target)
+    assert (result.committed, result.rows, result.manifest.offsets()) == (True, 0, {"orders": {0: 6}})
+    assert run(data, target).committed is False
+
+
+def test_of_two_runs_one_wins_and_the_other_says_so(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 4)
+    real = iceberg_job._write
+
+    def slow(*arguments: Any) -> None:
+        real(*arguments)
+        monkeypatch.setattr(iceberg_job, "_write", real)
+        run(data, target)
+
+    monkeypatch.setattr(iceberg_job, "_write", slow)
+    with pytest.raises(ConflictError, match=r"another writer committed to lake\.events meanwhile"):
+        run(data, target)
+    assert offsets(target) == list(range(20))
+
+
+def test_a_commit_that_comes_between_look_and_commit_is_a_conflict_too(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 4)
+    run(data, target)
+    fill(data.log("orders"), 1)
+    real = iceberg_job._bring_in
+
+    def others_first(*arguments: Any) -> list[str]:
+        table_of(target).delete("offset = 0")
+        monkeypatch.setattr(iceberg_job, "_bring_in", real)
+        return real(*arguments)
+
+    monkeypatch.setattr(iceberg_job, "_bring_in", others_first)
+    with pytest.raises(ConflictError):
+        run(data, target)
+    run(data, target)
+    assert offsets(target) == list(range(1, 25))
+
+
+def test_a_table_that_another_run_makes_meanwhile_is_taken(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 4)
+    real = SqlCatalog.load_table
+
+    def too_early(*arguments: Any) -> Any:
+        monkeypatch.setattr(SqlCatalog, "load_table", real)
+        run(data, target)
+        raise NoSuchTableError
+
+    monkeypatch.setattr(SqlCatalog, "load_table", too_early)
+    assert run(data, target).committed is False
+    assert offsets(target) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    "error", [ServerError("busy\nwith details"), OperationalError("busy", None, Exception("busy"))]
+)
+def test_what_a_catalog_says_is_one_line(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise error
+
+    fill(data.log("orders"), 1)
+    monkeypatch.setattr(iceberg_job, "_commit", refuse)
+    with pytest.raises(JobError, match=r"^Iceberg table lake\.events in sqlite:.*: .*busy[^\n]*$"):
+        run(data, target)
+
+
+@pytest.mark.parametrize("step", ["_add_dead_letters", "_commit"])
+def test_a_run_that_was_killed_is_run_again(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    fill(data.log("orders"), 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(iceberg_job, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(data, target)
+    assert run(data, target).rows == 20
+    assert offsets(target) == list(range(20))
+    area = Path(table_of(target).location().removeprefix("file://"))
+    assert os.listdir(area / "_tidelog" / "staging") == []
+    fill(data.log("orders"), 1)
+    run(data, target)
+    assert offsets(target) == list(range(25))
+
+
+def killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_damaged_batches_go_to_a_table_of_their_own_once(data: DataDirectory, target: IcebergTarget) -> None:
+    fill(data.log("orders"), 4)
+    data.close()
+    path = data.path / "orders-0" / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iceberg_job, "_commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(data, target)
+    assert run(data, target).dead_letters == 1
+    letters = table_of(target, NAME + "_dead_letter").scan().to_arrow().to_pylist()
+    assert [(letter["position"], letter["topic"]) for letter in letters] == [(0, "orders")]
+    assert offsets(target) == list(range(5, 20))
+
+
+def test_a_recreated_topic_is_refused(data: DataDirectory, target: IcebergTarget) -> None:
+    fill(data.log("orders"), 1)
+    run(data, target)
+    data.close()
+    os.rename(data.path / "orders-0", data.path.parent / "gone")
+    fill(data.log("orders", topic_id=bytes(range(1, 17))), 1)
+    with pytest.raises(TopicRecreatedError):
+        run(data, target)
+    assert run(data, target, restart_recreated=True).rows == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "events"}, "Iceberg table events: expected NAMESPACE.TABLE"),
+        ({"catalog_uri": "nonsense"}, "Iceberg catalog nonsense"),
+        ({"warehouse": None}, "give a warehouse"),
+    ],
+)
+def test_bad_targets_are_told(data: DataDirectory, target: IcebergTarget, change: dict[str, Any], message: str) -> None:
+    fill(data.log("orders"), 1)
+    fields = {"catalog_uri": target.catalog_uri, "name": target.name, "warehouse": target.warehouse, **change}
+    with pytest.raises(BadRequestError, match=message):
+        run(data, IcebergTarget(**fields))
+
+
+def test_without_pyiceberg_the_package_is_named(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingPackageError, match=r"pyiceberg is not installed: pip install 'tidelog\[iceberg\]'"):
+        run(data, target)

@@ -1,0 +1,186 @@
+"""What replay and backfill do before a broker is asked: marks, files, columns, ranges."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.pipelines import DataDirectory, fill
+from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.jobs import backfill, replay
+from tidelog.pipeline.jobs.backfill import BackfillRequest, BackfillResult, find_files, sink_schema
+from tidelog.pipeline.jobs.export import ExportRequest, export
+from tidelog.pipeline.jobs.replay import ReplayRequest, ReplayResult, mark, moment, replay_source
+from tidelog.pipeline.jobs.writing import Target
+
+TARGET = Target("localhost:1", "to")
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+
+def batch_of(headers: list[list[dict[str, Any]] | None]) -> pa.RecordBatch:
+    rows = len(headers)
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array([b"k"] * rows, pa.binary()),
+            "value": pa.array([b"v"] * rows, pa.binary()),
+            "partition": pa.array([1] * rows, pa.int32()),
+            "offset": pa.array(range(5, 5 + rows), pa.int64()),
+            "timestamp": pa.array([0] * rows, pa.timestamp("us", tz="UTC")),
+            "headers": pa.array(headers, HEADERS),
+        }
+    )
+
+
+def test_the_mark_stands_behind_the_headers_there_are() -> None:
+    old: list[dict[str, Any]] = [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
+    marked = mark(batch_of([old, None, [], old[:1]]), "orders-1", keep_partition=True)
+    origins: list[dict[str, Any]] = [
+        {"key": "replayed-from", "value": b"orders-1@%d" % offset} for offset in range(5, 9)
+    ]
+    assert marked.column("headers").to_pylist() == [
+        [*old, origins[0]], [origins[1]], [origins[2]], [*old[:1], origins[3]],
+    ]  # fmt: skip
+    assert marked.schema.names == ["key", "value", "timestamp", "partition", "headers"]
+
+
+def test_without_their_partition_rows_go_by_key() -> None:
+    marked = mark(batch_of([None]).slice(0, 0), "orders-1", keep_partition=False)
+    assert (marked.num_rows, marked.schema.names) == (0, ["key", "value", "timestamp", "headers"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1700000000000", 1_700_000_000_000),
+        ("2023-11-14T22:13:20", 1_700_000_000_000),
+        ("2023-11-14T23:13:20+01:00", 1_700_000_000_000),
+    ],
+)
+def test_times_are_ms_or_iso(text: str, expected: int) -> None:
+    assert moment(text, "--from") == expected
+    source = replay_source("/data", {"subscribe": "t"}, text, text)
+    assert (source.starting.timestamp, source.ending.timestamp) == (expected, expected)
+
+
+def test_ranges_are_words_or_json_too() -> None:
+    source = replay_source("/data", {"subscribe": "t"}, '{"t":{"0":5}}', "latest")
+    assert (source.starting.offsets, source.ending.default) == ({"t": {0: 5}}, -1)
+    with pytest.raises(
+        BadRequestError, match="--from yesterday: expected earliest, ms since 1970, an ISO 8601 time, or offsets"
+    ):
+        replay_source("/data", {"subscribe": "t"}, "yesterday", None)
+    with pytest.raises(OptionError, match="startingOffsets"):
+        replay_source("/data", {"subscribe": "t"}, '{"t":5}', None)
+
+
+def test_a_name_that_no_group_may_have_is_refused(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path / "data")
+    fill(data.log("orders"), 1)
+    source = replay_source(str(data.path), {"subscribe": "orders"}, None, None)
+    with pytest.raises(BadRequestError, match="--name no/name: expected up to 60"):
+        replay.replay(None, ReplayRequest(source, TARGET, "no/name"))
+
+
+def test_an_empty_range_is_nothing_to_do(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path / "data")
+    fill(data.log("orders"), 1)
+    end = '{"orders":{"0":5}}'
+    request = ReplayRequest(replay_source(str(data.path), {"subscribe": "orders"}, end, None), TARGET, "name")
+    assert replay.report(replay.replay(None, request), request) == ["nothing in the range"]
+
+
+def test_what_was_written_before_is_told(tmp_path: Path) -> None:
+    request = ReplayRequest(replay_source("/data", {"subscribe": "t"}, None, None), TARGET, "run")
+    lines = replay.report([ReplayResult("t", 0, 0, 9, 4, 5), ReplayResult("t", 1, 0, 9, 0, 9)], request)
+    assert lines == [
+        "t-0: 5 records of offsets 0 to 8; below 4 they were written before under the name run",
+        "t-1: 9 records of offsets 0 to 8",
+    ]
+    files = BackfillRequest(("x",), TARGET, "run")
+    assert backfill.report([BackfillResult("a", 5, 4), BackfillResult("b", 9, 0)], files) == [
+        "a: 5 rows; 4 were written before under the name run",
+        "b: 9 rows",
+    ]
+
+
+def parquet(path: Path, **columns: Any) -> Path:
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_files_are_named_or_lie_in_directories(tmp_path: Path) -> None:
+    first = parquet(tmp_path / "b.parquet", value=["x"])
+    second = parquet(tmp_path / "a.parquet", value=["x"])
+    (tmp_path / "notes.txt").write_text("no")
+    assert find_files([str(first), str(tmp_path)]) == [str(first), str(second)]
+    with pytest.raises(BadRequestError, match="does not exist: expected a Parquet file"):
+        find_files([str(tmp_path / "missing")])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadRequestError, match=r"holds no \.parquet file"):
+        find_files([str(tmp_path / "empty")])
+
+
+def test_columns_take_the_types_of_the_sink(tmp_path: Path) -> None:
+    path = parquet(
+        tmp_path / "f.parquet",
+        value=["x"], key=pa.array([b"k"], pa.large_binary()), partition=pa.array([1], pa.int64()), topic=["t"],
+    )  # fmt: skip
+    assert [(field.name, str(field.type)) for field in sink_schema(str(path))] == [
+        ("value", "binary"), ("key", "binary"), ("partition", "int32"),
+    ]  # fmt: skip
+    (batch,) = backfill._rows(str(path), 0)
+    assert batch.to_pylist() == [{"value": b"x", "key": b"k", "partition": 1}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"key": ["k"]}, "has no column value"),
+        ({"value": ["v"], "price": [1]}, "column price cannot be written; expected some of key, value"),
+        ({"value": [1]}, "column value has type int64, expected string or binary"),
+        ({"value": ["v"], "partition": ["0"]}, "column partition has type string, expected an integer"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
+    tmp_path: Path, columns: dict[str, Any], message: str
+) -> None:
+    path = parquet(tmp_path / "f.parquet", **columns)
+    with pytest.raises(BadRequestError, match=message):
+        backfill.backfill(None, BackfillRequest((str(path),), TARGET, "run"))
+
+
+def test_a_file_that_is_no_parquet_is_told(tmp_path: Path) -> None:
+    (tmp_path / "f.parquet").write_text("no")
+    with pytest.raises(BadRequestError, match=r"f\.parquet is no Parquet file"):
+        sink_schema(str(tmp_path / "f.parquet"))
+
+
+def test_a_file_that_has_grown_is_the_same_and_one_that_begins_otherwise_is_another(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path / "data")
+    request = ExportRequest(data.source(), str(tmp_path / "table"))
+    writers = []
+    for _ in range(3):
+        fill(data.log("t"), 2)
+        export(None, request)
+        (path,) = find_files([str(tmp_path / "table" / "data")])
+        writers.append((os.path.getsize(path), backfill._writer("run", path)))
+    data.close()
+    assert len({size for size, _ in writers}) == 3
+    assert len({writer for _, writer in writers}) == 1
+    other = parquet(tmp_path / "table" / "data" / Path(path).name, value=["otherwise"])
+    assert backfill._writer("run", str(other)) != writers[0][1]
+    assert backfill._writer("run", str(parquet(tmp_path / "f.parquet", value=["otherwise"]))) != writers[0][1]
+
+
+@pytest.mark.parametrize("skipped", [0, 3, 4, 5, 9, 10])
+def test_rows_that_were_written_are_passed_over(tmp_path: Path, skipped: int) -> None:
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"value": [str(n) for n in range(10)]}), path, row_group_size=4)
+    rows = [row for batch in backfill._rows(str(path), skipped) for row in batch.column("value").to_pylist()]
+    assert rows == [str(n).encode() for n in range(skipped, 10)]

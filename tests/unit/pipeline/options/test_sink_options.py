@@ -1,0 +1,74 @@
+"""The sink's options: names, defaults, and one clear line for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.options.sink_options import DEFAULT_BATCH_BYTES, SinkOptions, parse_sink_options
+
+LEAST = {"kafka.bootstrap.servers": "h:1", "stagingPath": "/shared"}
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    assert parse_sink_options(LEAST, streaming=False) == SinkOptions(bootstrap="h:1", staging=Path("/shared"))
+    assert SinkOptions("", Path()).batch_bytes == DEFAULT_BATCH_BYTES < 1 << 20
+
+
+def test_names_are_read_without_regard_to_case() -> None:
+    given = {**LEAST, "kafka.Batch.Size": "64k", "INCLUDEHEADERS": "false", "Topic": "t", "compression": "ZSTD"}
+    options = parse_sink_options(given, streaming=True)
+    assert (options.batch_bytes, options.include_headers, options.topic, options.codec) == (65536, False, "t", 4)
+
+
+def test_a_stream_stages_below_its_checkpoint() -> None:
+    given = {"kafka.bootstrap.servers": "h:1", "checkpointLocation": "file:///a%20b/c"}
+    assert parse_sink_options(given, streaming=True).staging == Path("/a b/c/tidelog-staging")
+
+
+def test_a_batch_write_may_say_what_it_is() -> None:
+    options = parse_sink_options({**LEAST, "txnAppId": "orders_2", "txnVersion": "17"}, streaming=False)
+    assert (options.application, options.version) == ("orders_2", 17)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"topc": "x"}, "option topc is unknown: the nearest is topic"),
+        ({"kafka.bootstrap.servers": " "}, "option kafka.bootstrap.servers is missing: expected HOST:PORT"),
+        ({"topic": " "}, "option topic is empty"),
+        ({"compression": "brotli"}, "compression=brotli: expected one of none, gzip, snappy, lz4, zstd"),
+        ({"compression": "lz4", "kafka.compression.type": "gzip"}, "compression=lz4 contradicts"),
+        ({"includeHeaders": "maybe"}, "includeHeaders=maybe: expected true or false"),
+        ({"kafka.batch.size": "0"}, "kafka.batch.size=0: expected a size"),
+        ({"stagingPath": "s3://bucket/x"}, "stagingPath=s3://bucket/x: expected a directory that is mounted"),
+        ({"stagingPath": ""}, "option stagingPath is empty"),
+        ({"kafka.acks": "1"}, "kafka.acks=1: expected all"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "kafka.security.protocol=SASL_SSL: expected plaintext"),
+        ({"txnAppId": "a"}, "txnAppId and txnVersion: expected both or none"),
+        ({"txnAppId": "../a", "txnVersion": "1"}, "txnAppId=../a: expected letters, digits"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion=-1: expected a whole number from 0 on"),
+    ],
+)
+def test_each_mistake_is_one_clear_line(changes: dict[str, str], line: str) -> None:
+    with pytest.raises(OptionError) as error:
+        parse_sink_options({**LEAST, **changes}, streaming=False)
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_tunes_a_producer_is_accepted() -> None:
+    tuned = {**LEAST, "kafka.linger.ms": "50", "kafka.acks": "all", "kafka.security.protocol": "PLAINTEXT"}
+    assert parse_sink_options(tuned, streaming=True) == parse_sink_options(LEAST, streaming=True)
+
+
+def test_without_a_place_to_stage_nothing_begins() -> None:
+    with pytest.raises(OptionError, match="option stagingPath is missing"):
+        parse_sink_options({"kafka.bootstrap.servers": "h:1"}, streaming=False)
+
+
+def test_a_stream_has_its_id_from_the_checkpoint() -> None:
+    with pytest.raises(OptionError, match="txnAppId is unknown"):
+        parse_sink_options({**LEAST, "txnAppId": "a", "txnVersion": "1"}, streaming=True)

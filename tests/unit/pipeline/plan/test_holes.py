@@ -1,0 +1,387 @@
+"""Offsets missing in the middle of a log: what a cleaner took is passed over, what is lost is told, by every reader."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow")
+
+from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill, say_cleaned, write
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.pipeline.decode.decode import ReadOptions, read_slice
+from tidelog.pipeline.errors import DataLossError
+from tidelog.pipeline.files.batch_walk import headers
+from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile, list_segments
+from tidelog.pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
+from tidelog.pipeline.jobs.export import ExportRequest, export
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.options import parse_options
+from tidelog.pipeline.plan import holes
+from tidelog.pipeline.plan.holes import Hole, checkpointed_below, marked_below
+from tidelog.pipeline.plan.offsets import log_bounds
+from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan
+from tidelog.pipeline.plan.rows import LostRange, SegmentSlice
+from tidelog.pipeline.plan.selection import PartitionDirectory
+from tidelog.pipeline.source.stream_reader import TidelogStreamReader
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
+
+OFFSETS = Columns(("offset",))
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holes, "SAVE_PATIENCE_S", 0.0)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataDirectory]:
+    """Sixty batches of five records in three or more segments, closed as by a broker that stops."""
+    directory = DataDirectory(tmp_path / "data")
+    fill(directory.log("t"), 60)
+    directory.close()
+    yield directory
+    directory.close()
+
+
+def place(data: DataDirectory) -> PartitionDirectory:
+    return PartitionDirectory("t", TOPIC_ID, 0, str(data.path / "t-0"))
+
+
+def segments_of(data: DataDirectory) -> list[SegmentFile]:
+    return list_segments(place(data).path)
+
+
+def remove(segment: SegmentFile) -> None:
+    for suffix in (".log", ".index", ".timeindex", ".snapshot"):
+        Path(segment.beside(suffix)).unlink(missing_ok=True)
+
+
+def remove_middle(data: DataDirectory) -> tuple[int, int]:
+    """Remove the second segment; the offsets it held."""
+    segments = segments_of(data)
+    assert len(segments) >= 3
+    remove(segments[1])
+    return segments[1].base_offset, segments[2].base_offset
+
+
+def cut_batches(segment: SegmentFile, first: int, count: int) -> tuple[int, int]:
+    """Take ``count`` batches out of a file, which leaves no other trace; the offsets they held."""
+    with OpenSegment(segment.path) as file:
+        found = list(headers(file, 0, file.size))
+        gone = found[first : first + count]
+        start, end = gone[0].position, gone[-1].position + gone[-1].size
+        left = file.read_at(0, start) + file.read_at(end, file.size)
+    Path(segment.path).write_bytes(left)
+    for suffix in (".index", ".timeindex"):
+        Path(segment.beside(suffix)).unlink()
+    return gone[0].base_offset, gone[-1].last_offset + 1
+
+
+def planned(data: DataDirectory, start: int = 0, end: int | None = None, **fields: Any) -> list[SegmentSlice]:
+    end = log_bounds(place(data)).end if end is None else end
+    return plan(ReadRequest((OffsetRange(place(data), start, end),), **fields))
+
+
+def read(slices: list[SegmentSlice], **options: Any) -> list[int]:
+    batches = (batch for piece in slices for batch in read_slice(piece, OFFSETS, options=ReadOptions(**options)))
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+def audited(data: DataDirectory) -> PartitionAudit:
+    return audit(None, AuditRequest(data.source(), records=False)).partitions[0]
+
+
+class TestASegmentIsGone:
+    def test_of_a_log_that_was_never_compacted(self, data: DataDirectory) -> None:
+        first, behind = remove_middle(data)
+        expected = (
+            rf"t-0: offsets {first} to {behind - 1} are missing between .*t-0/0{{20}}.log and .*t-0/{behind:020d}.log: "
+            r"there is no .*cleaner-offset-checkpoint, so nothing says that they were compacted \(failOnDataLoss=false"
+        )
+        with pytest.raises(DataLossError, match=expected):
+            planned(data)
+
+    def test_another_logs_checkpoint_says_nothing(self, data: DataDirectory) -> None:
+        remove_middle(data)
+        say_cleaned(data.path, 1 << 40, "other")
+        with pytest.raises(DataLossError, match=r"it was never compacted, .*cleaner-offset-checkpoint has no entry"):
+            planned(data)
+
+    def test_above_the_checkpoint(self, data: DataDirectory) -> None:
+        first, _ = remove_middle(data)
+        say_cleaned(data.path, first)
+        with pytest.raises(DataLossError, match=f"says that the log was compacted below offset {first} "):
+            planned(data)
+
+    def test_below_the_checkpoint_it_cannot_be_told_from_compaction(self, data: DataDirectory) -> None:
+        first, behind = remove_middle(data)
+        say_cleaned(data.path, behind)
+        assert read(planned(data)) == [*range(first), *range(behind, 300)]
+
+    def test_a_damaged_checkpoint_explains_nothing(self, data: DataDirectory) -> None:
+        remove_middle(data)
+        (data.path / CLEANER_OFFSET_FILE).write_text("nonsense")
+        with pytest.raises(DataLossError, match=r"nothing says that they were compacted: .*cleaner-offset-checkpoint"):
+            planned(data)
+
+    def test_what_is_not_asked_for_may_be_missing(self, data: DataDirectory) -> None:
+        first, behind = remove_middle(data)
+        assert read(planned(data, 0, first)) == list(range(first))
+        assert read(planned(data, behind)) == list(range(behind, 300))
+        with pytest.raises(DataLossError, match=f"offsets {first + 2} to {first + 2} are missing"):
+            planned(data, first + 2, first + 3)
+
+    @pytest.mark.parametrize(
+        "fields", [{}, {"min_partitions": 7}, {"max_records_per_partition": 11}, {"bytes_per_task": 700}]
+    )
+    def test_reading_goes_on_behind_it(
+        self, data: DataDirectory, caplog: pytest.LogCaptureFixture, fields: dict[str, Any]
+    ) -> None:  # fmt: skip
+        first, behind = remove_middle(data)
+        lost: list[LostRange] = []
+        with caplog.at_level(logging.WARNING):
+            slices = planned(data, fail_on_data_loss=False, lost=lost, **fields)
+        assert f"data loss: t-0: offsets {first} to " in caplog.text
+        assert {offset for found in lost for offset in range(found.start, found.end)} == set(range(first, behind))
+        caplog.clear()
+        assert read(slices) == [*range(first), *range(behind, 300)]
+        assert not caplog.records, "told once, by the driver"
+
+    def test_under_a_running_query(self, data: DataDirectory) -> None:
+        slices = planned(data)
+        first, behind = remove_middle(data)
+        with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing between"):
+            read(slices)
+        lost: list[LostRange] = []
+        assert read(slices, fail_on_data_loss=False, lost=lost) == [*range(first), *range(behind, 300)]
+        assert lost == [LostRange("t", 0, first, behind)]
+
+    def test_two_that_are_neighbours(self, tmp_path: Path) -> None:
+        data = DataDirectory(tmp_path / "more")
+        fill(data.log("t"), 120)
+        data.close()
+        segments = segments_of(data)
+        for gone in segments[1:3]:
+            remove(gone)
+        first, behind = segments[1].base_offset, segments[3].base_offset
+        with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing"):
+            planned(data)
+
+    def test_the_first_one_is_no_hole(self, data: DataDirectory) -> None:
+        segments = segments_of(data)
+        remove(segments[0])
+        assert log_bounds(place(data)).start == segments[1].base_offset
+
+
+class TestBatchesAreGone:
+    def test_within_a_file(self, data: DataDirectory) -> None:
+        first, behind = cut_batches(segments_of(data)[1], 2, 3)
+        with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing in .*: there is no"):
+            read(planned(data))
+        lost: list[LostRange] = []
+        assert read(planned(data), fail_on_data_loss=False, lost=lost) == [*range(first), *range(behind, 300)]
+        assert lost == [LostRange("t", 0, first, behind)]
+
+    @pytest.mark.parametrize("first_batch", [0, 7])
+    def test_at_either_end_of_a_file(self, data: DataDirectory, first_batch: int) -> None:
+        segment = segments_of(data)[1]
+        with OpenSegment(segment.path) as file:
+            batches = len(list(headers(file, 0, file.size)))
+        first, behind = cut_batches(segment, first_batch and batches - 1, 1)
+        with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing"):
+            read(planned(data))
+
+    def test_a_file_in_which_the_checkpoint_lies_was_cleaned_as_a_whole(self, data: DataDirectory) -> None:
+        segment = segments_of(data)[1]
+        first, behind = cut_batches(segment, 4, 2)
+        say_cleaned(data.path, segment.base_offset + 1)
+        assert read(planned(data)) == [*range(first), *range(behind, 300)]
+        say_cleaned(data.path, segment.base_offset)
+        with pytest.raises(DataLossError):
+            read(planned(data))
+
+    def test_in_the_old_formats(self, tmp_path: Path) -> None:
+        from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
+
+        directory = tmp_path / "data" / "t-0"
+        directory.mkdir(parents=True)
+        sets = [
+            build_message_set([Record(base + i, 5, b"k", b"v") for i in range(2)], MessageSetOptions(magic=1))
+            for base in (0, 2, 4)
+        ]
+        (directory / f"{0:020d}.log").write_bytes(bytes(sets[0]) + bytes(sets[2]))
+        there = PartitionDirectory("t", None, 0, str(directory))
+        slices = plan(ReadRequest((OffsetRange(there, 0, 6),)))
+        with pytest.raises(DataLossError, match="offsets 2 to 3 are missing"):
+            read(slices)
+        assert read(slices, fail_on_data_loss=False) == [0, 1, 4, 5]
+
+
+class TestMarksOfACleaner:
+    def test_a_batch_behind_that_lacks_records(self, data: DataDirectory) -> None:
+        """A copy without checkpoint, a round that was killed before it saved one, a replica of a compacted leader."""
+        first, behind = remove_middle(data)
+        path = segments_of(data)[1].path
+        content = Path(path).read_bytes()
+        lacking = build_batch([Record(behind, NOW_MS, b"k", b"v")], BatchOptions(last_offset_delta=4))
+        with OpenSegment(path) as file:
+            rest = file.read_at(next(iter(headers(file, 0, file.size))).size, len(content))
+        Path(path).write_bytes(bytes(lacking) + rest)
+        Path(path.replace(".log", ".index")).unlink()
+        assert marked_below(place(data).path, behind) == behind + 5
+        assert read(planned(data)) == [*range(first), behind, *range(behind + 5, 300)]
+        assert audited(data).total("lost_offsets") == 0
+
+    def test_none_in_a_log_that_was_never_cleaned(self, data: DataDirectory) -> None:
+        assert marked_below(place(data).path, 0) == 0
+        assert marked_below(str(data.path / "not-there-0"), 0) == 0
+
+    def test_files_that_go_or_are_damaged_have_none(self, data: DataDirectory) -> None:
+        for segment in segments_of(data):
+            Path(segment.path).write_bytes(b"\xff" * 200)
+        assert marked_below(place(data).path, 0) == 0
+
+
+class TestALiveCleaner:
+    def test_the_checkpoint_may_come_a_moment_after_the_swap(
+        self, data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, behind = remove_middle(data)
+        waits: list[float] = []
+
+        def save(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                say_cleaned(data.path, behind)
+
+        monkeypatch.setattr(holes, "SAVE_PATIENCE_S", 60.0)
+        monkeypatch.setattr(time, "sleep", save)
+        assert read(planned(data)) == [*range(first), *range(behind, 300)]
+        assert len(waits) == 3
+
+    def test_nobody_waits_beside_files_that_have_long_been_there(
+        self, data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        remove_middle(data)
+        monkeypatch.setattr(holes, "SAVE_PATIENCE_S", 1e9)
+        monkeypatch.setattr(holes, "RECENT_S", -1.0)
+        with pytest.raises(DataLossError):
+            planned(data)
+
+    def test_the_checkpoint_is_read_once_while_it_stays(self, data: DataDirectory) -> None:
+        say_cleaned(data.path, 7)
+        partition, directory = TopicPartition("t", 0), place(data).path
+        assert [checkpointed_below(partition, directory) for _ in range(2)] == [7, 7]
+        os.unlink(data.path / CLEANER_OFFSET_FILE)
+        assert checkpointed_below(partition, directory) == 0
+        entries = {partition: 123456789, TopicPartition("u", 0): 1}
+        write_offset_checkpoint(OsFileSystem(), str(data.path / CLEANER_OFFSET_FILE), entries)
+        assert checkpointed_below(partition, directory) == 123456789
+
+    def test_few_checkpoints_are_remembered(self, data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(holes, "MAX_REMEMBERED", 2)
+        for number in range(5):
+            say_cleaned(data.path, 3)
+            assert checkpointed_below(TopicPartition("t", 0), str(data.path / str(number) / "t-0")) == 0
+        assert len(holes._KNOWN) <= 2
+
+
+class TestStreams:
+    def test_a_batch_over_the_hole(self, data: DataDirectory, caplog: pytest.LogCaptureFixture) -> None:
+        first, behind = remove_middle(data)
+        options = {"path": str(data.path), "subscribe": "t"}
+        reader = TidelogStreamReader(parse_options(options, streaming=True), OFFSETS)
+        with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing between"):
+            reader.partitions({"t": {"0": 0}}, {"t": {"0": 300}})
+        reader = TidelogStreamReader(parse_options(options | {"failOnDataLoss": "false"}, streaming=True), OFFSETS)
+        parts = reader.partitions({"t": {"0": 0}}, {"t": {"0": 300}})
+        rows = [row for part in parts for batch in reader.read(part) for row in batch.column("offset").to_pylist()]
+        assert rows == [*range(first), *range(behind, 300)]
+        assert f"offsets {first} to {behind - 1} are missing" in caplog.text
+
+
+class TestJobs:
+    def test_audit_tells_lost_from_compacted(self, data: DataDirectory) -> None:
+        first, behind = remove_middle(data)
+        found = audited(data)
+        assert found.is_wrong
+        assert (found.total("lost_offsets"), found.total("compacted_offsets")) == (behind - first, 0)
+        say_cleaned(data.path, behind)
+        found = audited(data)
+        assert not found.is_wrong
+        assert (found.total("lost_offsets"), found.total("compacted_offsets")) == (0, behind - first)
+
+    def test_audit_of_batches_that_are_gone(self, data: DataDirectory) -> None:
+        segment = segments_of(data)[1]
+        first, behind = cut_batches(segment, 4, 2)
+        assert audited(data).total("lost_offsets") == behind - first
+        say_cleaned(data.path, segment.base_offset + 1)
+        assert audited(data).total("compacted_offsets") == behind - first
+
+    def test_export_refuses_what_is_lost_and_notes_what_is_accepted(self, data: DataDirectory, tmp_path: Path) -> None:
+        first, behind = remove_middle(data)
+        inner = cut_batches(segments_of(data)[-1], 1, 1)
+        request = ExportRequest(data.source(), str(tmp_path / "table"))
+        with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing"):
+            export(None, request)
+        accepting = ExportRequest(data.source(), str(tmp_path / "table"), fail_on_data_loss=False)
+        result = export(None, accepting)
+        assert result.rows == 300 - (behind - first) - (inner[1] - inner[0])
+        assert result.manifest.topics["t"].partitions[0].lost == ((first, behind), inner)
+        assert not export(None, accepting).committed
+
+    def test_export_refuses_batches_that_are_gone(self, data: DataDirectory, tmp_path: Path) -> None:
+        first, behind = cut_batches(segments_of(data)[-1], 1, 1)
+        with pytest.raises(Exception, match=f"offsets {first} to {behind - 1} are missing in"):
+            export(None, ExportRequest(data.source(), str(tmp_path / "table")))
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_every_missing_offset_is_told_or_explained(
+    tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
+) -> None:
+    """Segments are taken away at random: plan and audit find the same offsets missing, and all of them."""
+    data = DataDirectory(tmp_path_factory.mktemp("log") / "data", segment_bytes=1400)
+    log, present = data.log("t"), set[int]()
+    for _ in range(draw.draw(st.integers(6, 14))):
+        count = draw.draw(st.integers(1, 4))
+        first = write(log, [Record(i, NOW_MS + i, b"k", b"v" * draw.draw(st.integers(1, 300))) for i in range(count)])
+        present |= set(range(first, first + count))
+    end = log.log_end_offset
+    data.close()
+    segments = segments_of(data)
+    for segment in segments[1:-1]:
+        if draw.draw(st.booleans()):
+            following = min(other.base_offset for other in segments if other.base_offset > segment.base_offset)
+            remove(segment)
+            present -= set(range(segment.base_offset, following))
+    clean = draw.draw(st.sampled_from([0, *(segment.base_offset for segment in segments)]))
+    say_cleaned(data.path, clean)
+    missing = {offset for offset in range(end) if offset not in present and offset >= clean}
+    lost: list[LostRange] = []
+    slices = planned(data, fail_on_data_loss=False, lost=lost)
+    assert read(slices, fail_on_data_loss=False, lost=lost) == sorted(present)
+    told = {offset for found in lost for offset in range(found.start, found.end) if offset not in present}
+    assert {offset for offset in told if offset >= clean} == missing
+    assert audited(data).total("lost_offsets") == len(told)
+    if missing:
+        with pytest.raises(DataLossError):
+            planned(data)
+
+
+def test_a_hole_says_where_it_is() -> None:
+    one, two = SegmentFile(0, "/a/0.log"), SegmentFile(9, "/a/9.log")
+    assert str(Hole(1, 2, one, two)) == "between /a/0.log and /a/9.log"
+    assert str(Hole(1, 2, one, one)) == "in /a/0.log"

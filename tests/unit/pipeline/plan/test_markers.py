@@ -1,0 +1,327 @@
+"""Committed records of logs whose transaction indices are missing, damaged or another segment's: as the markers say."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, write
+from tidelog.log.check import check_directory
+from tidelog.log.index.transaction_index import ENTRY
+from tidelog.log.segment.batch_scan import iter_batches
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.pipeline.audit import transactions as audit_transactions
+from tidelog.pipeline.decode.decode import Isolation, read_slice
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.files.segment_files import OpenSegment, list_segments
+from tidelog.pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
+from tidelog.pipeline.jobs.compact import CompactRequest, compact
+from tidelog.pipeline.jobs.offline_logs import Configuration
+from tidelog.pipeline.jobs.reports.audit_report import findings
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.plan.aborted import aborted_transactions
+from tidelog.pipeline.plan.offsets import log_bounds
+from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan
+from tidelog.pipeline.plan.selection import PartitionDirectory
+from tidelog.protocol.record.record_batch import Record, RecordBatch, parse_end_transaction_marker
+
+pytest.importorskip("pyarrow")
+
+PRODUCERS = 4
+SEEDS = range(3)
+
+
+def write_transactions(data: DataDirectory, chance: random.Random, steps: int = 110) -> None:
+    """Transactions of several producers, interleaved, over many segments; records of no transaction between them."""
+    log = data.log("t")
+    is_open = dict.fromkeys(range(PRODUCERS), False)
+    sequences = dict.fromkeys(range(PRODUCERS), 0)
+    for step in range(steps):
+        producer_id = chance.randrange(PRODUCERS + 1)
+        records = [Record(i, NOW_MS + step, b"k%d" % chance.randrange(30), b"v" * chance.randrange(120))
+                   for i in range(chance.randrange(1, 4))]  # fmt: skip
+        if producer_id == PRODUCERS:
+            write(log, records)
+        elif is_open[producer_id] and chance.random() < 0.4:
+            end_transaction(log, producer_id, commit=chance.random() < 0.5)
+            is_open[producer_id] = False
+        else:
+            write(log, records, producer_id=producer_id, producer_epoch=0, base_sequence=sequences[producer_id],
+                  is_transactional=True)  # fmt: skip
+            sequences[producer_id] += len(records)
+            is_open[producer_id] = True
+    for producer_id, still in is_open.items():
+        if still:
+            end_transaction(log, producer_id, commit=chance.random() < 0.5)
+
+
+def committed_by_markers(directory: Path) -> list[tuple[int, bytes | None]]:
+    """The naive reading: all batches in order, each transaction kept or dropped when its marker comes."""
+    kept: list[tuple[int, bytes | None]] = []
+    waiting: dict[int, list[tuple[int, bytes | None]]] = {}
+    for segment in list_segments(str(directory)):
+        with OpenSegment(segment.path) as file:
+            for header, data in iter_batches(file, 0, file.size):
+                records = list(RecordBatch(bytes(data)).records())
+                if header.is_control:
+                    marker = parse_end_transaction_marker(records[0]) if records else None
+                    ended = waiting.pop(header.producer_id, [])
+                    kept += ended if marker is not None and marker.commit else []
+                elif header.is_transactional:
+                    waiting.setdefault(header.producer_id, []).extend((r.offset, r.value) for r in records)
+                else:
+                    kept += [(r.offset, r.value) for r in records]
+    return sorted(kept)
+
+
+def committed_by_reader(directory: Path, bytes_per_task: int = 1 << 30) -> list[tuple[int, bytes | None]]:
+    place = PartitionDirectory("t", TOPIC_ID, 0, str(directory))
+    bounds = log_bounds(place, read_committed=True)
+    wanted = OffsetRange(place, bounds.start, bounds.last_stable)
+    found: list[tuple[int, bytes | None]] = []
+    for piece in plan(ReadRequest((wanted,), bytes_per_task)):
+        for batch in read_slice(piece, Columns.all(headers=False), isolation=Isolation.READ_COMMITTED):
+            found += zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
+    return found
+
+
+def indices(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.txnindex"))
+
+
+def remove(directory: Path, chance: random.Random) -> None:
+    chance.choice(indices(directory)).unlink()
+
+
+def remove_all(directory: Path, chance: random.Random) -> None:
+    for path in indices(directory):
+        path.unlink()
+
+
+def empty(directory: Path, chance: random.Random) -> None:
+    chance.choice(indices(directory)).write_bytes(b"")
+
+
+def cut_entries(directory: Path, chance: random.Random) -> None:
+    path = chance.choice(indices(directory))
+    path.write_bytes(path.read_bytes()[: 34 * chance.randrange(path.stat().st_size // 34)])
+
+
+def cut_bytes(directory: Path, chance: random.Random) -> None:
+    path = chance.choice(indices(directory))
+    path.write_bytes(path.read_bytes()[: chance.randrange(path.stat().st_size)])
+
+
+def flip(directory: Path, chance: random.Random) -> None:
+    path = chance.choice(indices(directory))
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def swap_segments(directory: Path, chance: random.Random) -> None:
+    one, other = chance.sample(indices(directory), 2)
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+def overlap(directory: Path, chance: random.Random) -> None:
+    """An entry that reaches over everything its producer wrote."""
+    path = chance.choice(indices(directory))
+    data = bytearray(path.read_bytes())
+    data[10:18] = (0).to_bytes(8, "big")
+    path.write_bytes(data)
+
+
+Damage = Callable[[Path, random.Random], None]
+DAMAGES: list[Damage] = [remove, remove_all, empty, cut_entries, cut_bytes, flip, swap_segments, overlap]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damaged_indices_do_not_change_what_is_read(tmp_path: Path, damage: Damage) -> None:
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        data = DataDirectory(tmp_path / str(seed))
+        write_transactions(data, chance)
+        data.close()
+        directory = data.path / "t-0"
+        expected = committed_by_markers(directory)
+        assert committed_by_reader(directory) == expected, "as it was written"
+        damage(directory, chance)
+        assert committed_by_reader(directory) == expected, seed
+        assert committed_by_reader(directory, bytes_per_task=1000) == expected, seed
+
+
+@pytest.mark.parametrize("damage", [remove_all, flip], ids=lambda damage: damage.__name__)
+def test_compacted_logs_are_read_by_their_markers(tmp_path: Path, damage: Damage) -> None:
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        data = DataDirectory(tmp_path / str(seed))
+        write_transactions(data, chance)
+        data.close()
+        compact(None, CompactRequest(data.source(), Configuration(overrides={"cleanup.policy": "compact"})))
+        directory = data.path / "t-0"
+        expected = committed_by_markers(directory)
+        damage(directory, chance)
+        assert committed_by_reader(directory) == expected, seed
+
+
+def corrupt_a_marker(directory: Path, chance: random.Random) -> Path:
+    """Change a byte within a marker; the file."""
+    markers = []
+    for segment in list_segments(str(directory)):
+        with OpenSegment(segment.path) as file:
+            markers += [(Path(segment.path), header) for header, _ in iter_batches(file, 0, file.size)
+                        if header.is_control]  # fmt: skip
+    path, header = chance.choice(markers[:-PRODUCERS])  # a damaged end of the log would be a torn tail
+    data = bytearray(path.read_bytes())
+    data[header.position + header.size - 1] ^= 0xFF
+    path.write_bytes(data)
+    return path
+
+
+def test_a_lost_marker_is_read_by_the_index_or_refused(tmp_path: Path) -> None:
+    for seed in range(12):
+        chance = random.Random(seed)
+        data = DataDirectory(tmp_path / str(seed))
+        write_transactions(data, chance)
+        data.close()
+        directory = data.path / "t-0"
+        expected = committed_by_markers(directory)
+        damaged = corrupt_a_marker(directory, chance)
+        if seed % 2:
+            remove_all(directory, chance)
+        with pytest.raises(PipelineError, match=str(damaged)):
+            committed_by_reader(directory)
+        read = before_damage(directory)
+        assert read == [row for row in expected if row[0] <= read[-1][0]] if read else True
+
+
+def before_damage(directory: Path) -> list[tuple[int, bytes | None]]:
+    """Rows of the segments in front of the damaged one, or none where reading them is refused."""
+    segments = list_segments(str(directory))
+    place = PartitionDirectory("t", TOPIC_ID, 0, str(directory))
+    found: list[tuple[int, bytes | None]] = []
+    for low, high in itertools.pairwise(segments):
+        try:
+            for piece in plan(ReadRequest((OffsetRange(place, low.base_offset, high.base_offset),))):
+                for batch in read_slice(piece, Columns.all(headers=False), isolation=Isolation.READ_COMMITTED):
+                    found += zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
+        except PipelineError:
+            break
+    return found
+
+
+def test_a_removed_segment_may_have_held_markers(tmp_path: Path) -> None:
+    """The transaction goes on behind the missing segment: only the index knows what the lost marker said."""
+    data = DataDirectory(tmp_path / "data", segment_bytes=450)
+    log = data.log("t")
+    fields = {"producer_id": 1, "producer_epoch": 0, "is_transactional": True}
+    write(log, [Record(0, NOW_MS, b"k", b"aborted" * 50)], base_sequence=0, **fields)
+    end_transaction(log, 1, commit=False)
+    write(log, [Record(0, NOW_MS, b"k", b"x" * 300)])
+    write(log, [Record(0, NOW_MS, b"k", b"aborted, too" * 30)], base_sequence=1, **fields)
+    end_transaction(log, 1, commit=False)
+    data.close()
+    directory = data.path / "t-0"
+    segments = list_segments(str(directory))
+    assert len(segments) >= 3
+    shutil.copytree(directory, tmp_path / "whole")
+    Path(segments[1].path).unlink()
+    place = PartitionDirectory("t", TOPIC_ID, 0, str(directory))
+
+    def first_segment() -> list[bytes]:
+        pieces = plan(ReadRequest((OffsetRange(place, 0, segments[1].base_offset),)))
+        batches = [b for piece in pieces for b in read_slice(
+            piece, Columns.all(headers=False), isolation=Isolation.READ_COMMITTED)]  # fmt: skip
+        return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+    assert first_segment() == []
+    remove_all(directory, random.Random(0))
+    with pytest.raises(PipelineError, match=r"no \.txnindex says"):
+        first_segment()
+
+
+def whole_kinds(data: DataDirectory) -> tuple[list[str], list[str]]:
+    """What an audit and a check find in the data directory's log."""
+    result = audit(None, AuditRequest(data.source()))
+    found = check_directory(OsFileSystem(), str(data.path / "t-0"))
+    return [line for partition in result.partitions for line in findings(partition)], [str(one) for one in found]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_audit_and_check_find_what_would_mislead_a_reader(
+    tmp_path: Path, damage: Damage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_transactions, "ENTRY_PATIENCE_S", 0)
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        data = DataDirectory(tmp_path / str(seed))
+        write_transactions(data, chance)
+        data.close()
+        directory = data.path / "t-0"
+        before = {path.name: path.read_bytes() for path in indices(directory)}
+        records = only(data).total("records")
+        expected = committed_by_markers(directory)
+        assert committed_by_index(directory) == expected
+        assert whole_kinds(data) == ([], [])
+        damage(directory, chance)
+        changed = before != {path.name: path.read_bytes() for path in indices(directory)}
+        audited, checked = whole_kinds(data)
+        if changed and (damage not in (flip, overlap) or reads_otherwise(before, directory)):
+            assert any(".txnindex" in line for line in checked), seed
+        if committed_by_index(directory) != expected:
+            assert any(".txnindex" in line for line in audited), seed
+        assert only(data).total("records") == records, "the markers say what counts"
+
+
+def only(data: DataDirectory) -> PartitionAudit:
+    (partition,) = audit(None, AuditRequest(data.source())).partitions
+    return partition
+
+
+def committed_by_index(directory: Path) -> list[tuple[int, bytes | None]]:
+    """What a reader sees that believes the index files; nothing when they cannot be read."""
+    try:
+        aborted = aborted_transactions(str(directory), 0, 2**63 - 1)
+    except PipelineError:
+        return []
+    kept: list[tuple[int, bytes | None]] = []
+    for segment in list_segments(str(directory)):
+        with OpenSegment(segment.path) as file:
+            for header, data in iter_batches(file, 0, file.size):
+                is_aborted = header.is_transactional and any(
+                    one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
+                    for one in aborted
+                )
+                if not header.is_control and not is_aborted:
+                    kept += [(r.offset, r.value) for r in RecordBatch(bytes(data)).records()]
+    return kept
+
+
+def reads_otherwise(before: dict[str, bytes], directory: Path) -> bool:
+    """Whether a flipped bit could mislead a reader that goes by the index: a first offset that takes in the same
+    records does not, nor a last stable offset that is lower, which makes a broker look further."""
+    for path in indices(directory):
+        old, new = before[path.name], path.read_bytes()
+        for one, other in zip(ENTRY.iter_unpack(old), ENTRY.iter_unpack(new), strict=True):
+            if one != other and one[2] == other[2] and (one[0], one[1], one[3]) == (other[0], other[1], other[3]):
+                return bool(other[4] > one[4] or other[4] < 0)
+            if one != other and one[2] != other[2]:
+                return committed_by_index(directory) != committed_by_markers(directory)
+    return True
+
+
+def test_logs_that_were_compacted_are_in_order(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        data = DataDirectory(tmp_path / str(seed))
+        write_transactions(data, random.Random(seed))
+        data.close()
+        compact(None, CompactRequest(data.source(), Configuration(overrides={"cleanup.policy": "compact"})))
+        assert whole_kinds(data) == ([], [])
