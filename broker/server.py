@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from tidelog.broker.admin.listener import AdminListener
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
 from tidelog.broker.controller.client_quotas import QUOTAS_PREFIX
 from tidelog.broker.loop.background_jobs import BackgroundJobs, Job
@@ -38,6 +38,7 @@ from tidelog.broker.network.acceptor import (
 from tidelog.broker.network.connection import Connection
 from tidelog.broker.network.shell import STALL_MS, Limits, Shell
 from tidelog.broker.replica.partition import Partition
+from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.startup import build_broker
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE

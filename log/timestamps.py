@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.records.lookup import first_at_or_after
-from tidelog.log.segment.batch_scan import NO_TIMESTAMP
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.segment.segments import LogSegments
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.record_batch import NO_TIMESTAMP, iter_batches
 
 if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from tidelog.broker.admin.listener import ADMIN_KEYS
+from tidelog.broker.config.admin_keys import ADMIN_KEYS
 from tidelog.broker.config.keys import (
     GROUP_KEYS,
     LOG_TIME_KEYS,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from tidelog.broker.admin.listener import ADMIN_ALLOWED_HOSTS, ADMIN_LISTENER
+from tidelog.broker.config.admin_keys import ADMIN_ALLOWED_HOSTS, ADMIN_LISTENER
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware

@@ -20,7 +20,7 @@ from tidelog.protocol.api_keys import ApiKey
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.replica.partition import Partition
-    from tidelog.broker.requests.dispatch import Route
+    from tidelog.broker.requests.route import Route
     from tidelog.cleaner.log_cleaner import LogCleaner
 
 

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tidelog.broker.admin.listener import ADMIN_KEYS
+from tidelog.broker.config.admin_keys import ADMIN_KEYS
 from tidelog.broker.config.keys import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
 from tidelog.broker.config.sources import (
     PropertiesError,

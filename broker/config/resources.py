@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidelog.broker.config.broker_config import BrokerConfig, exceeded_bound
+from tidelog.broker.config.changes import check_known
 from tidelog.broker.config.description import ResourceType
-from tidelog.broker.controller.configs import check_known
-from tidelog.broker.share.config import is_offset_reset
+from tidelog.broker.config.offset_reset import is_offset_reset
 from tidelog.protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
 from tidelog.protocol.errors import InvalidConfigError, InvalidRequestError
 

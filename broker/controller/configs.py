@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
+from tidelog.broker.config.changes import Change, apply_changes, check_known
 from tidelog.broker.config.description import (
     CLUSTER_DEFAULT,
     ConfigDescriber,
@@ -33,7 +33,6 @@ from tidelog.broker.metadata.store import MetadataStore, Put
 from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
 from tidelog.protocol.config_def import ConfigDef
 from tidelog.protocol.errors import (
-    InvalidConfigError,
     InvalidRequestError,
     UnknownTopicOrPartitionError,
 )
@@ -42,23 +41,6 @@ if TYPE_CHECKING:
     from tidelog.broker.controller.topics import TopicManager
 
 CONFIGS_PREFIX = "/configs/"
-
-
-class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to a key."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-class Change(NamedTuple):
-    """One key's change."""
-
-    name: str
-    operation: Operation
-    value: str | None
 
 
 class TopicDefaults(NamedTuple):
@@ -293,57 +275,3 @@ def topic_of(kind: int, name: str) -> str | None:
 def config_key(kind: ResourceType, name: str) -> str:
     """Where the store keeps what is set on a resource."""
     return f"{CONFIGS_PREFIX}{kind.name.lower().replace('_', '-')}/{name}"
-
-
-def check_known(config_def: ConfigDef, texts: Mapping[str, Any], kind: str) -> None:
-    """Raises InvalidConfigError for the first key that the table does not have."""
-    for name in config_def.unknown(texts):
-        raise InvalidConfigError(f"Unknown {kind} config name: {name}")
-
-
-def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
-    """The texts after these changes.
-
-    Raises InvalidConfigError for an unknown key or a list operation on a key that is no list, InvalidRequestError for
-    a value that is missing or a key named twice.
-    """
-    changed = dict(texts)
-    seen: set[str] = set()
-    for change in changes:
-        if change.name in seen:
-            raise InvalidRequestError(f"Error due to duplicate config keys: {change.name}")
-        seen.add(change.name)
-        if change.operation is Operation.DELETE:
-            changed.pop(change.name, None)
-            continue
-        if change.value is None:
-            raise InvalidRequestError(f"Null value not supported for : {change.name}")
-        if change.operation is Operation.SET:
-            changed[change.name] = change.value
-        else:
-            changed[change.name] = changed_list(config_def, changed.get(change.name), change)
-    return changed
-
-
-def changed_list(config_def: ConfigDef, text: str | None, change: Change) -> str:
-    """A list value with elements appended or taken out, from the default if none is set. Raises InvalidConfigError."""
-    from tidelog.protocol.config_def import ConfigType
-
-    key = config_def.keys.get(change.name)
-    if key is None:
-        raise InvalidConfigError(f"Unknown config name: {change.name}")
-    if key.type is not ConfigType.LIST:
-        raise InvalidConfigError(f"Can't {change.operation.name} to key {change.name} because its type is not LIST.")
-    old = key.parse(text) if text is not None else list(key.default or ())
-    given = key.parse(change.value)
-    if change.operation is Operation.APPEND:
-        return ",".join([*old, *(item for item in given if item not in old)])
-    return ",".join(item for item in old if item not in given)
-
-
-def operation_of(number: int) -> Operation:
-    """The operation with this number. Raises InvalidRequestError."""
-    try:
-        return Operation(number)
-    except ValueError:
-        raise InvalidRequestError(f"Unknown operation type {number}") from None

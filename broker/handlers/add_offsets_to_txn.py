@@ -6,11 +6,12 @@ transaction version 2 do without it (KIP-890).
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.errors import error_for_old_producer
 from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

@@ -6,12 +6,13 @@ instead of INVALID_PRODUCER_EPOCH; v3 flexible. If one partition of a transactio
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.errors import for_old_producer
 from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.coordinator.transaction.state import PartitionKey
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import NONE, KafkaError, OperationNotAttemptedError, UnknownTopicOrPartitionError
 from tidelog.protocol.messages.add_partitions_to_txn import (

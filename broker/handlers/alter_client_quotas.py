@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.client_quotas import ClientQuotas, QuotaChange, entity_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.quota.quotas import load_quotas
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.alter_client_quotas import (

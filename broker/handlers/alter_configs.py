@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.configs import topic_of
 from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.loop.steps import Steps, without_traceback
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
 from tidelog.protocol.messages.alter_configs import (

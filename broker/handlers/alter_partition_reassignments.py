@@ -5,9 +5,10 @@ Asking for it is done at once; any other is an invalid assignment; cancelling fi
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.replica_assignment import check_replicas
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidReplicaAssignmentError,

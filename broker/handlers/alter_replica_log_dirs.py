@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os.path
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.requests.context import RequestContext
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (

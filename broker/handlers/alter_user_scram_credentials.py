@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.scram_credentials import ScramCredentials, mechanism_of
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import DuplicateResourceError, KafkaError
 from tidelog.protocol.messages.alter_user_scram_credentials import (

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.controller.features import supported_features
+from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError

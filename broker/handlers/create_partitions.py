@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.replica_assignment import check_replicas
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.quota.quotas import mutation_quota
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidReplicaAssignmentError,

@@ -12,13 +12,14 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.replica_assignment import check_topic_assignment
 from tidelog.broker.controller.topic_changes import USE_DEFAULT, Change, NewTopic
 from tidelog.broker.controller.topics import check_partition_limit
 from tidelog.broker.loop.steps import Steps, each, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.quota.quotas import mutation_quota
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidConfigError, InvalidReplicaAssignmentError, InvalidRequestError, KafkaError
 from tidelog.protocol.messages.create_topics import (

@@ -6,8 +6,9 @@ only compacted, as Kafka refuses them. The new start is written to log-start-off
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
 from tidelog.protocol.messages.delete_records import (

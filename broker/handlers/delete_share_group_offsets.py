@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.topic_changes import Change
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.quota.quotas import MutationQuota, mutation_quota
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, TopicDeletionDisabledError, UnknownTopicIdError
 from tidelog.protocol.messages.delete_topics import (

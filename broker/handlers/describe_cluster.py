@@ -7,8 +7,9 @@ which there are none here.
 from __future__ import annotations
 
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.network.advertised_address import address_for_client
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, MismatchedEndpointTypeError, UnsupportedEndpointTypeError
 from tidelog.protocol.messages.describe_cluster import (

@@ -5,9 +5,10 @@ Versions: 0 says only whether a value is the default; 1+ source and synonyms; 3+
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.config.description import ConfigEntry, ConfigSource
 from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
 from tidelog.protocol.messages.describe_configs import (

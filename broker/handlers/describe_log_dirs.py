@@ -10,9 +10,10 @@ import os
 from collections.abc import Mapping, Set
 from functools import partial
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.requests.context import RequestContext
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, KafkaStorageError

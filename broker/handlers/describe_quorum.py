@@ -6,8 +6,9 @@ There is no metadata log; the revision of the metadata store stands for its end.
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.network.advertised_address import address_for_client
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, UnknownTopicOrPartitionError
 from tidelog.protocol.messages.describe_quorum import (

@@ -7,9 +7,10 @@ partitions of one answer; the cursor names the first partition that did not fit.
 from __future__ import annotations
 
 from tidelog.broker.authorized_operations import TOPIC_OPERATIONS
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.image import TopicImage
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
 from tidelog.protocol.messages.describe_topic_partitions import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.scram_credentials import ScramCredentials
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import DuplicateResourceError, KafkaError, ResourceNotFoundError
 from tidelog.protocol.messages.describe_user_scram_credentials import (

@@ -6,10 +6,11 @@ version 2: the epoch is raised with each transaction and answered, and what neve
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.errors import error_for_old_producer
 from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse

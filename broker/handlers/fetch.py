@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.loop.threads import in_thread
@@ -24,6 +24,7 @@ from tidelog.broker.network.advertised_address import address_for_client
 from tidelog.broker.replica.fetch_session import FetchContext, FetchTarget, Result
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.purgatory import Parked
+from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.repeated_fetch import repeated_fetch
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.unified_log import UnifiedLog

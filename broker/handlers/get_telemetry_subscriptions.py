@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.client_metrics import subscription_of
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.get_telemetry_subscriptions import (

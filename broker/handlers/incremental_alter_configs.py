@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidelog.broker.broker import Broker, RequestContext
-from tidelog.broker.controller.configs import Change, operation_of, topic_of
+from tidelog.broker.broker import Broker
+from tidelog.broker.config.changes import Change, operation_of
+from tidelog.broker.controller.configs import topic_of
 from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.loop.steps import Steps, without_traceback
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.incremental_alter_configs import (

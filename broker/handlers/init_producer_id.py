@@ -7,8 +7,9 @@ producer had.
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

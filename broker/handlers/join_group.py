@@ -6,10 +6,11 @@ flexible; v7 answers the protocol type; v8 a reason; v9 may tell the leader to s
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse

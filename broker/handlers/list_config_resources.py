@@ -5,8 +5,9 @@ Brokers and their loggers are listed by node id, topics all, groups and client m
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.config.description import ResourceType
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, UnsupportedVersionError
 from tidelog.protocol.messages.list_config_resources import (

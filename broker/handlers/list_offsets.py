@@ -8,9 +8,10 @@ Nothing is tiered here: earliest local is the earliest, latest tiered and pendin
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.replica.partition import Partition
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
 from tidelog.protocol.messages.list_offsets import (

@@ -5,12 +5,13 @@ Names of states that do not exist are given back, not refused. The duration coun
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.group.topic_patterns import Pattern, compile_pattern
 from tidelog.broker.coordinator.transaction.state import Transaction
 from tidelog.broker.coordinator.transaction.state import TransactionState as State
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.list_transactions import (

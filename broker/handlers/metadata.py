@@ -16,12 +16,13 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.topic_changes import Change
 from tidelog.broker.controller.topics import validate_topic_name
 from tidelog.broker.loop.steps import Steps, each, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.network.advertised_address import address_for_client
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidRequestError,

@@ -7,11 +7,12 @@ versions go to ``__consumer_offsets``.
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.handlers.partition_chunks import chunks_of, with_fields
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.offset_commit import (

@@ -20,7 +20,7 @@ from functools import partial
 from types import GeneratorType
 from typing import Any, cast
 
-from tidelog.broker.broker import Broker, Repeat, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
@@ -28,8 +28,9 @@ from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.requests.appended_response import FIRST_VERSION as _FIRST_WITH_TEMPLATE
 from tidelog.broker.requests.appended_response import encode_appended
-from tidelog.broker.requests.dispatch import shielded
+from tidelog.broker.requests.context import Repeat, RequestContext
 from tidelog.broker.requests.repeated_produce import repeated_produce
+from tidelog.broker.requests.route import shielded
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.records.work_budget import TURN, TooMuchForTurnError, WorkBudget
 from tidelog.log.unified_log import LogAppendInfo

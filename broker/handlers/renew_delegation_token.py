@@ -3,7 +3,8 @@ DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 2."""
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
 from tidelog.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse

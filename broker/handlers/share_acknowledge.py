@@ -5,9 +5,10 @@ v2 renews locks (KIP-1222). The final epoch ends the session; what the member st
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from tidelog.broker.share.config import check_enabled
 from tidelog.broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey

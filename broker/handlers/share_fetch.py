@@ -10,9 +10,10 @@ the session, and of what became of the acknowledgements.
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from tidelog.broker.share.config import check_enabled
 from tidelog.broker.share.reading import RECORD_LIMIT, ReadParams, Results, ShareRead, failed

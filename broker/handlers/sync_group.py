@@ -5,10 +5,11 @@ v3 static members (KIP-345); v4 flexible; v5 checks protocol type and name (KIP-
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InconsistentGroupProtocolError, KafkaError
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse

@@ -6,12 +6,13 @@ partition to the transaction by itself (KIP-890), before that AddOffsetsToTxn mu
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import Coordinators, coordinators_of
 from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.handlers.partition_chunks import chunks_of, with_fields
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidProducerEpochError,

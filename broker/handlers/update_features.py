@@ -5,9 +5,10 @@ Versions: 0 says whether a downgrade is meant; 1+ what kind of change, and valid
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.controller.features import SAFE_DOWNGRADE, UPGRADE, check_update, show_features
 from tidelog.broker.metadata.store import Put
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.update_features import (

@@ -7,7 +7,8 @@ where an address is translated on the way to a network that the client cannot re
 
 from __future__ import annotations
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
+from tidelog.broker.requests.context import RequestContext
 
 _MAPPED_IPV4 = "::ffff:"  # how a dual-stack socket shows an IPv4 address
 

@@ -30,14 +30,14 @@ from asyncio import Future
 from collections.abc import Callable
 from functools import partial
 
-from tidelog.broker.broker import RequestContext
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.timers import Timer, TimerQueue
 from tidelog.broker.loop.turn_clock import NOTABLE_MS
 from tidelog.broker.network.send_queue import ALL, SendQueue, SendStatus, SliceCutShortError, send_at_once
 from tidelog.broker.network.shell import Shell
 from tidelog.broker.network.wakefulness import QUICK_REQUESTS, Wakefulness
-from tidelog.broker.requests.dispatch import Parts, Pending
+from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.route import Parts, Pending
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidReceiveError, InvalidRequestError
 from tidelog.protocol.frames import FrameReader

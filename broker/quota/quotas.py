@@ -41,7 +41,8 @@ from tidelog.broker.metrics.registry import Sample
 from tidelog.protocol.errors import ThrottlingQuotaExceededError
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker, RequestContext
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.requests.context import RequestContext
 
 PRODUCE, FETCH, REQUEST, MUTATION = CLIENT_QUOTAS
 (CONNECTION,) = IP_QUOTAS

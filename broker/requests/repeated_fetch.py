@@ -25,7 +25,7 @@ import os
 from struct import Struct
 from typing import NamedTuple
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.replica.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -35,6 +35,7 @@ from tidelog.broker.replica.fetch_session import (
     next_epoch,
 )
 from tidelog.broker.replica.partition import Partition
+from tidelog.broker.requests.context import RequestContext
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.segment.segments import LogSegments

@@ -24,13 +24,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.quota.quotas import FETCH, MUTATION, PRODUCE, REQUEST, Client, Quotas, client_of
-from tidelog.broker.requests.dispatch import Answer, Parts, Pending, Route
+from tidelog.broker.requests.route import Answer, Parts, Pending, Route
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.transferable import release_slices
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker, RequestContext
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.requests.context import RequestContext
     from tidelog.protocol.messages.share_fetch import ShareFetchRequest
 
 _SESSION = struct.Struct(">ihi")

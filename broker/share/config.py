@@ -6,12 +6,12 @@ when they are needed, and parsed once per change.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.offset_reset import LATEST
 from tidelog.broker.share.share_partition import Limits
 from tidelog.protocol.errors import UnsupportedVersionError
 
@@ -19,16 +19,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 FEATURE = "share.version"
-EARLIEST = "earliest"
-LATEST = "latest"
-BY_DURATION = "by_duration:"
 READ_COMMITTED = "read_committed"
-
-_DURATION = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,9})?)S)?)?",
-    re.IGNORECASE,
-)
-_UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +82,3 @@ def check_enabled(broker: Broker) -> None:
     """Raises UnsupportedVersionError while the feature ``share.version`` stands at 0."""
     if not broker.metadata.features.get(FEATURE):
         raise UnsupportedVersionError
-
-
-def duration_ms(text: str) -> int | None:
-    """Milliseconds of an ISO 8601 duration of days and smaller units (``P3DT4H5M6.7S``); None when it is none."""
-    match = _DURATION.fullmatch(text)
-    if match is None or not any(match.groups()):
-        return None
-    return int(sum(float(amount) * _UNIT_MS[unit] for unit, amount in match.groupdict().items() if amount))
-
-
-def is_offset_reset(text: str) -> bool:
-    """Whether ``share.auto.offset.reset`` may be this."""
-    if text.startswith(BY_DURATION):
-        return duration_ms(text.removeprefix(BY_DURATION)) is not None
-    return text in (EARLIEST, LATEST)

@@ -16,8 +16,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.broker.config.offset_reset import BY_DURATION, EARLIEST, duration_ms
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written
-from tidelog.broker.share.config import BY_DURATION, EARLIEST, ShareConfig, ShareConfigs, duration_ms
+from tidelog.broker.share.config import ShareConfig, ShareConfigs
 from tidelog.broker.share.sessions import PartitionKey, SessionKey, ShareSessions
 from tidelog.broker.share.share_partition import (
     UNINITIALIZED_OFFSET,
@@ -34,9 +35,10 @@ from tidelog.protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker, RequestContext
+    from tidelog.broker.broker import Broker
     from tidelog.broker.coordinator.share_state.coordinator import ShareStateStore
     from tidelog.broker.loop.timers import Timer
+    from tidelog.broker.requests.context import RequestContext
     from tidelog.log.unified_log import UnifiedLog
     from tidelog.protocol.messages.share_fetch import AcquiredRecords
 

@@ -11,8 +11,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from tidelog.log.index.abstract_index import AbstractIndex, floor_slot
-from tidelog.log.segment.batch_scan import NO_TIMESTAMP
 from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.record.record_batch import NO_TIMESTAMP
 
 _KEY = Struct(">q")
 

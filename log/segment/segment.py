@@ -23,10 +23,10 @@ from tidelog.log.index.abstract_index import seal_index
 from tidelog.log.index.offset_index import OffsetIndex, OffsetPosition
 from tidelog.log.index.time_index import TimeIndex, TimestampOffset
 from tidelog.log.index.transaction_index import TransactionIndex
-from tidelog.log.segment.batch_scan import NO_TIMESTAMP, BatchHeader, iter_batches, iter_headers
+from tidelog.log.segment.batch_scan import BatchHeader, iter_batches, iter_headers
 from tidelog.log.system.file_system import FileSystem, LogStorageError
 from tidelog.log.system.time import Time
-from tidelog.protocol.record.record_batch import Buffer
+from tidelog.protocol.record.record_batch import NO_TIMESTAMP, Buffer
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tests.support.kafka_directories import KafkaDirectory
 from tests.support.logs import NOW_MS
 from tidelog.broker.adoption.adopt import carry_out
-from tidelog.broker.adoption.kraft_metadata import PartitionRecord, TopicRecord
 from tidelog.broker.adoption.plan import AdoptionOptions, make_plan
 from tidelog.broker.controller.topics import TOPICS_PREFIX
 from tidelog.broker.metadata.store import SqliteMetadataStore
@@ -20,6 +19,7 @@ from tidelog.log.files.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FI
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import FileSystem, LogStorageError, OsFileSystem
 from tidelog.log.system.time import ManualTime
+from tidelog.protocol.metadata_records.records import PartitionRecord, TopicRecord
 from tidelog.protocol.schema.fields import Message
 
 TOPICS = {"orders": bytes(15) + b"\1", "refunds": bytes(15) + b"\2"}

@@ -13,8 +13,9 @@ import pytest
 
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.requests.dispatch import Dispatcher, Pending
+from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.registry import REGISTRY
+from tidelog.broker.requests.route import Pending
 from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.transferable import release_slices

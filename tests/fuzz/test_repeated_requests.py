@@ -23,9 +23,10 @@ from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
 from tidelog.broker.controller.client_quotas import ClientQuotas, QuotaChange
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.quota.quotas import load_quotas
-from tidelog.broker.requests.dispatch import Dispatcher, Pending
+from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.repeated_fetch import RepeatedFetch
 from tidelog.broker.requests.repeated_produce import RepeatedProduce
+from tidelog.broker.requests.route import Pending
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.api_keys import ApiKey, request_header_version
 from tidelog.protocol.errors import KafkaError, KafkaStorageError

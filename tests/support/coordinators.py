@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tidelog.broker.broker import RequestContext
 from tidelog.broker.coordinator.config import GroupConfig, TransactionConfig
 from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
 from tidelog.broker.coordinator.group.records import GroupRecordSerde
@@ -20,6 +19,7 @@ from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, Tra
 from tidelog.broker.coordinator.transaction.state import PartitionKey, Transaction
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
+from tidelog.broker.requests.context import RequestContext
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.end_txn import EndTxnRequest

@@ -50,7 +50,7 @@ from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResp
 from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.requests.context import RequestContext
 
 T = TypeVar("T")
 

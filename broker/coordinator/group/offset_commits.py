@@ -17,9 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator.group.offsets import OffsetAndMetadata, OffsetStore
-from tidelog.broker.coordinator.group.records import OffsetCommitKey, OffsetCommitValue, offset_tombstone
+from tidelog.broker.coordinator.group.records import offset_tombstone
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
 from tidelog.broker.loop.steps import Steps, each
+from tidelog.protocol.coordinator_records.group import OffsetCommitKey, OffsetCommitValue
 from tidelog.protocol.errors import (
     NONE,
     GroupSubscribedToTopicError,

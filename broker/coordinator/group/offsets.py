@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidelog.broker.coordinator.group.records import OffsetCommitKey, OffsetCommitValue, offset_tombstone
+from tidelog.broker.coordinator.group.records import offset_tombstone
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
+from tidelog.protocol.coordinator_records.group import OffsetCommitKey, OffsetCommitValue
 
 NO_PRODUCER_ID = -1
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from tidelog.broker.coordinator.group.classic.group import EMPTY, STABLE, ClassicGroup, ClassicMember
 from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup
-from tidelog.broker.coordinator.group.records import (
+from tidelog.broker.coordinator.group.share.group import ShareGroup
+from tidelog.broker.coordinator.group.streams.group import StreamsGroup
+from tidelog.protocol.coordinator_records.group import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
 )
-from tidelog.broker.coordinator.group.share.group import ShareGroup
-from tidelog.broker.coordinator.group.streams.group import StreamsGroup
 
 Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 

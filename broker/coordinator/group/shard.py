@@ -34,14 +34,7 @@ from tidelog.broker.coordinator.group.consumer.records import consumer_group_tom
 from tidelog.broker.coordinator.group.migration import Migration
 from tidelog.broker.coordinator.group.offset_commits import OffsetCommits
 from tidelog.broker.coordinator.group.offsets import OffsetStore
-from tidelog.broker.coordinator.group.records import (
-    ConsumerGroupMetadataKey,
-    GroupMetadataKey,
-    OffsetCommitKey,
-    OffsetCommitValue,
-    empty_group_record,
-    group_tombstone,
-)
+from tidelog.broker.coordinator.group.records import empty_group_record, group_tombstone
 from tidelog.broker.coordinator.group.replay import (
     Group,
     find_consumer_group,
@@ -58,9 +51,15 @@ from tidelog.broker.coordinator.group.streams.records import replay_streams, str
 from tidelog.broker.coordinator.runtime.committer import Committer
 from tidelog.broker.coordinator.runtime.replay import ReplayContext
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from tidelog.broker.coordinator.share_state.records import SHARE_RECORD_TYPES
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.share.config import ShareConfig
+from tidelog.protocol.coordinator_records.group import (
+    ConsumerGroupMetadataKey,
+    GroupMetadataKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from tidelog.protocol.coordinator_records.share import SHARE_RECORD_TYPES
 from tidelog.protocol.coordinator_records.streams import STREAMS_RECORD_TYPES
 from tidelog.protocol.errors import (
     GroupIdNotFoundError,
@@ -80,10 +79,10 @@ from tidelog.protocol.messages.sync_group import SyncGroupRequest
 from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import RequestContext
     from tidelog.broker.coordinator.config import GroupConfig
     from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
     from tidelog.broker.metadata.image import MetadataCache
+    from tidelog.broker.requests.context import RequestContext
     from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)

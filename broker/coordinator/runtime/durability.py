@@ -19,7 +19,8 @@ from tidelog.broker.loop.steps import Steps
 from tidelog.protocol.errors import KafkaError, NotCoordinatorError
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker, RequestContext
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.requests.context import RequestContext
 
 Request = TypeVar("Request")
 Settled = Callable[[KafkaError | None], None]

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.coordinator.runtime.replay import ReplayContext
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from tidelog.broker.coordinator.share_state.records import (
+from tidelog.broker.coordinator.share_state.spans import RecordState, Span, replaced
+from tidelog.protocol.coordinator_records.share import (
     ShareSnapshotKey,
     ShareSnapshotValue,
     ShareUpdateKey,
     ShareUpdateValue,
     StateBatch,
 )
-from tidelog.broker.coordinator.share_state.spans import RecordState, Span, replaced
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator.runtime.replay import ReplayContext
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from tidelog.broker.coordinator.transaction.records import TransactionLogKey, TransactionLogValue
 from tidelog.broker.coordinator.transaction.state import (
     AT_REST,
     COMPLETE_COMMIT,
@@ -36,6 +35,7 @@ from tidelog.broker.coordinator.transaction.state import (
     PartitionKey,
     Transaction,
 )
+from tidelog.protocol.coordinator_records.transaction import TransactionLogKey, TransactionLogValue
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     InvalidProducerIdMappingError,

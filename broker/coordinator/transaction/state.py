@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
-from tidelog.broker.coordinator.transaction.records import PartitionsSchema, TransactionLogValue
+from tidelog.protocol.coordinator_records.transaction import PartitionsSchema, TransactionLogValue
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1

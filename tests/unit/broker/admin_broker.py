@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.configs import ConfigManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.metadata.store import SqliteMetadataStore
+from tidelog.broker.requests.context import RequestContext
 from tidelog.log.config import LogConfig
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.unit.broker.manual_loop import ManualLoop
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.configs import ConfigManager, current_config
 from tidelog.broker.controller.producer_ids import ProducerIdManager
@@ -22,6 +22,7 @@ from tidelog.broker.metrics.registry import Metrics
 from tidelog.broker.replica.fetch_session import FetchSessionCache
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.broker.replica.replica_manager import ReplicaManager
+from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.startup import sweep_strays
 from tidelog.log.config import LogConfig
 from tidelog.log.manager import LogManager

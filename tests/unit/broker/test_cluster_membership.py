@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from tests.support.kafka_directories import KafkaDirectory
-from tidelog.broker.adoption.kraft_metadata import (
-    PartitionRecord,
-    RegisterBrokerRecord,
-    TopicRecord,
-    UnregisterBrokerRecord,
-)
 from tidelog.broker.cluster_membership import check_is_alone
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
 from tidelog.broker.startup import claim_directories
 from tidelog.log.system.file_system import OsFileSystem
+from tidelog.protocol.metadata_records.records import (
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
 from tidelog.protocol.schema.fields import Message
 
 FILE_SYSTEM = OsFileSystem()

@@ -20,8 +20,9 @@ from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.requests.bounds import max_elements
-from tidelog.broker.requests.dispatch import Dispatcher, Pending
+from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.registry import REGISTRY
+from tidelog.broker.requests.route import Pending
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -47,7 +47,7 @@ from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResp
 from tidelog.protocol.messages.sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.requests.context import RequestContext
 
 #: A new member has no session yet; a request whose client has gone must not hold a rebalance longer than this.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000

@@ -58,7 +58,7 @@ from tidelog.protocol.messages.leave_group import LeaveGroupResponse, MemberIden
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.requests.context import RequestContext
 
 logger = logging.getLogger(__name__)
 

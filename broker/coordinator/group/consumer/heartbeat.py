@@ -57,9 +57,9 @@ from tidelog.protocol.messages.consumer_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import RequestContext
     from tidelog.broker.coordinator.config import GroupConfig
     from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+    from tidelog.broker.requests.context import RequestContext
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from tidelog.broker.coordinator.group.consumer.group import (
     Subscription,
 )
 from tidelog.broker.coordinator.group.modern_group import assignment_of, in_order
-from tidelog.broker.coordinator.group.records import (
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
+from tidelog.protocol.coordinator_records.group import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -34,7 +35,6 @@ from tidelog.broker.coordinator.group.records import (
     TopicPartition,
     TopicPartitions,
 )
-from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
 
 Record = CoordinatorRecord
 

@@ -56,9 +56,9 @@ from tidelog.protocol.messages.share_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import RequestContext
     from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
     from tidelog.broker.metadata.image import MetadataCache, TopicImage
+    from tidelog.broker.requests.context import RequestContext
     from tidelog.broker.share.config import ShareConfig
     from tidelog.log.system.time import Time
 

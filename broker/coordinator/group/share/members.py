@@ -33,11 +33,11 @@ from tidelog.protocol.messages.share_group_describe import DescribedGroup
 from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import RequestContext
     from tidelog.broker.coordinator.group.shard import GroupShard
     from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
     from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
     from tidelog.broker.metadata.image import MetadataCache, TopicImage
+    from tidelog.broker.requests.context import RequestContext
 
 UNKNOWN_LAG = -1
 

@@ -17,7 +17,7 @@ from tidelog.broker.coordinator.group.share.group import (
     ShareSubscription,
 )
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
-from tidelog.broker.coordinator.share_state.records import (
+from tidelog.protocol.coordinator_records.share import (
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataKey,

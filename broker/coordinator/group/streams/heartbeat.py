@@ -80,10 +80,10 @@ from tidelog.protocol.messages.streams_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import RequestContext
     from tidelog.broker.coordinator.group.streams.config import StreamsConfig
     from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
     from tidelog.broker.metadata.image import MetadataCache
+    from tidelog.broker.requests.context import RequestContext
     from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)

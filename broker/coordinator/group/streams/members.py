@@ -32,12 +32,12 @@ from tidelog.protocol.messages.streams_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import RequestContext
     from tidelog.broker.controller.topic_changes import TopicChanges
     from tidelog.broker.coordinator.group.shard import GroupShard
     from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
     from tidelog.broker.loop.deferred import Deferred
     from tidelog.broker.metadata.image import TopicImage
+    from tidelog.broker.requests.context import RequestContext
 
 logger = logging.getLogger(__name__)
 

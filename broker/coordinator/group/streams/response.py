@@ -16,7 +16,7 @@ from tidelog.protocol.messages.streams_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import RequestContext
+    from tidelog.broker.requests.context import RequestContext
 
 
 def updated_spec(

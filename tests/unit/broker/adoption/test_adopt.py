@@ -11,15 +11,6 @@ import pytest
 from tests.support.kafka_directories import CLUSTER_ID, KafkaDirectory
 from tests.support.logs import NOW_MS, values
 from tidelog.broker.adoption.adopt import carry_out, valid_broker_configs
-from tidelog.broker.adoption.kraft_metadata import (
-    ClientQuotaRecord,
-    ConfigRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    QuotaEntityData,
-    TopicRecord,
-    UserScramCredentialRecord,
-)
 from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions, AdoptionPlan, make_plan
 from tidelog.broker.controller.producer_ids import NEXT_BLOCK_KEY
 from tidelog.broker.controller.topics import TOPICS_PREFIX, decode_topic
@@ -40,6 +31,15 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
+from tidelog.protocol.metadata_records.records import (
+    ClientQuotaRecord,
+    ConfigRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    QuotaEntityData,
+    TopicRecord,
+    UserScramCredentialRecord,
+)
 from tidelog.protocol.schema.fields import Message
 
 FILE_SYSTEM = OsFileSystem()

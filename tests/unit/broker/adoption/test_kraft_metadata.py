@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka_directories import KafkaDirectory
-from tidelog.broker.adoption.kraft_metadata import (
-    METADATA_DIRECTORY,
+from tidelog.broker.adoption.kraft_metadata import METADATA_DIRECTORY, ClusterMetadata, read_cluster_metadata
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.metadata_records.records import (
     ClientQuotaRecord,
-    ClusterMetadata,
     ConfigRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
@@ -21,10 +22,7 @@ from tidelog.broker.adoption.kraft_metadata import (
     RemoveUserScramCredentialRecord,
     TopicRecord,
     UserScramCredentialRecord,
-    read_cluster_metadata,
 )
-from tidelog.log.system.file_system import OsFileSystem
-from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.schema.fields import Message, string
 
 ID = bytes(range(16))

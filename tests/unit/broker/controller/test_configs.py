@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.changes import Change, Operation, operation_of
 from tidelog.broker.config.description import (
     ConfigEntry,
     ConfigSource,
@@ -16,7 +17,6 @@ from tidelog.broker.config.description import (
     ResourceType,
     unit_synonyms,
 )
-from tidelog.broker.controller.configs import Change, Operation, operation_of
 from tidelog.log.config import TOPIC_CONFIG_DEF
 from tidelog.protocol.errors import (
     InvalidConfigError,

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from tests.unit.broker.admin_broker import context_of
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.broker import Broker, RequestContext
+from tidelog.broker.broker import Broker
+from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.schema.fields import Message

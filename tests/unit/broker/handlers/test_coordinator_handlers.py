@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.coordinators import GroupWorld, TransactionWorld
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.broker import RequestContext
 from tidelog.broker.coordinator.errors import for_old_producer
 from tidelog.broker.coordinator.produce_check import check_transactional_batch
 from tidelog.broker.coordinator.runtime.durability import SyncGate
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage
+from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.api_keys import ApiKey

@@ -12,8 +12,9 @@ import pytest
 
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.requests.dispatch import Dispatcher, Pending
+from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.registry import REGISTRY
+from tidelog.broker.requests.route import Pending
 from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import (

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
+from tidelog.broker.config.changes import Change, Operation
 from tidelog.broker.config.description import ResourceType
-from tidelog.broker.controller.configs import Change, Operation
 from tidelog.broker.controller.features import FeatureRange, show_features, supported_features
 from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism
 from tidelog.broker.handlers import describe_log_dirs

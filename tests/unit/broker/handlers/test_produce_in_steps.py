@@ -14,7 +14,7 @@ from tests.unit.broker.handlers.test_data_path import read_part
 from tests.unit.broker.requests.test_dispatch import LongWire
 from tidelog.broker.handlers.produce import TURN_PARTITIONS
 from tidelog.broker.loop import steps
-from tidelog.broker.requests.dispatch import ONE_TURN_ELEMENTS, Pending
+from tidelog.broker.requests.route import ONE_TURN_ELEMENTS, Pending
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.records.work_budget import MAX_PLAIN_BYTES, TURN_PLAIN_BYTES
 from tidelog.protocol.errors import (

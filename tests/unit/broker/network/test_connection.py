@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.broker.data_broker import InlineLoop
-from tidelog.broker.broker import RequestContext
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.metrics.registry import Metrics
 from tidelog.broker.network.connection import (
@@ -27,7 +26,8 @@ from tidelog.broker.network.connection import (
 )
 from tidelog.broker.network.shell import SWEEP_MS, SWEEP_PER_TURN, Limits, Shell
 from tidelog.broker.network.wakefulness import QUICK_REQUESTS, SAMPLE
-from tidelog.broker.requests.dispatch import Parts, Pending
+from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.route import Parts, Pending
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.transferable import TransferableRecords

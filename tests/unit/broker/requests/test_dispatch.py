@@ -12,7 +12,7 @@ import pytest
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.test_data_path import R, Wire
 from tidelog.broker.loop import steps
-from tidelog.broker.requests.dispatch import ONE_TURN_BYTES, Parts, Pending
+from tidelog.broker.requests.route import ONE_TURN_BYTES, Parts, Pending
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

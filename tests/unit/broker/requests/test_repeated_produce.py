@@ -9,8 +9,9 @@ import pytest
 
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import Wire, produce_request
-from tidelog.broker.requests.dispatch import MOST_PATIENCE, Pending
+from tidelog.broker.requests.dispatch import MOST_PATIENCE
 from tidelog.broker.requests.repeated_produce import RepeatedProduce
+from tidelog.broker.requests.route import Pending
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import (
     CorruptMessageError,

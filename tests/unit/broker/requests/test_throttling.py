@@ -13,7 +13,7 @@ from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import R, Wire
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, runs
 from tidelog.broker.quota.quotas import throttled_samples
-from tidelog.broker.requests.dispatch import Parts, Pending
+from tidelog.broker.requests.route import Parts, Pending
 from tidelog.broker.requests.throttling import Throttled
 from tidelog.protocol.errors import (
     NONE,

@@ -10,9 +10,9 @@ from typing import Any
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.broker import RequestContext
 from tidelog.broker.coordinator.coordinators import Coordinators, coordinators_of
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 from tidelog.protocol.messages.share_fetch import (

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker
+from tidelog.broker.config.offset_reset import duration_ms, is_offset_reset
 from tidelog.broker.share import config
-from tidelog.broker.share.config import ShareConfigs, duration_ms, is_offset_reset
+from tidelog.broker.share.config import ShareConfigs
 from tidelog.protocol.errors import InvalidConfigError
 
 GROUP = 32

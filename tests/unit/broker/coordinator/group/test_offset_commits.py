@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.coordinator.group.records import OffsetCommitKey
+from tidelog.protocol.coordinator_records.group import OffsetCommitKey
 from tidelog.protocol.errors import (
     NONE,
     FencedInstanceIdError,

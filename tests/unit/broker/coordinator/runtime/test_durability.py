@@ -13,7 +13,7 @@ from tests.unit.broker.handlers.test_data_path import Wire
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, runs
 from tidelog.broker.coordinator.runtime.durability import SyncGate
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.requests.dispatch import Pending
+from tidelog.broker.requests.route import Pending
 from tidelog.protocol.errors import (
     NONE,
     KafkaStorageError,

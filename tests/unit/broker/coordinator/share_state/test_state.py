@@ -10,7 +10,7 @@ from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, Coordin
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
 from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator, coordinator_key
-from tidelog.broker.coordinator.share_state.records import ShareSnapshotKey, ShareStateSerde, ShareUpdateKey
+from tidelog.broker.coordinator.share_state.records import ShareStateSerde
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Span
 from tidelog.broker.coordinator.share_state.state import (
     COLD_AFTER_MS,
@@ -23,6 +23,7 @@ from tidelog.broker.coordinator.share_state.state import (
     updated,
 )
 from tidelog.log.system.time import ManualTime
+from tidelog.protocol.coordinator_records.share import ShareSnapshotKey, ShareUpdateKey
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.record.record_batch import iter_batches
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.coordinators import GroupWorld
 from tidelog.broker.coordinator.group.classic.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE
 from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
-from tidelog.broker.coordinator.group.records import GroupMetadataKey
+from tidelog.protocol.coordinator_records.group import GroupMetadataKey
 from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
     InvalidRequestError,

@@ -10,9 +10,9 @@ from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup, ConsumerGroupState
 from tidelog.broker.coordinator.group.consumer.records import current_of
-from tidelog.broker.coordinator.group.records import ConsumerGroupCurrentMemberAssignmentValue
-from tidelog.broker.coordinator.group.records import TopicPartitions as StoredPartitions
 from tidelog.broker.metadata.image import TopicImage
+from tidelog.protocol.coordinator_records.group import ConsumerGroupCurrentMemberAssignmentValue
+from tidelog.protocol.coordinator_records.group import TopicPartitions as StoredPartitions
 from tidelog.protocol.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,

@@ -1,0 +1,38 @@
+"""Configuration keys of the HTTP interface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance
+
+if TYPE_CHECKING:
+    pass
+
+
+ADMIN_LISTENER = "admin.listener"
+
+
+ADMIN_ALLOWED_HOSTS = "admin.allowed.hosts"
+
+
+ADMIN_KEYS = (
+    ConfigKey(
+        ADMIN_LISTENER,
+        ConfigType.STRING,
+        "127.0.0.1:0",
+        None,
+        Importance.MEDIUM,
+        "HOST:PORT of the HTTP interface with /healthz, /readyz, /metrics and /compaction; port 0 takes any free one, "
+        "an empty value switches it off. It asks nobody who they are: keep it on a private address.",
+    ),
+    ConfigKey(
+        ADMIN_ALLOWED_HOSTS,
+        ConfigType.LIST,
+        (),
+        None,
+        Importance.LOW,
+        "More names under which the HTTP interface may be asked (the Host header), separated by commas. Its own "
+        "address, localhost and the advertised hosts need no mention; other names are answered 421. Tidelog's own key.",
+    ),
+)

@@ -1,0 +1,42 @@
+"""Values of ``share.auto.offset.reset``: earliest, latest, or a duration before now."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+EARLIEST = "earliest"
+
+
+LATEST = "latest"
+
+
+BY_DURATION = "by_duration:"
+
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,9})?)S)?)?",
+    re.IGNORECASE,
+)
+
+
+_UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
+
+
+def duration_ms(text: str) -> int | None:
+    """Milliseconds of an ISO 8601 duration of days and smaller units (``P3DT4H5M6.7S``); None when it is none."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        return None
+    return int(sum(float(amount) * _UNIT_MS[unit] for unit, amount in match.groupdict().items() if amount))
+
+
+def is_offset_reset(text: str) -> bool:
+    """Whether ``share.auto.offset.reset`` may be this."""
+    if text.startswith(BY_DURATION):
+        return duration_ms(text.removeprefix(BY_DURATION)) is not None
+    return text in (EARLIEST, LATEST)

@@ -1,0 +1,96 @@
+"""What is known of one request and of its connection: client, API, version, throttling, last request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidelog.protocol.types import Part
+
+if TYPE_CHECKING:
+    pass
+
+
+FIRST_PATIENCE = 2
+"""So many requests a connection makes before the next one is expected to be like the last; each time it was not so for
+that many, twice as many."""
+
+
+class RequestCount:
+    """Whose ``requests`` counts the requests of one API and version: the dispatcher's routes."""
+
+    __slots__ = ("requests",)
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+
+NO_REQUESTS = RequestCount()
+"""Where a connection without repeats counts: nothing."""
+
+
+class Repeat(Protocol):
+    """Answers a connection's next request where it is like its last one
+    (``tidelog.broker.requests.repeated_fetch``)."""
+
+    def answer(self, frame: memoryview) -> bytes | list[Part] | None:
+        """The whole frame of the answer, or None where the request has to go the general way."""
+        ...
+
+
+class RequestContext:
+    """Who asks, and how. One per connection: the request fields change from request to request, and hold until the
+    response is queued, because a connection has one request in flight."""
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "client_host",
+        "client_id",
+        "correlation_id",
+        "frame_bytes",
+        "listener_name",
+        "local_host",
+        "local_port",
+        "on_close",
+        "owns_frame",
+        "principal",
+        "raw_client_id",
+        "repeat",
+        "repeat_patience",
+        "repeat_route",
+        "throttle_ms",
+        "unlike_requests",
+        "withdraw",
+    )
+
+    def __init__(
+        self,
+        *,
+        client_host: str = "127.0.0.1",
+        local_host: str = "127.0.0.1",
+        local_port: int = 9092,
+        listener_name: str = "PLAINTEXT",
+    ) -> None:
+        self.api_key = -1
+        self.api_version = -1
+        self.correlation_id = -1
+        self.client_id: str | None = None
+        self.raw_client_id = b""
+        self.frame_bytes = 0
+        self.owns_frame = False
+        """Whether the request's bytes stay as they are after the turn in which it came."""
+        self.throttle_ms = 0
+        self.on_close: Callable[[], object] | None = None
+        """What is to be done when the connection closes: share sessions end with it."""
+        self.withdraw: Callable[[], Any] | None = None
+        """Takes a share fetch's records back and gives the response that goes out in their place (a quota)."""
+        self.repeat: Repeat | None = None
+        self.repeat_route = NO_REQUESTS
+        self.repeat_patience = FIRST_PATIENCE
+        self.unlike_requests = 0
+        self.listener_name = listener_name
+        self.client_host = client_host
+        self.local_host = local_host
+        self.local_port = local_port
+        self.principal = "User:ANONYMOUS"

@@ -1,0 +1,324 @@
+"""How one API in one version is served, and answers that come later."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from types import GeneratorType
+from typing import Any, TypeVar, Union
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Job, StepRunner, Steps, let_go
+from tidelog.broker.requests.bounds import max_bytes, max_elements
+from tidelog.broker.requests.context import Repeat, RequestContext, RequestCount
+from tidelog.log.records.work_budget import AppendPostponedError
+from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
+from tidelog.protocol.errors import KafkaError, UnknownServerError
+from tidelog.protocol.schema.fields import EncodeError, Message, Struct
+from tidelog.protocol.transferable import release_slices
+from tidelog.protocol.types import Part
+
+T = TypeVar("T")
+
+
+logger = logging.getLogger(__name__)
+
+
+Parts = list[Part]
+
+
+_PREFIX = struct.Struct(">ii")
+
+
+_FLEXIBLE_PREFIX = struct.Struct(">iix")  # with an empty set of tagged fields
+
+
+FEW = 8
+
+
+ONE_TURN_BYTES = 8192
+"""A longer request is decoded in steps, from a copy: at 2 bytes for the smallest element it may be over a
+millisecond's work. Requests of records are long and have few elements: they are decoded where they are."""
+
+
+ONE_TURN_ELEMENTS = 1024
+"""A produce request with more partitions and topics than this is decoded in steps, too."""
+
+
+Answer = Union[bytes, Parts, "Pending", None]
+
+
+FrameSteps = Steps[bytes | Parts | None]
+
+
+class Route(RequestCount):
+    """How one API in one version is served. ``requests`` counts them."""
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "decode_from",
+        "error_response",
+        "flexible_header",
+        "handle",
+        "has_slices",
+        "max_bytes",
+        "max_elements",
+        "one_turn_bytes",
+        "one_turn_elements",
+        "prefix",
+        "repeat_of",
+        "request_class",
+        "runner",
+    )
+
+    def __init__(self, api_key: int, api_version: int, module: Any, runner: StepRunner) -> None:
+        self.runner = runner
+        self.api_key = api_key
+        self.api_version = api_version
+        self.request_class: type[Message] = module.Request
+        self.decode_from: Callable[[memoryview, int, int, int], tuple[Any, int]] = module.Request.decode_from
+        self.max_elements = max_elements(api_key)
+        self.max_bytes = max_bytes(api_key)
+        self.one_turn_bytes = sys.maxsize if api_key == ApiKey.PRODUCE else ONE_TURN_BYTES
+        self.one_turn_elements = ONE_TURN_ELEMENTS if api_key == ApiKey.PRODUCE else self.max_elements
+        self.handle: Callable[[Broker, RequestContext, Any], Any] = module.handle
+        self.error_response: Callable[[Any, KafkaError], Any] = module.error_response
+        self.flexible_header = request_header_version(ApiKey(api_key), api_version) >= 2
+        self.prefix = _FLEXIBLE_PREFIX if response_header_version(ApiKey(api_key), api_version) >= 1 else _PREFIX
+        self.has_slices = api_key in (ApiKey.FETCH, ApiKey.SHARE_FETCH)
+        self.repeat_of: Callable[[Broker, RequestContext, Any, memoryview, int], Repeat | None] | None = getattr(
+            module, "repeat_of", None
+        )
+        super().__init__()
+
+    def answer(self, broker: Broker, context: RequestContext, request: Any, *, is_long: bool = False) -> Answer:
+        """Handle a request; what it raises becomes its error response. Steps begin here; a long request's answer is
+        encoded in steps whatever its handler does.
+
+        Raises CloseConnectionError.
+        """
+        try:
+            response = self.handle(broker, context, request)
+        except KafkaError as error:
+            response = self.error_response(request, error)
+        except CloseConnectionError:
+            raise
+        except Exception:
+            logger.exception("API %d version %d failed", self.api_key, self.api_version)
+            response = self.error_response(request, UnknownServerError())
+        if is_long or response.__class__ is GeneratorType:
+            return self.run(self._finish(context.correlation_id, request, response))
+        if response.__class__ is Deferred:
+            return Pending(self, context.correlation_id, request, response)
+        return None if response is None else self.encode(context.correlation_id, response)
+
+    def run(self, steps: FrameSteps) -> Answer:
+        """The frame that ``steps`` return, now if they fit into one slice. Raises what they raise in that."""
+        answer = self.runner.run(steps)
+        return InSteps(self, answer) if isinstance(answer, Job) else answer
+
+    def _finish(self, correlation_id: int, request: Any, response: Any) -> FrameSteps:
+        """Do a handler's steps, wait for what it deferred, and encode that. Raises CloseConnectionError."""
+        try:
+            if response.__class__ is GeneratorType:
+                response = yield from response
+            if response.__class__ is Deferred:
+                response = yield from wait_for(response, release_records if self.has_slices else None)
+        except KafkaError as error:
+            response = yield from self._fail(request, error)
+        except CloseConnectionError:
+            raise
+        except Exception:
+            logger.exception("API %d version %d failed", self.api_key, self.api_version)
+            response = yield from self._fail(request, UnknownServerError())
+        if response is None:
+            return None
+        frame = yield from self._encode_in_steps(correlation_id, response)
+        held = [*elements_of(request), *elements_of(response)]
+        del request, response
+        yield from let_go(held)
+        return frame
+
+    def _fail(self, request: Any, error: KafkaError) -> Steps[Any]:
+        """The error response, which may be made in steps too."""
+        response = self.error_response(request, error)
+        return (yield from response) if response.__class__ is GeneratorType else response
+
+    def fail_at_once(self, request: Any, error: KafkaError) -> Any:
+        """The error response of a request that is not long."""
+        steps = self._fail(request, error)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+
+    def _encode_in_steps(self, correlation_id: int, response: Any) -> FrameSteps:
+        """As ``encode``. Raises CloseConnectionError."""
+        if response.__class__ is bytes:
+            return self.encode(correlation_id, response)
+        try:
+            parts = yield from response.encode_in_steps(self.api_version)
+        except GeneratorExit:
+            if self.has_slices:
+                release_records(response)
+            raise
+        except EncodeError as error:
+            logger.exception("API %d version %d cannot be encoded", self.api_key, self.api_version)
+            raise CloseConnectionError("a response cannot be encoded") from error
+        return self._frame(correlation_id, parts)
+
+    def encode(self, correlation_id: int, response: Any) -> bytes | Parts:
+        """The whole frame of a response, length prefix included."""
+        prefix = self.prefix
+        if not self.has_slices:
+            body = response if response.__class__ is bytes else response.encode(self.api_version)
+            return prefix.pack(len(body) + prefix.size - 4, correlation_id) + body
+        return self._frame(correlation_id, response.encode_parts(self.api_version))
+
+    def _frame(self, correlation_id: int, parts: Parts) -> bytes | Parts:
+        """Put the length and the header before the parts of a response."""
+        prefix = self.prefix
+        size = prefix.size - 4
+        for part in parts:
+            size += len(part)
+        head = prefix.pack(size, correlation_id)
+        first = parts[0]
+        if isinstance(first, bytes):
+            head += first
+            if len(parts) == 1:
+                return head
+            parts[0] = head
+        else:
+            parts.insert(0, head)
+        return parts
+
+
+def shielded(work: Callable[..., T], *arguments: Any) -> T:
+    """Do one partition's part of a request: what is our own mistake there must not fail the partitions beside it.
+
+    Raises KafkaErrors and AppendPostponedErrors as they come, anything else as UnknownServerError, logged whole.
+    """
+    try:
+        return work(*arguments)
+    except (KafkaError, CloseConnectionError, AppendPostponedError):
+        raise
+    except Exception as error:
+        logger.exception("one partition of a request failed")
+        raise UnknownServerError from error
+
+
+class Pending:
+    """An answer that comes later. ``on_answer`` is called once, with the answer or None to close the connection."""
+
+    __slots__ = ("_correlation_id", "_deferred", "_request", "_route")
+
+    seconds = 0.0
+    """How long work on it took in steps, after the turn in which the request came."""
+
+    def __init__(self, route: Route, correlation_id: int, request: Any, deferred: Deferred[Any]) -> None:
+        self._route = route
+        self._correlation_id = correlation_id
+        self._request = request
+        self._deferred = deferred
+
+    def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
+        """Call back with the frame when it is known."""
+        self._deferred.on_done(lambda _: callback(self._answer()))
+
+    def abandon(self) -> None:
+        """The connection is gone."""
+        self._deferred.abandon()
+
+    def hurry(self) -> None:
+        """Another request of the connection waits for this answer."""
+        self._deferred.hurry()
+
+    def _answer(self) -> bytes | Parts | None:
+        try:
+            response = self._deferred.result()
+            return self._route.encode(self._correlation_id, response)
+        except KafkaError as error:
+            return self._route.encode(self._correlation_id, self._route.fail_at_once(self._request, error))
+        except CloseConnectionError:
+            return None
+        except Exception:
+            logger.exception("request of API %d failed after waiting", self._route.api_key)
+            failed = self._route.fail_at_once(self._request, UnknownServerError())
+            return self._route.encode(self._correlation_id, failed)
+
+
+class InSteps(Pending):
+    """The answer to a long request, which is worked on in steps."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, route: Route, job: Job) -> None:
+        self._route = route
+        self._job = job
+        self._deferred = job.done
+
+    @property
+    def seconds(self) -> float:  # type: ignore[override]
+        return self._job.seconds
+
+    def _answer(self) -> bytes | Parts | None:
+        try:
+            frame: bytes | Parts | None = self._deferred.result()
+            return b"" if frame is None else frame  # nothing is sent for acks=0, and the connection goes on
+        except (KafkaError, CloseConnectionError) as error:
+            logger.info("a request of API %d cannot be answered: %s", self._route.api_key, error)
+            return None
+
+
+def wait_for(deferred: Deferred[T], drop: Callable[[T], object] | None = None) -> Steps[T]:
+    """What a Deferred holds that is waited for here alone: it is abandoned with the steps, or dropped if it came.
+
+    Raises its error.
+    """
+    try:
+        yield deferred
+    except GeneratorExit:
+        if drop is not None and deferred.done and deferred.has_value:
+            drop(deferred.result())
+        deferred.abandon()
+        raise
+    return deferred.result()
+
+
+def wait_for_frame(answer: Answer) -> FrameSteps:
+    """The frame of an answer. Raises CloseConnectionError where there is none."""
+    if not isinstance(answer, Pending):
+        return answer
+    done: Deferred[bytes | Parts | None] = Deferred()
+    done.on_abandon(answer.abandon)
+    done.on_hurry(answer.hurry)
+    answer.on_answer(done.complete)
+    frame = yield from wait_for(done, release_slices)
+    if frame is None:
+        raise CloseConnectionError("a deferred request failed")
+    return frame or None
+
+
+def elements_of(message: Any) -> Iterator[list[Any]]:
+    """The elements of a message's arrays, and of the arrays within them where there are few of those."""
+    for field in message.FIELDS:
+        value = getattr(message, field.name)
+        if isinstance(value, list) and value:
+            yield list(value)
+            if len(value) <= FEW and isinstance(value[0], Struct):
+                for element in value:
+                    yield from elements_of(element)
+
+
+def release_records(response: Any) -> None:
+    """Let the files go of a fetch response that is never sent."""
+    for topic in response.responses:
+        for partition in topic.partitions:
+            records = partition.records
+            release_slices(records if isinstance(records, list) else [records])

@@ -1,0 +1,1 @@
+"""Schemas of the records of ``__cluster_metadata``."""
