@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -11,6 +12,11 @@ from hypothesis import HealthCheck, settings
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
+
+# `python -m pytest` puts the working directory on the path. There `log` and `broker` would be packages of their own, as
+# they never are for a user: everything is imported below `tidelog`.
+_ROOT = Path(__file__).resolve().parents[1]
+sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != _ROOT]
 
 # Machines are shared: how long an example takes to make or to run says nothing. A failing one prints what replays it.
 settings.register_profile("tidelog", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
