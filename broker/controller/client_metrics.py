@@ -7,13 +7,15 @@ configs that have changed since shows by its id.
 from __future__ import annotations
 
 import zlib
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.resources import CLIENT_METRICS_CONFIG_DEF, DEFAULT_PUSH_INTERVAL_MS, parse_match
 from tidelog.broker.controller.configs import ConfigManager
-from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.types import uuid_to_str
+
+if TYPE_CHECKING:
+    from tidelog.broker.requests.context import RequestContext
 
 ALL_METRICS = "*"
 

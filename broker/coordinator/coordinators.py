@@ -174,7 +174,7 @@ class Coordinators:
             call_soon=broker.timers.turns.measured("coordinator", broker.loop.call_soon),
             call_later=broker.timers.schedule,
         )
-        markers = BrokerMarkerWriter(broker)
+        markers = BrokerMarkerWriter(broker, self)
         return TransactionCoordinator(runtime, markers=markers, config=config, when_durable=self.gate.after)
 
     def start(self) -> None:

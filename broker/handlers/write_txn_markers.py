@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.steps import Steps, each
 from tidelog.broker.requests.context import RequestContext
@@ -30,7 +31,7 @@ Request = WriteTxnMarkersRequest
 
 def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Steps[WriteTxnMarkersResponse]:
     """Write each marker into each of its partitions."""
-    writer = BrokerMarkerWriter(broker)
+    writer = BrokerMarkerWriter(broker, coordinators_of(broker))
 
     def write(marker: WritableTxnMarker, topic: str, partition: int) -> int:
         producer = (marker.producer_id, marker.producer_epoch)

@@ -13,6 +13,14 @@ PACKAGES = ("protocol", "log", "cleaner", "broker", "tidelog", "pipeline", "benc
 MAX_FUNCTION_LINES = 70
 MAX_MODULE_LINES = 700
 MAX_CLASS_METHODS = 20
+MAX_LOOSE_MODULES = 14
+# Packages that hold one module for each of many things of a kind.
+WIDE_PACKAGES = {
+    "broker/handlers": "one module for each API",
+    "protocol/messages": "one module for each API",
+    "log/records": "until its routines are compiled ahead of time",
+    "benchmarks": "one module for each section, and what they share",
+}
 # The only two places that may catch everything: the dispatcher (unknown errors become UNKNOWN_SERVER_ERROR) and the
 # cleaner's supervision (a dying round quarantines its partition).
 BROAD_EXCEPT_ALLOWED = {"broker/requests/dispatch.py", "broker/requests/route.py", "cleaner/log_cleaner.py"}
@@ -29,6 +37,9 @@ def modules() -> Iterator[Path]:
 
 
 MODULES = [path for path in modules() if "build" not in path.parts]
+
+
+PACKAGE_FOLDERS = sorted({path.parent for path in MODULES})
 
 
 def relative(path: Path) -> str:
@@ -104,3 +115,9 @@ def test_packages_with_common_names_are_imported_by_module(path: Path) -> None:
         and any(alias.name in {f"tidelog.{name}" for name in PACKAGES[:4]} for alias in node.names)
     ]
     assert not bare, f"{relative(path)}: import a module of the package, never the package: lines {bare}"
+
+
+@pytest.mark.parametrize("folder", PACKAGE_FOLDERS, ids=relative)
+def test_a_package_can_be_looked_over(folder: Path) -> None:
+    loose = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    assert len(loose) <= MAX_LOOSE_MODULES or relative(folder) in WIDE_PACKAGES, f"{len(loose)} modules: {loose}"

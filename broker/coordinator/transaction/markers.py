@@ -17,20 +17,20 @@ from tidelog.protocol.record.record_batch import EndTransactionMarker, end_trans
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.coordinator.coordinators import Coordinators
 
 
 class BrokerMarkerWriter:
-    """The ``MarkerWriter`` of a broker."""
+    """The ``MarkerWriter`` of a broker, for the partitions of its topics and of its group coordinator."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, coordinators: Coordinators) -> None:
         self._broker = broker
+        self._coordinators = coordinators
 
     def write(
         self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int = 0
     ) -> None:
         """Append the marker. Raises UnknownTopicOrPartitionError and what the append raises."""
-        from tidelog.broker.coordinator.coordinators import coordinators_of
-
         topic, index = partition
         producer_id, producer_epoch = producer
         batch = end_transaction_marker(
@@ -43,8 +43,8 @@ class BrokerMarkerWriter:
             found = self._broker.replica_manager.partition(topic, index)
             info = found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
             if info.last_offset >= found.high_watermark:
-                coordinators_of(self._broker).gate.add(found.when_durable(info.last_offset))
+                self._coordinators.gate.add(found.when_durable(info.last_offset))
             return
         if GROUP_METADATA_TOPIC not in self._broker.metadata.topics:
             raise UnknownTopicOrPartitionError
-        coordinators_of(self._broker).groups.runtime.append_end_transaction(index, batch)
+        self._coordinators.groups.runtime.append_end_transaction(index, batch)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.coordinators import GroupWorld, TransactionWorld
 from tests.unit.broker.stepping import response_of
+from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.errors import for_old_producer
 from tidelog.broker.coordinator.produce_check import check_transactional_batch
 from tidelog.broker.coordinator.runtime.durability import SyncGate
@@ -427,7 +428,7 @@ def test_markers_reach_data_partitions(commit: bool) -> None:
 
 def test_markers_reach_committed_offsets() -> None:
     world = World()
-    writer = BrokerMarkerWriter(world.broker)
+    writer = BrokerMarkerWriter(world.broker, coordinators_of(world.broker))
     partition = (GROUP_METADATA_TOPIC, world.groups.runtime.partition_for("g"))
     with pytest.raises(UnknownTopicOrPartitionError):
         writer.write(partition, (1001, 0), commit=True)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.broker.data_broker import batch
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, read_fetched, runs
+from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.image import SHARE_GROUP_STATE_TOPIC
@@ -312,7 +313,7 @@ def test_records_of_aborted_transactions_are_left_out(
     found = world.replica_manager.partition("t", 0)
     options = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
     found.append_records(memoryview(batch(b"a", b"b", options=options)))
-    BrokerMarkerWriter(world.broker).write(("t", 0), (7, 0), commit=False)
+    BrokerMarkerWriter(world.broker, coordinators_of(world.broker)).write(("t", 0), (7, 0), commit=False)
     world.append("t", b"x", b"y", b"z")
     assert world.member().acquired() == expected
     world.close()
