@@ -93,7 +93,7 @@ class Tidelog:
             connection.request("GET", f"/topics/{quote(topic, safe='')}/records?{urlencode(parameters)}")
             response = connection.getresponse()
             answer: dict[str, Any] = json.loads(response.read())
-        except (HTTPException, ValueError) as error:
+        except (HTTPException, ValueError, BrokenPipeError) as error:
             raise ClientError(f"the admin interface at {self._admin} does not answer as it should: {error}") from error
         finally:
             connection.close()

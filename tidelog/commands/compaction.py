@@ -43,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.action == "status":
             return show_status(arguments.bootstrap, as_json=arguments.json)
         return run_topic(arguments)
+    except BrokenPipeError:
+        raise  # standard output was closed: the command line ends with its own exit code
     except (ClientError, OSError) as error:
         print(f"tidelog compaction: {error}", file=sys.stderr)
         return 1
@@ -76,7 +78,7 @@ def ask(bootstrap: str, method: str, path: str) -> tuple[int, Any]:
         connection.request(method, path)
         response = connection.getresponse()
         return response.status, json.loads(response.read())
-    except (HTTPException, ValueError) as error:
+    except (HTTPException, ValueError, BrokenPipeError) as error:
         raise ClientError(f"the admin interface at {host}:{port} does not answer as it should: {error}") from error
     finally:
         connection.close()

@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         for record in ask(arguments):
             print(json_line(record) if arguments.json else text_line(record))
             count += 1
+    except BrokenPipeError:
+        raise  # standard output was closed: the command line ends with its own exit code
     except (ClientError, OSError) as error:
         print(f"tidelog find: {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
+import subprocess
 import sys
 from types import ModuleType
 from typing import Any
@@ -114,3 +116,71 @@ def test_the_serve_command_imports_little_before_it_is_asked() -> None:
     module: ModuleType = importlib.import_module("tidelog.commands.serve")
     for name in ("asyncio", "uvloop", "numpy", "broker"):
         assert not hasattr(module, name)
+
+
+def run_with_closed_output(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python script whose standard output is a pipe without a reader."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", script],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, **environment},
+        )
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    [
+        (["version"], ""),
+        (["version"], "1"),
+        (["--help"], ""),
+        (["dump-log", "--help"], ""),
+        (["dump-log", "no-such.log"], ""),
+        (["dump-log", "no-such.log"], "1"),
+    ],
+)
+def test_a_closed_standard_output_ends_a_command_quietly(words: list[str], unbuffered: str) -> None:
+    script = f"import sys; from tidelog.cli import main; sys.exit(main({words!r}))"
+    ended = run_with_closed_output(script, PYTHONUNBUFFERED=unbuffered)
+    assert ended.returncode == cli.EXIT_OUTPUT_CLOSED
+    assert "Broken pipe" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["find", "compaction"])
+def test_commands_that_report_system_errors_do_not_report_a_closed_output(name: str) -> None:
+    words = {"find": ["find", "topic", "--key", "k"], "compaction": ["compaction", "status"]}[name]
+    function = {"find": "ask", "compaction": "show_status"}[name]
+    script = f"""
+import sys
+from tidelog import cli
+from tidelog.commands import {name} as command
+
+def print_much(*arguments, **options):
+    for number in range(100_000):
+        print(number)
+    return 0
+
+command.{function} = print_much
+sys.exit(cli.main({words!r}))
+"""
+    ended = run_with_closed_output(script)
+    assert ended.stderr == ""
+    assert ended.returncode == cli.EXIT_OUTPUT_CLOSED
+
+
+def test_another_broken_pipe_is_an_error_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_off(arguments: Any) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli.load("version"), "run", break_off)
+    with pytest.raises(BrokenPipeError):
+        cli.main(["version"])
