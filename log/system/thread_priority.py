@@ -3,7 +3,7 @@
 Linux gives every thread a nice value of its own. A thread of NICENESS loses its processor to the event loop as soon as
 that one wakes up; on processors that nobody else wants it is as fast as before. The value is a bargain: a background
 thread that loses its processor while it holds the interpreter lock keeps the loop waiting, the longer the lower its
-share is, so it is not the lowest there is (docs/cleaner.md has the figures).
+share is, so it is not the lowest there is (docs/internals/cleaner.md has the figures).
 
 A priority that was lowered cannot be raised again without a privilege, and threads inherit it from the thread that
 starts them. So this is for threads of their own kind, never for a pool's that serve requests too.

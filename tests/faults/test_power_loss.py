@@ -3,7 +3,7 @@
 A broker is recorded while a client uses it; then disks are made that a power loss could have left, and a broker started
 over each must have everything that was acknowledged. ``TIDELOG_POWER_STATES`` says how many disks for each workload
 (``make power-loss STATES=5000``), ``TIDELOG_POWER_SEED`` draws others. A failure says what was lost, as little as can
-be. The model of the disk is in ``tests/support/power/disk.py``; docs/faults.md says how to add a workload.
+be. The model of the disk is in ``tests/support/power/disk.py``; docs/internals/faults.md says how to add a workload.
 """
 
 from __future__ import annotations

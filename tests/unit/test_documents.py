@@ -12,7 +12,7 @@ from tidelog.protocol.api_keys import ApiKey
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
-    path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")) if path.is_file()
+    path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")) if path.is_file()
 ]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)

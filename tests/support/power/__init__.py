@@ -9,5 +9,5 @@
     workloads    what brokers are put through
     verdict      a broker started over a crashed disk must still have what it promised
 
-Tests: ``tests/faults/test_power_loss.py``. docs/faults.md says how to add a workload.
+Tests: ``tests/faults/test_power_loss.py``. docs/internals/faults.md says how to add a workload.
 """
