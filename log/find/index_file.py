@@ -1,4 +1,4 @@
-"""IndexFile: a hash file from keys to offsets, in RocketMQ's layout (drawn in docs/internals/index-files.md). Big-endian.
+"""IndexFile: a hash file from keys to offsets, in RocketMQ's layout (docs/internals/index-files.md). Big-endian.
 
     header 40 bytes   begin_timestamp 8 | end_timestamp 8 | begin_offset 8 | end_offset 8 | hash_slot_count 4
                       | index_count 4

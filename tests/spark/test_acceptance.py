@@ -46,7 +46,7 @@ NO_TIME, CREATE_TIME, APPEND_TIME = -1, 0, 1
 SAMPLE = "sample."
 TRANSACTION_LINES = 80
 REWRITTEN = ("Tidelog", "format 0, compacted")
-"""Tidelog's cleaner writes what it keeps of old formats as format 2 (docs/internals/cleaner.md); the active segment stays."""
+"""Tidelog writes what its cleaner keeps of old formats as format 2 (internals/cleaner.md); the active segment stays."""
 
 Writer = TidelogProcess | ZooKeeperKafka
 
