@@ -16,10 +16,12 @@ Most reads are of consumers at the tail, which ask for exactly where the last re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.index.transaction_index import AbortedTxn
+from tidelog.log.index_proof import ensure_proven
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.segment.segments import LogSegments
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
@@ -198,21 +200,28 @@ def _found(
     if isolation is _TXN_COMMITTED:
         upper = segment.offset_index.upper_bound_offset(end_position)
         upper = bound.offset if upper is None else min(upper, bound.offset)
-        aborted = collect_aborted(found.segments, segment, found.offset, upper)
+        later = _from(found.segments, max(0, found.segments.floor_index(segment.base_offset)))
+        aborted = collect_aborted(log, later, found.offset, upper)
     records = segment.records.slice(found.position, found.size)
     return _new_tuple(FetchDataInfo, (records, found.offset, aborted, False))
 
 
-def collect_aborted(segments: LogSegments, segment: LogSegment, offset: int, upper: int) -> list[AbortedTxn]:
-    """The aborted transactions that touch [``offset``, ``upper``): their markers lie in ``segment`` or a later one.
+def collect_aborted(log: UnifiedLog, segments: Sequence[LogSegment], offset: int, upper: int) -> list[AbortedTxn]:
+    """The aborted transactions that touch [``offset``, ``upper``): their markers lie in one of ``segments``, the first
+    of which holds ``offset``.
 
-    ``segments`` is the snapshot in which ``segment`` was found. In a newer one retention may have removed it, and with
-    it the markers: its aborted records would go out as committed ones.
+    The segments are of the snapshot in which the first was found. In a newer one retention may have removed it, and
+    with it the markers: its aborted records would go out as committed ones.
     """
     aborted: list[AbortedTxn] = []
-    for candidate in _from(segments, max(0, segments.floor_index(segment.base_offset))):
-        found, complete = candidate.transaction_index.collect(offset, upper)
+    is_settled = False
+    for segment in segments:
+        if is_settled and segment.base_offset >= upper:
+            break
+        index = ensure_proven(log, segment)
+        found, complete = index.collect(offset, upper)
         aborted += found
         if complete:
             break
+        is_settled = index.is_settled
     return aborted

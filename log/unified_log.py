@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.fetch import FetchDataInfo, FetchIsolation, LogEnd, TailHint, read_log
+from tidelog.log.fetch import FetchDataInfo, FetchIsolation, LogEnd, TailHint, collect_aborted, read_log
 from tidelog.log.file_use import FileUse, LogDeletedError
 from tidelog.log.files.checkpoints import sync_partition_metadata
 from tidelog.log.files.topic_partition import TopicPartition
@@ -141,6 +141,7 @@ class UnifiedLog:
         "log_end_offset",
         "log_start_offset",
         "producer_state",
+        "proof_lock",
         "recovery_point",
         "segments",
         "tail_hint",
@@ -161,6 +162,7 @@ class UnifiedLog:
         self._rolled: tuple[LogSegment, ...] = ()
         self._opened_end = -1 if parts.recovered else parts.log_end_offset
         self.lock = threading.RLock()
+        self.proof_lock = threading.RLock()
         self.files = FileUse()
         self.segments = parts.segments
         self._active: LogSegment = parts.segments.active
@@ -376,13 +378,7 @@ class UnifiedLog:
 
     def collect_aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
         """The aborted transactions that touch offsets [``start``, ``end``). Any thread, no lock."""
-        aborted: list[AbortedTxn] = []
-        for segment in self.segments.values(start, self.log_end_offset):
-            found, complete = segment.transaction_index.collect(start, end)
-            aborted += found
-            if complete:
-                break
-        return aborted
+        return collect_aborted(self, self.segments.values(start, self.log_end_offset), start, end)
 
     # ---- offsets
 

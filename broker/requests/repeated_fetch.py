@@ -302,7 +302,8 @@ class RepeatedFetch:
         index can grow; the others are looked at once for each list of segments."""
         known = self._committed_from
         if known is None or known[0] is not segments or segment.base_offset < known[1]:
-            if any(later.transaction_index.entries for later in segments.values(segment.base_offset, _MOST)):
+            indices = [later.transaction_index for later in segments.values(segment.base_offset, _MOST)]
+            if any(not index.is_proven or index.entries for index in indices):
                 return False
             self._committed_from = (segments, segment.base_offset)
         return not segments.active.transaction_index.entries

@@ -30,6 +30,7 @@ from tidelog.cleaner.round.segment_writer import CleanedSegment, group_segments
 from tidelog.cleaner.round.stretches import Stretch
 from tidelog.cleaner.round.superseded import KeyIndex, Section
 from tidelog.log.index.transaction_index import AbortedTxn
+from tidelog.log.index_proof import ensure_proven
 from tidelog.log.segment.segment import LogSegment
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -157,6 +158,8 @@ class CleaningRound:
         end = self._cleanable.first_uncleanable_offset
         start = clean.segments[0].base_offset if clean.segments else self._cleanable.first_dirty_offset
         with self._aborting_without([*clean.segments, *dirty.segments]):
+            for segment in (*clean.segments, *dirty.segments):
+                ensure_proven(self._log, segment)
             self._aborted = self._log.collect_aborted_transactions(start, end) if end > start else []
             self._aborted.sort()
             self._index.build(self._reader, clean, dirty, self._transactions)

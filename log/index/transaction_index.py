@@ -45,8 +45,8 @@ class TransactionIndex:
     """See the module. Appends under the log's lock; reads by any thread (``pread`` below the published count)."""
 
     __slots__ = (
-        "_entries", "_file", "_file_lock", "_file_system", "_is_sealed", "_last_offset", "_memory", "is_unsynced",
-        "path", "start_offset",
+        "_entries", "_file", "_file_lock", "_file_system", "_is_sealed", "_last_offset", "_memory", "is_proven",
+        "is_settled", "is_unsynced", "path", "start_offset",
     )  # fmt: skip
 
     def __init__(self, file_system: FileSystem, path: str, start_offset: int) -> None:
@@ -61,6 +61,10 @@ class TransactionIndex:
         self._is_sealed = False
         self.is_unsynced = False
         """Whether entries came, or went, since the last flush."""
+        #: False after a load that found nothing to vouch for the entries, until ``tidelog.log.index_proof`` did.
+        self.is_proven = True
+        #: Whether no transaction is open at the end of the segment, as far as that is known.
+        self.is_settled = False
         self.path = path
         self.start_offset = start_offset
 

@@ -307,6 +307,8 @@ class LogLoader:
             logger.warning("%s: rebuilding %s: %s", self._directory, TXN_INDEX_SUFFIX, error)
             rebuild_transaction_index(segment, self._state_at(segments, segment.base_offset))
             flush_indices(segment)
+            return
+        segment.transaction_index.is_proven = segment.size == 0
 
     def _state_at(self, segments: LogSegments, offset: int) -> ProducerStateManager:
         """Producer state just before ``offset``, apart from the log's own."""

@@ -5,12 +5,22 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, end_transaction, write
+from tests.support.transactions import (
+    DAMAGES,
+    PRODUCERS,
+    Damage,
+    committed_by_markers,
+    flip,
+    indices,
+    overlap,
+    remove_all,
+    write_transactions,
+)
 from tidelog.log.check import check_directory
 from tidelog.log.index.transaction_index import ENTRY
 from tidelog.log.segment.batch_scan import iter_batches
@@ -28,55 +38,11 @@ from tidelog.pipeline.plan.aborted import aborted_transactions
 from tidelog.pipeline.plan.offsets import log_bounds
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan
 from tidelog.pipeline.plan.selection import PartitionDirectory
-from tidelog.protocol.record.record_batch import Record, RecordBatch, parse_end_transaction_marker
+from tidelog.protocol.record.record_batch import Record, RecordBatch
 
 pytest.importorskip("pyarrow")
 
-PRODUCERS = 4
 SEEDS = range(3)
-
-
-def write_transactions(data: DataDirectory, chance: random.Random, steps: int = 110) -> None:
-    """Transactions of several producers, interleaved, over many segments; records of no transaction between them."""
-    log = data.log("t")
-    is_open = dict.fromkeys(range(PRODUCERS), False)
-    sequences = dict.fromkeys(range(PRODUCERS), 0)
-    for step in range(steps):
-        producer_id = chance.randrange(PRODUCERS + 1)
-        records = [Record(i, NOW_MS + step, b"k%d" % chance.randrange(30), b"v" * chance.randrange(120))
-                   for i in range(chance.randrange(1, 4))]  # fmt: skip
-        if producer_id == PRODUCERS:
-            write(log, records)
-        elif is_open[producer_id] and chance.random() < 0.4:
-            end_transaction(log, producer_id, commit=chance.random() < 0.5)
-            is_open[producer_id] = False
-        else:
-            write(log, records, producer_id=producer_id, producer_epoch=0, base_sequence=sequences[producer_id],
-                  is_transactional=True)  # fmt: skip
-            sequences[producer_id] += len(records)
-            is_open[producer_id] = True
-    for producer_id, still in is_open.items():
-        if still:
-            end_transaction(log, producer_id, commit=chance.random() < 0.5)
-
-
-def committed_by_markers(directory: Path) -> list[tuple[int, bytes | None]]:
-    """The naive reading: all batches in order, each transaction kept or dropped when its marker comes."""
-    kept: list[tuple[int, bytes | None]] = []
-    waiting: dict[int, list[tuple[int, bytes | None]]] = {}
-    for segment in list_segments(str(directory)):
-        with OpenSegment(segment.path) as file:
-            for header, data in iter_batches(file, 0, file.size):
-                records = list(RecordBatch(bytes(data)).records())
-                if header.is_control:
-                    marker = parse_end_transaction_marker(records[0]) if records else None
-                    ended = waiting.pop(header.producer_id, [])
-                    kept += ended if marker is not None and marker.commit else []
-                elif header.is_transactional:
-                    waiting.setdefault(header.producer_id, []).extend((r.offset, r.value) for r in records)
-                else:
-                    kept += [(r.offset, r.value) for r in records]
-    return sorted(kept)
 
 
 def committed_by_reader(directory: Path, bytes_per_task: int = 1 << 30) -> list[tuple[int, bytes | None]]:
@@ -90,65 +56,12 @@ def committed_by_reader(directory: Path, bytes_per_task: int = 1 << 30) -> list[
     return found
 
 
-def indices(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.txnindex"))
-
-
-def remove(directory: Path, chance: random.Random) -> None:
-    chance.choice(indices(directory)).unlink()
-
-
-def remove_all(directory: Path, chance: random.Random) -> None:
-    for path in indices(directory):
-        path.unlink()
-
-
-def empty(directory: Path, chance: random.Random) -> None:
-    chance.choice(indices(directory)).write_bytes(b"")
-
-
-def cut_entries(directory: Path, chance: random.Random) -> None:
-    path = chance.choice(indices(directory))
-    path.write_bytes(path.read_bytes()[: 34 * chance.randrange(path.stat().st_size // 34)])
-
-
-def cut_bytes(directory: Path, chance: random.Random) -> None:
-    path = chance.choice(indices(directory))
-    path.write_bytes(path.read_bytes()[: chance.randrange(path.stat().st_size)])
-
-
-def flip(directory: Path, chance: random.Random) -> None:
-    path = chance.choice(indices(directory))
-    data = bytearray(path.read_bytes())
-    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    path.write_bytes(data)
-
-
-def swap_segments(directory: Path, chance: random.Random) -> None:
-    one, other = chance.sample(indices(directory), 2)
-    first, second = one.read_bytes(), other.read_bytes()
-    one.write_bytes(second)
-    other.write_bytes(first)
-
-
-def overlap(directory: Path, chance: random.Random) -> None:
-    """An entry that reaches over everything its producer wrote."""
-    path = chance.choice(indices(directory))
-    data = bytearray(path.read_bytes())
-    data[10:18] = (0).to_bytes(8, "big")
-    path.write_bytes(data)
-
-
-Damage = Callable[[Path, random.Random], None]
-DAMAGES: list[Damage] = [remove, remove_all, empty, cut_entries, cut_bytes, flip, swap_segments, overlap]
-
-
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_damaged_indices_do_not_change_what_is_read(tmp_path: Path, damage: Damage) -> None:
     for seed in SEEDS:
         chance = random.Random(seed)
         data = DataDirectory(tmp_path / str(seed))
-        write_transactions(data, chance)
+        write_transactions(data.log("t"), chance)
         data.close()
         directory = data.path / "t-0"
         expected = committed_by_markers(directory)
@@ -163,7 +76,7 @@ def test_compacted_logs_are_read_by_their_markers(tmp_path: Path, damage: Damage
     for seed in SEEDS:
         chance = random.Random(seed)
         data = DataDirectory(tmp_path / str(seed))
-        write_transactions(data, chance)
+        write_transactions(data.log("t"), chance)
         data.close()
         compact(None, CompactRequest(data.source(), Configuration(overrides={"cleanup.policy": "compact"})))
         directory = data.path / "t-0"
@@ -190,7 +103,7 @@ def test_a_lost_marker_is_read_by_the_index_or_refused(tmp_path: Path) -> None:
     for seed in range(12):
         chance = random.Random(seed)
         data = DataDirectory(tmp_path / str(seed))
-        write_transactions(data, chance)
+        write_transactions(data.log("t"), chance)
         data.close()
         directory = data.path / "t-0"
         expected = committed_by_markers(directory)
@@ -263,7 +176,7 @@ def test_audit_and_check_find_what_would_mislead_a_reader(
     for seed in SEEDS:
         chance = random.Random(seed)
         data = DataDirectory(tmp_path / str(seed))
-        write_transactions(data, chance)
+        write_transactions(data.log("t"), chance)
         data.close()
         directory = data.path / "t-0"
         before = {path.name: path.read_bytes() for path in indices(directory)}
@@ -321,7 +234,7 @@ def reads_otherwise(before: dict[str, bytes], directory: Path) -> bool:
 def test_logs_that_were_compacted_are_in_order(tmp_path: Path) -> None:
     for seed in SEEDS:
         data = DataDirectory(tmp_path / str(seed))
-        write_transactions(data, random.Random(seed))
+        write_transactions(data.log("t"), random.Random(seed))
         data.close()
         compact(None, CompactRequest(data.source(), Configuration(overrides={"cleanup.policy": "compact"})))
         assert whole_kinds(data) == ([], [])

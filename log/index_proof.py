@@ -1,0 +1,160 @@
+"""Proof of transaction indices: the entries of a segment's ``.txnindex`` are compared with the markers in its records.
+
+A missing, emptied or cut index looks like one of a segment without aborted transactions. After a load each index that
+nothing vouches for is *unproven*; a read_committed fetch, a look-up or a cleaning proves it before its first use.
+
+    producer state at the segment's base    -> transactions that are open there
+    headers of the segment, once            -> aborted transactions, and what is open at its end
+    entries differ                          -> the index is replaced, in memory and on disk
+
+Where damage hides batches, entries that are there stay beside what the readable markers say. A segment at whose end no
+transaction is open is *settled*: no later marker speaks of its records, so later segments need no look.
+
+Any thread. ``proof_lock`` is held for the walk; the log's lock to replace the entries, and for the whole proof of the
+active segment. No reader uses an index before it is proven, so none sees it half replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from tidelog.log.index.abstract_index import IndexCorruptError
+from tidelog.log.index.transaction_index import AbortedTxn, TransactionIndex
+from tidelog.log.producer.replay import rebuild_producer_state
+from tidelog.log.producer.state import ProducerStateManager
+from tidelog.log.segment.batch_scan import BatchHeader, crc_matches
+from tidelog.log.segment.resync import find_resume_position
+from tidelog.log.segment.segment import LogSegment
+from tidelog.log.segment.segments import LogSegments
+from tidelog.log.segment.transaction_check import ends_transaction
+from tidelog.log.system.reserve import write_if_room
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
+
+if TYPE_CHECKING:
+    from tidelog.log.unified_log import UnifiedLog
+
+logger = logging.getLogger(__name__)
+
+
+def ensure_proven(log: UnifiedLog, segment: LogSegment) -> TransactionIndex:
+    """The segment's transaction index, proven. Raises KafkaStorageError."""
+    index = segment.transaction_index
+    if not index.is_proven:
+        with log.files, log.proof_lock:
+            if not index.is_proven:
+                is_active = segment is log.segments.active
+                lock: AbstractContextManager[object] = log.lock if is_active else nullcontext()
+                with lock:
+                    _prove(log, segment, is_active=is_active)
+    return index
+
+
+def _prove(log: UnifiedLog, segment: LogSegment, *, is_active: bool) -> None:
+    index, size = segment.transaction_index, segment.size
+    markers = _read_markers(log, segment, size)
+    present = _entries_of(index)
+    wanted = markers.aborted if markers.is_whole else _merge(present, markers.aborted)
+    with log.lock:
+        if segment.size != size:
+            raise KafkaStorageError(f"{segment.records.path} was cut meanwhile")
+        if present != wanted:
+            if _misleads(present, wanted):
+                logger.warning("%s: its entries are not what the markers in the log say; rebuilt", index.path)
+                log.environment.damage.indices += 1
+            index.reset()
+            for transaction in wanted:
+                index.append(transaction)
+            write_if_room(index.save, "aborted transactions are kept in memory")
+        index.is_settled = markers.is_whole and not markers.open and not is_active
+        index.is_proven = True
+
+
+def _misleads(present: list[AbortedTxn], wanted: list[AbortedTxn]) -> bool:
+    """Whether a reader would be told less than the markers say. More is said of records that a cleaner took away."""
+    known = {(one.producer_id, one.last_offset): one.first_offset for one in present}
+    return any(known.get((one.producer_id, one.last_offset), 2**63) > one.first_offset for one in wanted)
+
+
+def _entries_of(index: TransactionIndex) -> list[AbortedTxn]:
+    """What the file says; nothing when it has an entry that cannot be."""
+    try:
+        return list(index)
+    except IndexCorruptError:
+        return []
+
+
+def _merge(present: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
+    """Entries and markers of a segment that is not whole; of two for one marker, the one that begins earlier."""
+    merged = {one.last_offset: one for one in present}
+    for one in found:
+        known = merged.get(one.last_offset)
+        if known is None or known.producer_id != one.producer_id or known.first_offset > one.first_offset:
+            merged[one.last_offset] = one
+    return [merged[offset] for offset in sorted(merged)]
+
+
+class _Markers:
+    """The transactions of a segment, followed batch by batch. ``open``: first offset by producer id."""
+
+    __slots__ = ("aborted", "is_whole", "open")
+
+    def __init__(self, open_at_base: dict[int, int] | None) -> None:
+        """``open_at_base`` None: not known."""
+        self.aborted: list[AbortedTxn] = []
+        self.is_whole = open_at_base is not None
+        self.open = dict(open_at_base or ())
+
+    def take(self, segment: LogSegment, header: BatchHeader) -> None:
+        """Follow one batch."""
+        if header.is_control:
+            self._take_marker(header, segment.records.read_at(header.position, header.size))
+        elif header.is_transactional:
+            self.open.setdefault(header.producer_id, header.base_offset)
+
+    def _take_marker(self, header: BatchHeader, batch: bytes) -> None:
+        if not crc_matches(header, memoryview(batch)):
+            self.is_whole = False
+            return
+        is_commit = ends_transaction(batch)
+        first = None if is_commit is None else self.open.pop(header.producer_id, None)
+        if first is None or is_commit:
+            return
+        marker = header.base_offset
+        stable = min(self.open.values(), default=marker + 1)
+        self.aborted.append(AbortedTxn(header.producer_id, first, marker, stable))
+
+
+def _read_markers(log: UnifiedLog, segment: LogSegment, size: int) -> _Markers:
+    """The transactions below byte ``size``. Raises KafkaStorageError."""
+    markers = _Markers(_open_at(log, segment.base_offset))
+    position = 0
+    while position < size:
+        try:
+            for header in segment.headers(position, size):
+                markers.take(segment, header)
+                position = header.position + header.size
+        except CorruptMessageError as error:
+            logger.error("markers of transactions may be lost: %s", error)
+        if position < size:
+            markers.is_whole = False
+            position = find_resume_position(segment.records, position, size, ())
+    return markers
+
+
+def _open_at(log: UnifiedLog, offset: int) -> dict[int, int] | None:
+    """The first offset of each transaction open at ``offset``, a segment's base, by producer id; None when damage hides
+    it."""
+    environment = log.environment
+    state = ProducerStateManager(
+        environment.file_system, log.directory, environment.time, environment.producer_id_expiration_ms
+    )
+    before = LogSegments(segment for segment in log.segments if segment.base_offset < offset)
+    try:
+        rebuild_producer_state(state, before, 0, offset, keep_later_snapshots=True, recalled_bytes=0)
+    except CorruptMessageError as error:
+        logger.error("%s: transactions open at %d are not all known: %s", log.directory, offset, error)
+        return None
+    firsts = ((entry.producer_id, entry.current_txn_first_offset) for entry in state.producers.values())
+    return {producer_id: first for producer_id, first in firsts if first >= 0}

@@ -1,0 +1,102 @@
+"""Transaction indices that lose or change entries after a clean stop: nothing aborted is fetched, nor kept by a
+cleaner."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.support.cleaning import whole
+from tests.support.pipelines import NOW_MS, TOPIC_ID
+from tests.support.transactions import DAMAGES, Damage, committed_by_markers, write_transactions
+from tidelog.cleaner.engine.engine import ReferenceEngine
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
+from tidelog.log.config import LogConfig
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.manager import LogManager
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.record.record_batch import iter_batches
+
+PARTITION = TopicPartition("t", 0)
+CONFIG = LogConfig({"segment.bytes": 4096, "index.interval.bytes": 200, "cleanup.policy": "compact"})
+SEEDS = range(4)
+Rows = list[tuple[int, bytes | None]]
+
+
+def start(path: Path) -> LogManager:
+    manager = LogManager([str(path)], OsFileSystem(), ManualTime(NOW_MS + 86_400_000), CONFIG)
+    manager.startup()
+    return manager
+
+
+def open_log(manager: LogManager) -> UnifiedLog:
+    log = manager.get_or_create_log(PARTITION, TOPIC_ID, CONFIG)
+    log.update_high_watermark(log.log_end_offset)
+    return log
+
+
+def stopped_log(path: Path, chance: random.Random) -> Path:
+    """A data directory after a clean stop; the directory of its partition."""
+    manager = start(path)
+    write_transactions(open_log(manager), chance)
+    manager.shutdown()
+    return path / PARTITION.directory_name
+
+
+def clean(log: UnifiedLog) -> Rows:
+    """A cleaner's round over everything below the active segment; what is committed after it."""
+    options = CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024)
+    Cleaner(ReferenceEngine(), options).clean(whole(log), NOW_MS)
+    return committed_by_fetch(log, 1 << 20)
+
+
+def committed_by_fetch(log: UnifiedLog, max_bytes: int) -> Rows:
+    """What a consumer with read_committed sees: it drops by the list of aborted transactions of each fetch."""
+    rows: Rows = []
+    offset = log.log_start_offset
+    while offset < log.last_stable_offset:
+        info = log.read(offset, max_bytes, isolation=FetchIsolation.TXN_COMMITTED, min_one_message=True)
+        if isinstance(info.records, bytes):
+            break
+        data = os.pread(info.records.file.fileno(), info.records.size, info.records.position)
+        info.records.release()
+        waiting = defaultdict(list)
+        for aborted in sorted(info.aborted_transactions or (), key=lambda one: one.first_offset):
+            waiting[aborted.producer_id].append(aborted)
+        for batch in iter_batches(data):
+            spans = waiting[batch.producer_id]
+            is_aborted = any(one.first_offset <= batch.base_offset <= one.last_offset for one in spans)
+            if not batch.is_control and not (batch.is_transactional and is_aborted):
+                rows += [(record.offset, record.value) for record in batch.records() if record.offset >= offset]
+            last = batch.last_offset
+        offset = last + 1
+    return rows
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_fetches_and_cleaning_go_by_the_markers(tmp_path: Path, damage: Damage) -> None:
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        directory = stopped_log(tmp_path / str(seed), chance)
+        expected = committed_by_markers(directory)
+        shutil.copytree(tmp_path / str(seed), tmp_path / f"{seed}-whole")
+        undamaged = start(tmp_path / f"{seed}-whole")
+        cleaned = clean(open_log(undamaged))
+        undamaged.shutdown()
+        assert len(cleaned) < len(expected)
+        damage(directory, chance)
+        manager = start(tmp_path / str(seed))
+        log = open_log(manager)
+        if seed % 2:  # the others are cleaned before anything is read
+            assert committed_by_fetch(log, chance.choice([1, 500, 1 << 20])) == expected, seed
+        assert clean(log) == cleaned, seed
+        manager.shutdown()
+        assert committed_by_markers(directory) == cleaned, seed
