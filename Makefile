@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 DATA_DIR ?= data
 MINUTES ?= 10
 PORT ?= 9092
+# Test modules that run at the same time; each stays whole on one worker.
+WORKERS ?= 2
+PYTEST_OPTIONS ?=
 
 .PHONY: run test unit contract clients faults fuzz deletions power-loss lint types imports fmt check bench load churn docs image kafka-jars clean help
 
@@ -25,10 +28,10 @@ run: $(BIN)/tidelog ## install into .venv and serve on 127.0.0.1:9092, data belo
 	exec $(BIN)/tidelog serve --data-dir $(DATA_DIR) --port $(PORT)
 
 test: $(VENV)/.test ## install what the tests need and run them all
-	$(BIN)/python -m pytest tests
+	$(BIN)/pytest tests --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_OPTIONS)
 
 unit contract clients faults fuzz: $(VENV)/.test ## run one family of tests
-	$(BIN)/python -m pytest tests/$@
+	$(BIN)/pytest tests/$@ --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_OPTIONS)
 
 deletions: $(VENV)/.test ## topics come and go under every background job: make deletions MINUTES=10
 	TIDELOG_STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_deletion_storm.py

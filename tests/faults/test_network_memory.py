@@ -15,11 +15,13 @@ import pytest
 from benchmarks.procfs import rss_bytes
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 LARGE = 95_000_000
 CLIENTS = 20
 GROWTH = 256 * 1024 * 1024
 STALL_MS = 2_000
+VERSION = 7
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +33,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]
 
 
 def large_request(size: int, correlation_id: int) -> bytes:
-    """ApiVersions with so many bytes behind it, which are ignored."""
-    return raw_client.frame(18, 0, correlation_id, bytes(size))
+    """Produce of so many bytes into a topic that is not there: it is answered without a look at them."""
+    partition = PartitionProduceData(index=0, records=bytes(size))
+    topic = TopicProduceData(name="missing", partition_data=[partition])
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
+    return raw_client.frame(0, VERSION, correlation_id, request.encode(VERSION))
 
 
 def send_what_is_taken(connection: socket.socket, data: memoryview) -> memoryview:

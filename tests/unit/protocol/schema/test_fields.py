@@ -41,7 +41,7 @@ from tidelog.protocol.transferable import TransferableRecords
 from tidelog.protocol.types import ZERO_UUID, Buffer, RecordsValue, unsigned_varint
 
 T = TypeVar("T")
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 class Point(Struct):
