@@ -34,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]
 
 def large_request(size: int, correlation_id: int) -> bytes:
     """Produce of so many bytes into a topic that is not there: it is answered without a look at them."""
-    partition = PartitionProduceData(index=0, records=bytes(size))
+    partition = PartitionProduceData(index=0, records=memoryview(bytes(size)))
     topic = TopicProduceData(name="missing", partition_data=[partition])
     request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
     return raw_client.frame(0, VERSION, correlation_id, request.encode(VERSION))
