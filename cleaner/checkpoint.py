@@ -1,6 +1,7 @@
 """``cleaner-offset-checkpoint``: the first dirty offset of every partition of a log directory, in Kafka's form.
 
-An offset is of one log, not of a name: when a partition is deleted and made anew, what was clean then says nothing now.
+An offset belongs to one log, not to a name: the offset of a deleted partition does not hold for a later one of that
+name.
 A damaged file makes every log of the directory dirty from its start, which costs a round and loses nothing.
 """
 
@@ -25,7 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class CleanerCheckpoint:
-    """The files of all log directories, read when first needed. Any thread; the lock is held during a write."""
+    """The checkpoint files of all log directories, read when first needed.
+
+    Any thread; the lock is held during a write.
+    """
 
     def __init__(self, file_system: FileSystem) -> None:
         self._file_system = file_system
@@ -34,7 +38,7 @@ class CleanerCheckpoint:
         self._incarnations: dict[TopicPartition, UnifiedLog] = {}
 
     def get(self, log: UnifiedLog) -> int | None:
-        """The saved first dirty offset; None when there is none, or it was another log's of that name."""
+        """The saved first dirty offset; None when there is none, or when it belongs to an earlier log of that name."""
         partition = log.topic_partition
         with self._lock:
             known = self._incarnations.setdefault(partition, log)
@@ -48,19 +52,19 @@ class CleanerCheckpoint:
         """Save that the log is clean below ``offset``. Raises KafkaStorageError."""
         with self._lock:
             if log.is_closed:
-                return  # deleted: the next log of that name must not inherit it
+                return  # the log was deleted: the next log of that name must not inherit its offset
             self._incarnations[log.topic_partition] = log
             self._offsets_of(log)[log.topic_partition] = offset
             self._write(os.path.dirname(log.directory))
 
-    def truncated(self, log: UnifiedLog, offset: int) -> None:
-        """The log was cut at ``offset``: what is appended there again is dirty. Raises KafkaStorageError."""
+    def record_truncation(self, log: UnifiedLog, offset: int) -> None:
+        """Lower the first dirty offset to ``offset``, where the log was truncated. Raises KafkaStorageError."""
         with self._lock:
             if self._offsets_of(log).get(log.topic_partition, 0) > offset:
                 self.save(log, offset)
 
     def forget(self, partition: TopicPartition, directories: Iterable[str]) -> None:
-        """The partition was deleted from one of the log directories. Raises KafkaStorageError."""
+        """Remove the offset of a deleted partition. Raises KafkaStorageError."""
         with self._lock:
             self._incarnations.pop(partition, None)
             for directory in directories:

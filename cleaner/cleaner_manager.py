@@ -1,9 +1,9 @@
 """State of every partition as the cleaner sees it, and the choice of the filthiest log.
 
     state         may follow                    what it means
-    idle          in progress, paused(1)        nobody works on it
+    idle          in progress, paused(1)        no thread works on it
     in progress   idle, quarantined             a round runs
-    aborted       in progress                   the round was told to stop and will be paused when it has
+    aborted       in progress                   the round is to stop; then it becomes paused
     paused(n)     idle, quarantined, aborted,   n callers keep cleaning away: truncation, deletion, a directory move
                   paused(n - 1), paused(n + 1)
     quarantined   in progress                   the last round failed; tried again after a back-off that doubles
@@ -35,12 +35,12 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY_MS = 15_000
 LAST_RETRY_MS = 3_600_000
 
-#: The compacted logs there are now. May open logs; called without the lock.
+#: Returns the compacted logs that exist now. May open logs; called without the lock.
 LogSource = Callable[[], Iterable[UnifiedLog]]
 
 
 class CleaningState(Enum):
-    """See the module's table."""
+    """State of one partition; the module's table says what may follow it."""
 
     IDLE = "idle"
     IN_PROGRESS = "in progress"
@@ -61,12 +61,12 @@ VALID_PREVIOUS: Mapping[CleaningState, frozenset[CleaningState]] = {
 
 
 class InvalidCleaningStateError(Exception):
-    """A call that the partition's state does not allow: our mistake."""
+    """A call that the partition's state does not allow: a programming error."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """One round as others see it: when it ended, how long it took, what it found and left. Sizes in bytes."""
+    """Result of one round: when it ended, how long it took, what it found and left. Sizes in bytes."""
 
     finished_ms: int
     duration_ms: int
@@ -90,7 +90,7 @@ class RoundReport:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """Everything there is to know of one compacted partition."""
+    """Sections, state and last round of one compacted partition, for status reports."""
 
     topic_partition: TopicPartition
     state: CleaningState
@@ -109,7 +109,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What the table holds of a partition; replaced, never changed."""
+    """State of one partition in the manager's table; replaced, never changed."""
 
     state: CleaningState = CleaningState.IDLE
     pauses: int = 0
@@ -123,7 +123,7 @@ _NEW = _Entry()
 
 
 class LogCleanerManager:
-    """See the module. Any thread."""
+    """Table of partition states; chooses the log to clean next. Any thread."""
 
     def __init__(self, logs: LogSource, file_system: FileSystem, time: Time) -> None:
         self._logs = logs
@@ -138,7 +138,7 @@ class LogCleanerManager:
     # ---- choice
 
     def grab_filthiest(self) -> LogToClean | None:
-        """The log that needs cleaning most, put in progress; None when none is due."""
+        """Choose the log that needs cleaning most and put it in progress; None when none is due."""
         now_ms = self._time.milliseconds()
         self.last_look_ms = now_ms
         candidates = [candidate for log in self._logs() if (candidate := self._look(log, now_ms)) is not None]
@@ -153,7 +153,7 @@ class LogCleanerManager:
         return None
 
     def grab(self, log: UnifiedLog) -> LogToClean | None:
-        """This log, due or not, put in progress; None while somebody works on it or keeps cleaning away.
+        """Put this log in progress, due or not; None while a round works on it or cleaning is paused.
 
         Raises KafkaStorageError.
         """
@@ -162,15 +162,15 @@ class LogCleanerManager:
         try:
             return self.measure(log)
         except KafkaStorageError as error:
-            self.failed(log.topic_partition, str(error))
+            self.record_failure(log.topic_partition, str(error))
             raise
 
     def measure(self, log: UnifiedLog) -> LogToClean:
-        """The log's sections now. Raises KafkaStorageError."""
+        """Return the log's sections now. Raises KafkaStorageError."""
         return look_at(log, self.checkpoint.get(log), self._time.milliseconds())
 
     def _look(self, log: UnifiedLog, now_ms: int) -> LogToClean | None:
-        """The log's sections when it may be cleaned now; a log that cannot be measured is quarantined."""
+        """Return the log's sections if it may be cleaned now; quarantine a log that cannot be measured."""
         partition = log.topic_partition
         with self._condition:
             if not self._may_begin(partition, ignore_back_off=False):
@@ -182,7 +182,7 @@ class LogCleanerManager:
             if not log.is_closed:
                 logger.warning("%s cannot be measured for cleaning: %s", partition, error)
                 if self._try_begin(partition):
-                    self.failed(partition, str(error))
+                    self.record_failure(partition, str(error))
             return None
 
     def _may_begin(self, partition: TopicPartition, *, ignore_back_off: bool) -> bool:
@@ -208,20 +208,20 @@ class LogCleanerManager:
     # ---- the end of a round
 
     def check_aborted(self, partition: TopicPartition) -> None:
-        """Raises CleaningAbortedError when somebody has asked the round to stop."""
+        """Raise CleaningAbortedError when the round was asked to stop."""
         entry = self._entries.get(partition)
         if entry is not None and entry.state is CleaningState.ABORTED:
             raise CleaningAbortedError(f"cleaning of {partition} was aborted")
 
-    def succeeded(self, partition: TopicPartition, report: RoundReport) -> None:
-        """The round is over; its result is kept and earlier failures are forgiven."""
+    def record_success(self, partition: TopicPartition, report: RoundReport) -> None:
+        """Keep the result of a completed round and reset the failure count."""
         with self._condition:
             entry = self._entries.get(partition, _NEW)
             self._entries[partition] = replace(entry, last_round=report, last_error=None, failures=0)
             self._leave(partition)
 
-    def stopped(self, partition: TopicPartition) -> None:
-        """The round ended early because it was told to."""
+    def record_stop(self, partition: TopicPartition) -> None:
+        """Leave the state of a round that ended early because it was asked to stop."""
         with self._condition:
             self._leave(partition)
 
@@ -231,8 +231,8 @@ class LogCleanerManager:
         else:
             self._move(partition, CleaningState.IDLE)
 
-    def failed(self, partition: TopicPartition, reason: str) -> None:
-        """The round failed: quarantine until a back-off has passed; never forgotten."""
+    def record_failure(self, partition: TopicPartition, reason: str) -> None:
+        """Quarantine the partition of a failed round until a back-off has passed."""
         with self._condition:
             entry = self._entries.get(partition, _NEW)
             retry_ms = min(LAST_RETRY_MS, FIRST_RETRY_MS << min(entry.failures, 20))
@@ -250,7 +250,7 @@ class LogCleanerManager:
     # ---- keeping cleaning away
 
     def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Stop a running round and let none begin until ``resume``; returns when the round has stopped. Calls nest.
+        """Stop a running round and let none begin until ``resume``. Returns when the round has stopped; calls nest.
 
         Not from a cleaner thread, nor while holding the log's lock: the round may need it to end.
         """
@@ -280,13 +280,13 @@ class LogCleanerManager:
         return self._entries.get(partition, _NEW).state
 
     def wait_until_free(self, partition: TopicPartition, timeout_s: float) -> bool:
-        """Wait until nobody works on the partition; False when that took longer."""
+        """Wait until no round works on the partition; False when that took longer."""
         busy = (CleaningState.IN_PROGRESS, CleaningState.ABORTED)
         with self._condition:
             return self._condition.wait_for(lambda: self._state(partition) not in busy, timeout_s)
 
     def forget(self, partition: TopicPartition, directories: Iterable[str]) -> None:
-        """The partition was deleted: its checkpoint goes, and its state unless a round still runs.
+        """Remove a deleted partition's checkpoint, and its state unless a round still runs.
 
         Raises KafkaStorageError.
         """
@@ -298,11 +298,11 @@ class LogCleanerManager:
     # ---- seen
 
     def statuses(self) -> list[PartitionStatus]:
-        """Every compacted partition, by name. Reads segment headers at most; not for the event loop."""
+        """Return the status of every compacted partition, by name. Reads segment headers; not for the event loop."""
         return sorted((self.status(log) for log in self._logs()), key=lambda status: status.topic_partition)
 
     def status(self, log: UnifiedLog) -> PartitionStatus:
-        """One partition."""
+        """Return the status of one partition."""
         entry = self._entries.get(log.topic_partition, _NEW)
         error = entry.last_error
         try:

@@ -1,8 +1,8 @@
-"""The cleaner's broker settings. Topic keys of compaction (``min.cleanable.dirty.ratio`` and the like) are in
+"""Broker settings of the log cleaner. Topic keys of compaction (``min.cleanable.dirty.ratio`` and the like) are in
 ``tidelog.log.config``, whose synonyms make their server-wide forms.
 
-Names, defaults and ranges are Kafka's; ``log.cleaner.hash.algorithm`` is ours. All may be changed while running, except
-whether there is a cleaner at all.
+Names, defaults and ranges are Kafka's; ``log.cleaner.hash.algorithm`` is Tidelog's. All may be changed at run time,
+except whether there is a cleaner at all.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ CLEANER_CONFIG_DEF = ConfigDef(
 
 @dataclass(frozen=True, slots=True)
 class CleanerConfig:
-    """The values, and what they come to per thread."""
+    """Values of the cleaner's settings, and each thread's share of the memory."""
 
     enabled: bool
     threads: int
@@ -110,7 +110,7 @@ class CleanerConfig:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any] | None = None) -> CleanerConfig:
-        """From broker settings by Kafka's names, text or typed; other names are ignored. Raises ConfigError."""
+        """Parse broker settings by Kafka's names, text or typed; other names are ignored. Raises ConfigError."""
         values = CLEANER_CONFIG_DEF.parse(given or {})
         return cls(
             enabled=values["log.cleaner.enable"],

@@ -1,14 +1,14 @@
-"""What may end a cleaning round before its end."""
+"""Errors that end a cleaning round early."""
 
 from __future__ import annotations
 
 
 class CleaningAbortedError(Exception):
-    """The log is about to be truncated, deleted or moved, or the broker stops: the round ends, nothing is lost."""
+    """The log is being truncated, deleted or moved, or the broker stops. The round ends; no record is lost."""
 
 
 class UnframedSegmentError(Exception):
-    """A length field in the middle of a segment leads nowhere, so what follows cannot be read as batches."""
+    """A length field in the middle of a segment is wrong, so what follows it cannot be read as batches."""
 
     def __init__(self, base_offset: int, position: int) -> None:
         super().__init__(f"segment {base_offset}: no batch begins at byte {position}")

@@ -1,9 +1,9 @@
-"""The cleaner's threads: they take the filthiest log, clean it, report, and wait when there is none.
+"""Threads of the log cleaner: each takes the dirtiest log, cleans it and reports, and waits when there is none.
 
     thread:  a request? -> else the filthiest due log -> round -> else wait log.cleaner.backoff.ms (or a request)
 
 A round that fails quarantines its partition with the reason, whatever the failure was, and the thread goes on. A thread
-that ends all the same (for any reason) is replaced and counted. The rate of ``log.cleaner.io.max.bytes.per.second`` is
+that ends for any other reason is replaced and counted. The rate of ``log.cleaner.io.max.bytes.per.second`` is
 shared by all threads. Nothing heavy is imported here: numpy comes with the first round, numba with the first round over
 more than a little, after a child process has compiled the kernels. Smaller rounds are done in plain Python.
 
@@ -36,12 +36,12 @@ STOP_TIMEOUT_S = 30.0
 
 
 class CleaningUnavailableError(Exception):
-    """A request that cannot be served: no such compacted partition, cleaning is paused, or the cleaner stops."""
+    """A request was refused: no such compacted partition, cleaning is paused, or the cleaner stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanerCounters:
-    """What all threads have done since the start."""
+    """Work of all cleaner threads since the start."""
 
     rounds: int = 0
     failed_rounds: int = 0
@@ -54,7 +54,7 @@ class CleanerCounters:
 
 
 class _Request:
-    """A partition to be cleaned now."""
+    """Request to clean one partition now."""
 
     __slots__ = ("dry_run", "future", "partition")
 
@@ -65,7 +65,7 @@ class _Request:
 
 
 class LogCleaner:
-    """See the module."""
+    """Cleaner threads and the requests that wait for them."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class LogCleaner:
         load_engine: EngineLoader | None = None,
         current_config: Callable[[], CleanerConfig] | None = None,
     ) -> None:
-        """``current_config`` is asked before each piece of work, so that changed settings hold from then on."""
+        """``current_config`` is asked before each piece of work, so that changed settings take effect."""
         self.manager = LogCleanerManager(logs, file_system, time)
         self.config = config or CleanerConfig.parse()
         self._logs = logs
@@ -145,8 +145,8 @@ class LogCleaner:
         """Clean a partition as soon as a thread is free, due or not; the future answers when it is done.
 
         The active segment is closed first, so everything written before the call is cleaned (not younger than
-        ``min.compaction.lag.ms``, not beyond the last stable offset). ``dry_run`` removes nothing and tells what would
-        go. The future raises CleaningUnavailableError, CleaningAbortedError, KafkaStorageError.
+        ``min.compaction.lag.ms``, not beyond the last stable offset). ``dry_run`` removes nothing and reports what
+        would go. The future raises CleaningUnavailableError, CleaningAbortedError, KafkaStorageError.
         """
         request = _Request(partition, dry_run=dry_run)
         with self._condition:
@@ -158,11 +158,11 @@ class LogCleaner:
         return request.future
 
     def status(self) -> list[PartitionStatus]:
-        """Every compacted partition."""
+        """Return the status of every compacted partition."""
         return self.manager.statuses()
 
     def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Keep cleaning away until ``resume``; returns when no round runs."""
+        """Stop a running round and let none begin until ``resume``; returns when no round runs."""
         self.manager.abort_and_pause(partition)
 
     def resume(self, partition: TopicPartition) -> None:
@@ -186,7 +186,7 @@ class LogCleaner:
                         self._start_thread()
 
     def _leave(self) -> None:
-        """This thread is none of the cleaner's any more. Under the lock."""
+        """Remove this thread from the cleaner's threads. Under the lock."""
         me = threading.current_thread()
         self._threads = [thread for thread in self._threads if thread is not me]
 
@@ -202,7 +202,7 @@ class LogCleaner:
                 self._clean(found, dry_run=False)
 
     def _next_request(self) -> _Request | object | None:
-        """The next request, None when there is none, ``_NO_MORE`` when this thread shall end."""
+        """Return the next request, None when there is none, ``_NO_MORE`` when this thread shall end."""
         if self._current_config is not None and (config := self._current_config()) != self.config:
             self.reconfigure(config)
         with self._condition:
@@ -247,17 +247,17 @@ class LogCleaner:
     # ---- a round
 
     def _clean(self, cleanable: LogToClean, *, dry_run: bool, raising: bool = False) -> RoundReport | None:
-        """One round and its bookkeeping. Failures end in quarantine, and are raised only when ``raising``."""
+        """Run one round and record its result. Failures end in quarantine, and are raised only when ``raising``."""
         partition = cleanable.topic_partition
         ended = False
         report = None
         try:
             report = self._runner.run(cleanable, self.config, dry_run=dry_run)
             self._account(partition, report)
-            self.manager.succeeded(partition, report)
+            self.manager.record_success(partition, report)
             ended = True
         except CleaningAbortedError as error:
-            self.manager.stopped(partition)
+            self.manager.record_stop(partition)
             ended = True
             logger.info("%s", error)
             if raising:
@@ -269,16 +269,16 @@ class LogCleaner:
                 raise
         finally:
             if not ended:  # the thread itself is about to end
-                self.manager.failed(partition, "the cleaner thread died in the round")
+                self.manager.record_failure(partition, "the cleaner thread died in the round")
         return report
 
     def _fail(self, cleanable: LogToClean, error: Exception) -> None:
         partition = cleanable.topic_partition
         if cleanable.log.is_closed:
-            self.manager.stopped(partition)
+            self.manager.record_stop(partition)
             return
         self._count(failed_rounds=1)
-        self.manager.failed(partition, f"{type(error).__name__}: {error}")
+        self.manager.record_failure(partition, f"{type(error).__name__}: {error}")
         logger.warning("cleaning of %s failed, it is quarantined and tried again later", partition, exc_info=error)
 
     def _account(self, partition: TopicPartition, report: RoundReport) -> None:

@@ -1,9 +1,9 @@
-"""How dirty a log is: its sections, its cleanable ratio, how long its oldest uncompacted record has waited.
+"""Sections of a log, its cleanable ratio, and the age of its oldest uncompacted record.
 
     log start        first dirty offset            first uncleanable offset        log end
         |  clean section   |        dirty section            |   uncleanable tail    |
 
-The tail is what lies in the active segment, beyond the last stable offset, or in a segment with a record younger than
+The tail lies in the active segment, beyond the last stable offset, or in a segment with a record younger than
 ``min.compaction.lag.ms``. The section ends lie at segment boundaries.
 """
 
@@ -37,20 +37,20 @@ class LogToClean:
 
     @property
     def cleanable_ratio(self) -> float:
-        """Share of the cleanable bytes in clean and cleanable bytes."""
+        """Cleanable bytes divided by clean and cleanable bytes."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether the log's own configuration asks for a round now."""
+        """True when the log's own configuration asks for a round now."""
         if not self.cleanable_bytes:
             return False
         return self.overdue or self.cleanable_ratio > self.log.config.min_cleanable_dirty_ratio
 
 
 def first_dirty_offset(log: UnifiedLog, checkpoint: int | None) -> int:
-    """Where the dirty section begins: the checkpoint, or the log start when that lies outside the log."""
+    """Return where the dirty section begins: the checkpoint, or the log start when that is outside the log."""
     start = log.log_start_offset
     return checkpoint if checkpoint is not None and start <= checkpoint <= log.log_end_offset else start
 
@@ -98,8 +98,8 @@ def look_at(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToClean:
 def roll_if_overdue(log: UnifiedLog, now_ms: int) -> bool:
     """Close an active segment whose oldest record has waited ``max.compaction.lag.ms``; only then can it be cleaned.
 
-    Kafka does this on the next append only, so a quiet partition keeps what should be gone. Source: KIP-354. Raises
-    KafkaStorageError.
+    Kafka does this on the next append only, so a quiet partition keeps records for longer than the limit. Source:
+    KIP-354. Raises KafkaStorageError.
     """
     active = log.segments.active
     if not active.size or now_ms - active.first_batch_timestamp <= log.config.max_compaction_lag_ms:

@@ -1,7 +1,7 @@
-"""One round as a cleaner thread runs it: the right engine, aborts and throttle between chunks, progress, a report.
+"""Run of one cleaning round by a cleaner thread: choice of engine, aborts and throttle between chunks, report.
 
-The thread gives way to those that answer requests once it has the engine: importing holds the interpreter lock for
-long, and whoever loses the processor meanwhile keeps the loop waiting.
+The thread lowers its priority only after it has the engine. Importing holds the interpreter lock for long; a thread
+of low priority that loses the CPU while it holds the lock would keep the event loop waiting.
 
 numpy comes with the first round; numba with the first round over more than ``KERNEL_BYTES``, after a child process has
 compiled the kernels.
@@ -48,12 +48,12 @@ def _load_engine(large: bool) -> Engine:
 
 
 def _processors() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _import_cleaner() -> ModuleType:
-    """The round's module, which brings numpy."""
+    """Import the round's module, which imports numpy."""
     if "tidelog.cleaner.round.cleaner" not in sys.modules:
         with quiet_import("numpy"):
             return importlib.import_module("tidelog.cleaner.round.cleaner")
@@ -61,7 +61,7 @@ def _import_cleaner() -> ModuleType:
 
 
 class RoundRunner:
-    """Runs rounds for all threads; keeps nothing between them.
+    """Runs rounds for all threads; keeps no state between them.
 
     ``take`` accounts for bytes and may wait; ``stopping`` says that the broker stops.
     """
@@ -81,7 +81,7 @@ class RoundRunner:
         self._load_engine = load_engine or _load_engine
 
     def run(self, cleanable: LogToClean, config: CleanerConfig, *, dry_run: bool) -> RoundReport:
-        """Clean. Raises CleaningAbortedError, KafkaStorageError, and whatever else is wrong with the data."""
+        """Clean one log. Raises CleaningAbortedError, KafkaStorageError, and any error that damaged data cause."""
         rounds = _import_cleaner()
         log = cleanable.log
         engine = self._load_engine(cleanable.clean_bytes + cleanable.cleanable_bytes >= KERNEL_BYTES)
@@ -107,14 +107,14 @@ class RoundRunner:
         return self._report(cleanable, stats, engine.name, duration_ms, dry_run=dry_run)
 
     def _helper_rule(self) -> Callable[[], bool]:
-        """Whether a helper thread may read ahead now, asked step by step."""
+        """Return the function that says, before each step, whether a helper thread may read ahead."""
         load = load_of_main_thread(self._time.monotonic_ms)
         if load is None or _processors() > FEW_PROCESSORS:
             return lambda: True
         return lambda: not load.is_busy()
 
     def _check(self, cleanable: LogToClean, size: int) -> None:
-        """Between chunks. Raises CleaningAbortedError."""
+        """Wait for the throttle and check for aborts, between chunks. Raises CleaningAbortedError."""
         if self._stopping():
             raise CleaningAbortedError(f"cleaning of {cleanable.topic_partition} stops with the cleaner")
         if cleanable.log.is_closed:

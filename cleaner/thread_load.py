@@ -1,4 +1,4 @@
-"""How much of a processor another thread uses: whether the event loop has requests to answer just now.
+"""CPU share of another thread: tells whether the event loop has requests to answer just now.
 
 Asked between the steps of a round, from the thread's processor clock: the loop itself counts nothing for it.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 #: Shorter stretches say little, and a look costs a system call.
 LOOK_MS = 10
-#: A loop that serves nobody uses less than this share of a processor, one that serves a single client much more.
+#: A loop without clients uses less than this share of a processor, one that serves a single client much more.
 BUSY_SHARE = 0.05
 
 
@@ -29,8 +29,10 @@ class ThreadLoad:
         self._at, self._used = wall_ms(), cpu_ms()
 
     def is_busy(self) -> bool:
-        """Whether it used more than BUSY_SHARE of a processor between the last two looks that were LOOK_MS apart; until
-        there are two it passes for busy."""
+        """True when the thread used more than BUSY_SHARE of a CPU between the last two looks LOOK_MS apart.
+
+        Until there are two looks the thread counts as busy.
+        """
         now = self._wall_ms()
         if now - self._at >= LOOK_MS:
             used = self._cpu_ms()
@@ -40,7 +42,7 @@ class ThreadLoad:
 
 
 def load_of_main_thread(wall_ms: Callable[[], float]) -> ThreadLoad | None:
-    """That of the thread the event loop runs in; None where threads have no clocks of their own."""
+    """Return the load of the main thread, which runs the event loop; None where threads have no clocks of their own."""
     identity = threading.main_thread().ident
     if sys.platform != "linux" or identity is None:
         return None

@@ -1,4 +1,4 @@
-"""Bytes per second, held below a rate: ``log.cleaner.io.max.bytes.per.second``."""
+"""Limit of bytes per second, shared by all cleaner threads: ``log.cleaner.io.max.bytes.per.second``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Throttle:
         self._paid_until_ms = time.monotonic_ms()
 
     def take(self, size: int) -> None:
-        """Account for ``size`` bytes and wait until they are paid for."""
+        """Account for ``size`` bytes and wait until the rate allows them."""
         if size <= 0:
             return
         with self._lock:

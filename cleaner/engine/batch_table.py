@@ -1,6 +1,6 @@
-"""What both engines of the cleaner agree on: the batch table, its states, decisions and limits.
+"""Batch table of the cleaner's engines: columns, batch states, decisions and limits.
 
-A *chunk* is a stretch of a segment file read into one buffer; behind it, in the same buffer, lies the scratch in which
+A *chunk* is a stretch of a segment file read into one buffer. The *scratch* follows it in the same buffer: there
 compressed batches are decompressed and old message sets are rewritten as version 2. A *batch table* describes the
 batches of a chunk: an int64 array, one row per batch, one column per constant below. Positions are bytes in the buffer.
 
@@ -25,7 +25,7 @@ PRODUCER_ID = 8
 PRODUCER_EPOCH = 9
 STATE = 10  # one of BatchState
 REASON = 11  # one of Unreadable, for POISON rows
-BODY = 12  # where the records start: in the chunk, or in the scratch right behind a copy of the header
+BODY = 12  # where the records start: in the chunk, or in the scratch, after a copy of the header
 BODY_SIZE = 13
 ORDINAL = 14  # of the first record
 DECISION = 15  # DISCARD | RETAIN_EMPTY | MARKER_OF_EMPTY_TRANSACTION | NOT_INDEXED
@@ -42,7 +42,7 @@ OUT_CHANGED = 6  # 1 when the bytes differ from those on disk
 OUT_COLUMNS = 7
 
 # Bits of DECISION.
-DISCARD = 1  # its records go without looking at keys: aborted, or a marker past its horizon
+DISCARD = 1  # its records are dropped without looking at keys: aborted, or a marker past its horizon
 RETAIN_EMPTY = 2  # the batch stays even when emptied: last sequence of an active producer, last offset of the round
 MARKER_OF_EMPTY_TRANSACTION = 4  # no batch of its transaction is left: gets a delete horizon
 NOT_INDEXED = 8  # its keys count for nothing: control batch or aborted
@@ -65,7 +65,7 @@ DELETE_HORIZON_MASK = 0x40
 # length, attributes, timestamp delta, offset delta, key length, value length, header count: one byte each at least.
 # A batch that claims more records than its bytes can hold is refused before anything is sized after the claim.
 SMALLEST_RECORD = 7
-# Behind every buffer given to a kernel: it may load a word that starts at the last byte.
+# Padding after every buffer given to a kernel: it may load a word that starts at the last byte.
 PADDING = 16
 # Ordinals from here on belong to the dirty section; below it, to the clean one. An ordinal has 40 bits in the map.
 DIRTY_ORDINALS = 1 << 39
@@ -85,7 +85,7 @@ COUNTERS = 3
 
 
 class BatchState(IntEnum):
-    """What a row of the batch table stands for."""
+    """State of the batch that a row of the batch table describes."""
 
     PLAIN = 0  # version 2, uncompressed: records in the chunk
     PACKED = 1  # compressed or an old message set: not readable until expanded
@@ -95,7 +95,7 @@ class BatchState(IntEnum):
 
 
 class Unreadable(IntEnum):
-    """Why a batch is kept as bytes."""
+    """Reason why a batch is kept as bytes."""
 
     NONE = 0
     LENGTH = 1
@@ -108,7 +108,7 @@ class Unreadable(IntEnum):
 
     @property
     def sentence(self) -> str:
-        """For logs and status."""
+        """Return the reason as text, for logs and status."""
         return _SENTENCES[self]
 
 

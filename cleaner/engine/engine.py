@@ -1,4 +1,4 @@
-"""Who does the record-level work of a round: compiled kernels, or plain Python where numba is not installed.
+"""Engine of a round's record-level work: compiled kernels, or plain Python where numba is not installed.
 
 Both engines fill the same tables and write the same bytes (property tests hold them to it), so a round does not know
 which one it has. The kernels are compiled ahead by a child process, because compilation would hold the interpreter lock
@@ -35,7 +35,7 @@ IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
 WordArray = np.ndarray[Any, np.dtype[np.uint64]]
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
-#: Where a growing map begins: 512 KiB stay in the second-level cache, enough for 24,000 keys.
+#: First size of a growing map: 512 KiB stay in the second-level cache, enough for 24,000 keys.
 FIRST_MAP_BYTES = 512 * 1024
 GROWTH = 4
 _DRAIN_BUCKETS = 64 * 1024
@@ -44,11 +44,11 @@ _DRAIN_BUCKETS = 64 * 1024
 class KeyMap(Protocol):
     """Digest -> largest ordinal of a key. Of two records with one key, the smaller ordinal's bit gets set."""
 
-    limit: int  # keys it takes
+    limit: int  # most keys it holds
 
     @property
     def size(self) -> int:
-        """Keys in it."""
+        """Number of keys in the map."""
         ...
 
     @property
@@ -75,7 +75,7 @@ class KeyMap(Protocol):
     def clear(self) -> None: ...
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         ...
 
 
@@ -131,7 +131,7 @@ class Engine(Protocol):
 
 
 class TransactionRows:
-    """What decides about whole batches, as arrays, and the producers seen so far in this pass.
+    """Transactions and producer states that decide about whole batches, as arrays, and the producers seen in this pass.
 
     ``aborted``: sorted (producer id, first offset, last offset). ``last_batches``: sorted (last offset, producer id)
     of the batches that carry an active producer's last sequence. ``fences``: sorted (producer id, epoch) of producers
@@ -155,7 +155,7 @@ class TransactionRows:
         self.producers_used = 0
 
     def snapshot(self) -> tuple[set[int], IntegerArray, int]:
-        """The state of the pass, to come back to when a group of segments is begun anew."""
+        """Return the state of the pass, to restore it when a group of segments is read again."""
         return set(self.open_producers), self.producers.copy(), self.producers_used
 
     def restore(self, snapshot: tuple[set[int], IntegerArray, int]) -> None:
@@ -297,7 +297,7 @@ class BucketMap:
 
     def _limit(self, memory: int) -> int:
         entries: int = memory // at.BUCKET_BYTES * at.ENTRIES_PER_BUCKET
-        # One entry always stays free: it ends the search for an absent key.
+        # One entry always stays free, so that the search for an absent key ends.
         return max(1, min(entries - 1, int(entries * self._load_factor)))
 
     def _allocate(self, size: int) -> None:
@@ -447,14 +447,14 @@ class KernelEngine:
 
 
 class _Loaded:
-    """The kernel engine of this process, once it is loaded; or that it cannot be."""
+    """Kernel engine of this process once it is loaded, or a note that loading failed."""
 
     lock = threading.Lock()
     engine: Engine | None = None
 
 
 def load_engine(*, large: bool = True) -> Engine:
-    """The engine for a round: plain Python for small ones; for ``large`` ones, and from then on, the kernels.
+    """Return the engine for a round: plain Python for small rounds; the kernels for ``large`` ones and all later ones.
 
     The first large round waits until a child process has compiled them (8 s of CPU, once per installation) and they are
     loaded (some ms; 1 s where numba has to do it). Where numba is missing plain Python does it all. Any thread but
@@ -464,7 +464,7 @@ def load_engine(*, large: bool = True) -> Engine:
         with _Loaded.lock:
             if _Loaded.engine is None:
                 _Loaded.engine = ReferenceEngine()
-                # The loader logs why when it fails, and then calls nobody.
+                # When the loader fails it logs why and makes no call.
                 load_array_kernels(CLEANER, _use_image, _use_numba).join()
     return _Loaded.engine or ReferenceEngine()
 

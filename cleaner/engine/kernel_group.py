@@ -1,4 +1,4 @@
-"""Which kernels of the cleaner there are and what they take: all a serving process needs to run them from an image."""
+"""Names and argument types of the cleaner's kernels: all that is needed to run them from an image."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The cleaner's loops over batches and records, compiled (``tidelog.cleaner.engine.reference`` says the same in plain
-Python).
+"""Compiled loops of the cleaner over batches and records; ``tidelog.cleaner.engine.reference`` is the plain form.
 
 - ``scan_batches`` frames a chunk into a batch table and checks lengths, magic and CRC;
 - ``parse_records`` lists the keys of the table's readable batches, ready to be hashed;

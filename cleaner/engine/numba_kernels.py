@@ -1,4 +1,4 @@
-"""The cleaner's kernels of all modules by name, as numba compiles them."""
+"""Kernels of the cleaner by name, from all modules, as numba compiles them."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
 Keys are not kept, only their digests, so every key costs the same. Probe k of a key: for k < digest size - 3 the slot
 is the 4-byte big-endian window of the digest that starts at min(k, digest size - 4); later probes take the last
 window and step on by one. An all-zero entry is free. With ``md5`` buffer and statistics are byte for byte those of
-Apache Kafka's map. The default digest is SipHash-2-4 with 128 bits under a random key of this process: nobody can
-craft two keys that collide, which in a compacted log would delete a record that is not obsolete.
+Apache Kafka's map. The default digest is SipHash-2-4 with 128 bits under a random key of this process, so that a
+client cannot craft two keys that collide. In a compacted log a collision deletes a record that is not obsolete.
 
 This is the reference: clear, and fast enough without the kernels (``tidelog.cleaner.engine.map_kernels`` does the same
 work at machine speed in a layout of its own). Not shared between threads.

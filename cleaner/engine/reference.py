@@ -1,5 +1,5 @@
-"""The cleaner's work in plain Python: what ``tidelog.cleaner.engine.kernels`` must equal, and what runs where numba is
-not installed.
+"""Record-level work of the cleaner in plain Python: the reference for ``tidelog.cleaner.engine.kernels``, and the
+engine where numba is not installed.
 
 Same functions, same tables, same bytes out; each is written the obvious way, over ``bytes`` and ``struct``. The
 oracle of the property tests.
@@ -35,7 +35,7 @@ class MalformedRecordError(Exception):
 
 
 class ParsedRecord(NamedTuple):
-    """Where a record's parts lie and what its deltas are; sizes are -1 for null."""
+    """Positions, sizes and deltas of one record; sizes are -1 for null."""
 
     start: int
     end: int
@@ -212,7 +212,7 @@ def _bit(bits: ByteArray, number: int) -> bool:
 
 
 class BatchFilter:
-    """What stays of single batches. ``clock``: now and the delete horizon of tombstones seen first, in ms."""
+    """Filter for the records of one batch. ``clock``: now and the delete horizon of tombstones seen first, in ms."""
 
     def __init__(
         self, data: bytes, superseded: ByteArray, bias: int, clock: tuple[int, int], stats: IntegerArray
@@ -297,7 +297,7 @@ class BatchFilter:
         header = self._header(row)
         header[5] = int(row[at.ATTRIBUTES]) & ~(at.CODEC_MASK | at.DELETE_HORIZON_MASK)
         header[7], header[12] = _NO_TIMESTAMP, 0
-        return _sealed(header, b""), {
+        return _seal(header, b""), {
             at.OUT_LAST_OFFSET: int(row[at.BASE_OFFSET] + row[at.LAST_OFFSET_DELTA]),
             at.OUT_MAX_TIMESTAMP: int(row[at.MAX_TIMESTAMP]),
             at.OUT_CHANGED: 1,
@@ -318,7 +318,7 @@ class BatchFilter:
             header[8] = max([*times, _NO_TIMESTAMP])
         header[5], header[12] = attributes, len(kept)
         codec = attributes & at.CODEC_MASK
-        return (_V2_HEADER.pack(*header) + body if codec else _sealed(header, body)), {
+        return (_V2_HEADER.pack(*header) + body if codec else _seal(header, body)), {
             at.OUT_LAST_OFFSET: int(row[at.BASE_OFFSET] + row[at.LAST_OFFSET_DELTA]),
             at.OUT_MAX_TIMESTAMP: header[8],
             at.OUT_COUNT: len(kept),
@@ -334,8 +334,8 @@ class BatchFilter:
         return write_varint(len(moved)) + moved
 
 
-def _sealed(header: list[int], body: bytes) -> bytes:
-    """A batch with its length and CRC set."""
+def _seal(header: list[int], body: bytes) -> bytes:
+    """Set length and CRC of a batch and return it."""
     header[1] = BATCH_OVERHEAD - LOG_OVERHEAD + len(body)
     batch = bytearray(_V2_HEADER.pack(*header) + body)
     batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
@@ -417,7 +417,7 @@ def _aborted_transaction(transactions: TransactionRows, producer_id: int, offset
 
 
 class BatchDecisions:
-    """DECISION of one batch after the other; collects the aborted transactions whose marker stays."""
+    """Decides about batches in order (DECISION); collects the aborted transactions whose marker stays."""
 
     def __init__(self, data: bytes, transactions: TransactionRows) -> None:
         self.data = data

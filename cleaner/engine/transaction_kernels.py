@@ -1,4 +1,4 @@
-"""What happens to whole batches, compiled: aborted transactions, markers, last batches of producers.
+"""Compiled decisions about whole batches: aborted transactions, markers, last batches of producers.
 
 A transactional batch is aborted when an aborted transaction of its producer spans it. A marker may go once no batch
 of its transaction is left: then it gets a delete horizon, and goes when that has passed (KIP-534). "Is left" is

@@ -1,7 +1,7 @@
 """Every kernel of the cleaner, compiled: importing this module runs each once, on the types a round uses.
 
 Imported by a child process to fill numba's cache on disk, then by the serving process to load from it
-(``tidelog.log.records.kernel_loader``). A kernel that were missed here would be compiled in the first round, under the
+(``tidelog.log.records.kernel_loader``). A kernel missing here would be compiled in the first round, under the
 interpreter lock; a test compares the signatures before and after a real round.
 """
 

@@ -18,7 +18,7 @@ TABLE_ROWS = 4096
 
 
 class Chunk:
-    """A stretch of a segment in ``buffer`` and its ``rows`` batches in ``table``.
+    """One stretch of a segment in ``buffer`` and its ``rows`` batches in ``table``.
 
     It was read from byte ``position`` of the file and has ``length`` bytes, of which whole batches take ``framed``;
     behind it, up to ``used``, lies the scratch. ``is_plain``: no batch has to be expanded.
@@ -34,7 +34,7 @@ class Chunk:
         self.is_plain = True
 
     def renew_scratch(self) -> None:
-        """An empty scratch, in a buffer of its own: the one before is still worked on."""
+        """Start an empty scratch in a new buffer: the caller still works on the one before."""
         self.buffer, self.spare = self.spare, self.buffer
         if len(self.buffer) < len(self.spare):
             self.buffer = np.empty(len(self.spare), np.uint8)
@@ -42,7 +42,7 @@ class Chunk:
         self.used = self.length
 
     def reserve(self, size: int) -> int:
-        """Room for ``size`` bytes behind what is used; returns where it begins."""
+        """Reserve ``size`` bytes after what is used; returns where they begin."""
         start = self.used
         if start + size + at.PADDING > len(self.buffer):
             self.make_room(max(size, len(self.buffer)))
@@ -50,7 +50,7 @@ class Chunk:
         return start
 
     def make_room(self, size: int) -> None:
-        """See that the buffer has ``size`` bytes behind what is used."""
+        """Grow the buffer until it has ``size`` bytes after what is used."""
         wanted = self.used + size + at.PADDING
         if wanted > len(self.buffer):
             larger: ByteArray = np.zeros(wanted, np.uint8)
@@ -77,13 +77,13 @@ class Step:
 
 
 def as_it_is(step: Step) -> Step:
-    """Nothing more to do ahead."""
+    """Prepare nothing."""
     return step
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What to read of a segment: bytes ``span``, from the beginning of a batch to the end of one.
+    """Request to read part of a segment: bytes ``span``, from the beginning of a batch to the end of one.
 
     ``next_base_offset``: the lowest offset beyond the segment. ``ordinal``: of the first record. ``prepare`` is called
     for each step in order, ahead of who works on it and perhaps in another thread.

@@ -1,4 +1,4 @@
-"""One cleaning round over one log. No threads, no clock of its own: what it may need is handed in.
+"""One cleaning round over one log. It starts no thread and reads no clock: the caller passes both in.
 
     index pass   dirty section -> one "superseded" bit per record          (``tidelog.cleaner.round.superseded``)
     copy pass    group by group: filter -> .cleaned -> flush -> swap under the log's lock -> progress
@@ -42,7 +42,7 @@ DATA_PER_MAP_BYTE = 16
 
 @dataclass(slots=True)
 class CleanerStats:
-    """What a round did. Bytes and records of the cleaned range, batches that could not be read, use of the map."""
+    """Counts of one round: bytes and records of the cleaned range, batches that could not be read, use of the map."""
 
     end_offset: int = -1
     bytes_indexed: int = 0
@@ -82,7 +82,7 @@ class CleanerOptions:
 
 @dataclass(frozen=True, slots=True)
 class RoundHooks:
-    """How a round talks to its surroundings.
+    """Callbacks of a round.
 
     ``check`` gets the bytes read or about to be written; it may wait (throttle) or raise CleaningAbortedError.
     ``progress`` gets the offset below which the log is clean now, after each group.
@@ -94,7 +94,7 @@ class RoundHooks:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Where a group of segments goes, and the state of the pass over transactions."""
+    """Destination of a group of segments, and the state of the pass over transactions."""
 
     target: CleanedSegment
     transactions: TransactionRows
@@ -111,10 +111,10 @@ class Cleaner:
     def clean(
         self, cleanable: LogToClean, now_ms: int, hooks: RoundHooks | None = None, *, dry_run: bool = False
     ) -> CleanerStats:
-        """Clean; ``dry_run`` reads and counts only. Returns what was done.
+        """Clean a log and return the counts; ``dry_run`` reads and counts only.
 
-        Raises CleaningAbortedError, KafkaStorageError; then whole groups are done or untouched, and nothing is left
-        behind that the next start would not remove.
+        Raises CleaningAbortedError, KafkaStorageError; then whole groups are done or untouched, and the next start
+        removes every file that is left.
         """
         cleaning = CleaningRound(self._engine, self._options, cleanable, now_ms, hooks or RoundHooks())
         try:
@@ -148,12 +148,12 @@ class CleaningRound:
         self.stats = CleanerStats()
 
     def close(self) -> None:
-        """Give the round's memory back."""
+        """Free the round's memory."""
         self._reader.close()
         self._index.close()
 
     def run(self, *, dry_run: bool) -> CleanerStats:
-        """Both passes."""
+        """Run both passes."""
         clean, dirty = self._sections()
         end = self._cleanable.first_uncleanable_offset
         start = clean.segments[0].base_offset if clean.segments else self._cleanable.first_dirty_offset
@@ -294,7 +294,7 @@ class CleaningRound:
             self._clean_span(segment, end, ordinal, (position, segment.size), copy)
 
     def _drop(self, stretch: Stretch, copy: _Copy) -> None:
-        """Count a stretch of which nothing stays."""
+        """Count a stretch of which no record stays."""
         self._hooks.check(0)
         self._counts[at.STAT_RECORDS_READ] += stretch.ordinal_end - stretch.ordinal
         self._counts[at.STAT_BATCHES_CHANGED] += stretch.batches

@@ -1,4 +1,4 @@
-"""Old messages (magic 0 and 1) on their way into version 2 batches."""
+"""Conversion of old messages (magic 0 and 1) into version 2 batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LegacyRun:
         self._codec = self._timestamp_type = self._bytes = 0
 
     def add(self, row: IntegerArray, batch: LegacyRecordBatch, records: list[Record]) -> bool:
-        """Take the records of one message or set; False when they belong into a run of their own."""
+        """Add the records of one message or set; False when they need a run of their own."""
         if self.poison is not None:
             return False
         full = len(self._records) >= CONVERTED_RECORDS or self._bytes >= CONVERTED_BYTES
@@ -39,7 +39,7 @@ class LegacyRun:
         return True
 
     def finish(self) -> tuple[IntegerArray, bytearray]:
-        """The row and the uncompressed version 2 batch; the run is empty then."""
+        """Return the row and the uncompressed version 2 batch; the run is empty afterwards."""
         records, rows = self._records, self.rows
         append_time = records[0].timestamp if self._timestamp_type else None
         batch = build_batch(records, BatchOptions(log_append_time=append_time))

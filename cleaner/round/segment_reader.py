@@ -1,7 +1,7 @@
-"""A segment as chunks of readable batches: read, framed, decompressed, converted, numbered.
+"""Reader of a segment as chunks of readable batches: read, framed, decompressed, converted, numbered.
 
-A buffer holds the chunk at its beginning, behind it the scratch for batches that must be expanded.
-Compressed batches are decompressed there behind a copy of their header; old message sets (magic 0 and 1) become
+A buffer holds the chunk at its beginning and, after it, the scratch for batches that must be expanded.
+Compressed batches are decompressed there after a copy of their header; old message sets (magic 0 and 1) become
 version 2 batches there, runs of single messages together in one. When the scratch is full the rows done so far are
 handed out first, as a step; the next one has a buffer of its own, so that both can be worked on.
 
@@ -67,7 +67,7 @@ class UnreadableBatch:
 
 
 def always() -> bool:
-    """Read ahead whatever else goes on."""
+    """Allow reading ahead at any time."""
     return True
 
 
@@ -113,7 +113,7 @@ class SegmentReader:
 
     @property
     def ordinal(self) -> int:
-        """The ordinal behind the last record handed out."""
+        """The ordinal after the last record handed out."""
         return self._step.ordinal
 
     @property
@@ -337,7 +337,7 @@ class SegmentReader:
 
     @staticmethod
     def _take(chunk: Chunk, number: int, fact: list[int], records: Buffer) -> None:
-        """Put what a batch held behind a copy of its header, or mark its row POISON."""
+        """Put what a batch held after a copy of its header, or mark its row POISON."""
         _, _, count, body, _ = fact
         row = chunk.table[number]
         if count < 0 or count * at.SMALLEST_RECORD > len(records):

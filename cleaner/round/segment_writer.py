@@ -1,4 +1,4 @@
-"""The new segment of a group: made only when something changes, written once, indexed as appends would have been.
+"""Writer of a group's new segment: created at the first change, written once, indexed as appends would index it.
 
 Until the first change nothing is written, only index entries are noted: a group in which nothing goes is left alone.
 At the first change what was passed so far is copied from the old files as bytes (``copy_file_range``), then filtered
@@ -98,7 +98,7 @@ class CleanedSegment:
         return self.segment
 
     def _remove_leftovers(self) -> None:
-        """Of a round that could not tidy up (a full disk, a read-only directory)."""
+        """Remove files of a round that could not remove them itself (a full disk, a read-only directory)."""
         for suffix in SEGMENT_FILE_SUFFIXES:
             path = os.path.join(self._log.directory, file_name(self._base_offset, suffix + CLEANED_SUFFIX))
             self._log.environment.file_system.unlink(path, missing_ok=True)
@@ -113,7 +113,7 @@ class CleanedSegment:
         self.bytes_written += len(data)
 
     def pack(self, out: ByteArray, out_table: IntegerArray, written: int, size: int) -> memoryview:
-        """The filtered batches as they go to disk; sets their final sizes in ``out_table``."""
+        """Return the filtered batches as they go to disk; sets their final sizes in ``out_table``."""
         if not np.any(out_table[:written, at.OUT_CODEC]):
             return out.data[:size]
         # Incompressible data grow by a 255th and a little for each block and frame.
@@ -229,11 +229,11 @@ class CleanedSegment:
             logger.debug("%s keeps its own date: %s", target.records.path, error)
 
     def hand_over(self) -> None:
-        """Somebody else owns the files now."""
+        """Give the files to the caller: ``discard`` does not remove them any more."""
         self.segment = None
 
     def take_back(self, segment: LogSegment) -> None:
-        """The files were not wanted: ``discard`` will remove them."""
+        """Take the files back from the caller: ``discard`` removes them again."""
         self.segment = segment
 
     def discard(self) -> None:
@@ -252,7 +252,7 @@ class CleanedSegment:
 def group_segments(
     segments: list[LogSegment], ends: list[int], limits: tuple[int, int], alone: set[int]
 ) -> list[list[LogSegment]]:
-    """Segments that become one: sizes together within ``limits`` (segment bytes, index bytes), offsets within 2^31.
+    """Group segments that become one: summed sizes within ``limits`` (segment, index bytes), offsets within 2^31.
 
     ``ends``: the offset each ends at, exclusive. Segments whose base offset is in ``alone`` form no group at all.
     """

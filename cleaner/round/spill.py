@@ -1,6 +1,6 @@
-"""What does not fit: digests of keys sorted into hash ranges in a temporary file, and the bits they lead to.
+"""Spill file of the key map: digests sorted into hash ranges in a temporary file, and the superseded bits.
 
-When the map is full its entries go to the file and the map begins anew, so it works as a combiner in front of the file.
+When the map is full its entries go to the file and it starts empty again: a combiner in front of the file.
 A *piece* is what one part of the map held, sorted by the top bits of the digest's second word into 256 partitions::
 
     piece = partition 0 | partition 1 | ... | partition 255          rows of 24 bytes: first word, second word, ordinal
@@ -73,7 +73,7 @@ class Bits:
             raise LogStorageError("extend", self._directory, error.errno or errno.EIO) from error
 
     def close(self) -> None:
-        """Give memory and file back."""
+        """Free memory and file."""
         self.array = np.zeros(1024, np.uint8)
         if self._file is not None:
             self._file.close()
@@ -81,14 +81,14 @@ class Bits:
 
 
 class Piece(NamedTuple):
-    """Where a piece lies in the file and where each partition begins in it, in rows."""
+    """Position of a piece in the file, and where each partition begins in it, in rows."""
 
     position: int
     starts: IntegerArray
 
 
 class Spill:
-    """See the module. One round, one thread."""
+    """Spill file of one round. One thread."""
 
     def __init__(self, engine: Engine, directory: str) -> None:
         self._engine = engine
@@ -177,5 +177,5 @@ class Spill:
             done += got
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()

@@ -1,9 +1,9 @@
 """Stretches of a log in which no record stays: the copy pass passes over them without reading them again.
 
 The index pass notes each step it made: which bytes of which segment, which ordinals. When it is over, the superseded
-bits tell where every record has a later one. With few keys that is nearly all of a log. What a batch as such could
-keep it for (control batch, transaction, last sequence of an active producer, damage) keeps its stretch from being
-noted, or from being passed over; so nothing is decided here that ``decide`` and ``filter`` would decide otherwise.
+bits tell where every record has a later one. With few keys that is nearly all of a log. A stretch is not noted, or not
+passed over, when a batch in it may have to stay for another reason: control batch, transaction, last sequence of an
+active producer, damage. So the result is the same as that of ``decide`` and ``filter``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ class Stretches:
 
 
 def _all_set(bits: ByteArray, first: int, end: int) -> bool:
-    """Whether the bits ``first`` to ``end`` - 1 are all set. The last byte is looked at first: it tells most often."""
+    """Return whether the bits ``first`` to ``end`` - 1 are all set.
+
+    The last byte is looked at first: it tells most often.
+    """
     if end <= first:
         return True
     head, tail = first >> 3, (end - 1) >> 3

@@ -1,4 +1,4 @@
-"""The index pass: which records of a round are superseded by a later one with the same key.
+"""Index pass of a round: finds the records superseded by a later record with the same key.
 
 Walks the dirty section once and leaves one bit per record. While the map holds all its keys, records of the clean
 section are looked up in it when the copy pass comes to them. When it does not, the keys go through hash ranges
@@ -37,7 +37,7 @@ class Section:
 
 
 class KeyIndex:
-    """What is known of keys in one round. ``check`` is called between chunks and may raise."""
+    """Keys of one round and the superseded bits. ``check`` is called between chunks and may raise."""
 
     def __init__(self, engine: Engine, key_map: KeyMap, directory: str, check: Callable[[int], None]) -> None:
         self._engine = engine
@@ -85,7 +85,7 @@ class KeyIndex:
         bits = self._dirty if ordinal >= at.DIRTY_ORDINALS else self._clean
 
         def prepare(step: Step) -> Step:
-            """Of an uncompressed step, which cost the reader little, the keys are parsed ahead as well."""
+            """Parse the keys of an uncompressed step ahead; reading such a step costs little."""
             self._engine.decide(step.buffer, step.table, step.rows, transactions)
             return replace(step, keys=self._parse(step.buffer, step.table, step.rows)) if step.is_plain else step
 
@@ -105,7 +105,7 @@ class KeyIndex:
             ordinal = reader.ordinal
 
     def _parse(self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int]) -> IntegerArray:
-        """The keys of the rows' records; valid until the call after the next."""
+        """Return the keys of the rows' records; valid until the call after the next."""
         wanted = table[rows[0] : rows[1]]
         most = int(np.where(wanted[:, at.STATE] == at.BatchState.POISON, 0, wanted[:, at.COUNT]).sum())
         self._keys, self._other_keys = self._other_keys, self._keys
@@ -123,7 +123,7 @@ class KeyIndex:
                 self._spill.add(self._map)
 
     def superseded(self, reader: SegmentReader, rows: tuple[int, int]) -> tuple[ByteArray, int]:
-        """Bits and their bias for rows that ``reader`` handed out in the copy pass."""
+        """Return bits and their bias for rows that ``reader`` handed out in the copy pass."""
         first = int(reader.table[rows[0], at.ORDINAL]) if rows[1] > rows[0] else 0
         if first >= at.DIRTY_ORDINALS or self._spill is not None:
             return self._bits_of(first)
@@ -136,16 +136,16 @@ class KeyIndex:
         return (self._dirty.array, at.DIRTY_ORDINALS) if ordinal >= at.DIRTY_ORDINALS else (self._clean.array, 0)
 
     def vanished(self, segment: LogSegment, last_offsets: IntegerArray) -> list[Stretch]:
-        """Stretches of ``segment`` that need not be read again; see :meth:`Stretches.vanished`."""
+        """Return the stretches of ``segment`` that need not be read again; see :meth:`Stretches.vanished`."""
         bits = self._bits_of(self.first_ordinal(segment))
         return self._stretches.vanished(segment.base_offset, bits, last_offsets)
 
     def first_ordinal(self, segment: LogSegment) -> int:
-        """The ordinal the copy pass begins a segment with: the index pass's, or any for a clean one not walked."""
+        """Return the copy pass's first ordinal of a segment: the index pass's, or any for a clean one not walked."""
         return self._first_ordinals.get(segment.base_offset, 0)
 
     def close(self) -> None:
-        """Give memory and files back."""
+        """Free memory and files."""
         self._clean.close()
         self._dirty.close()
         self._map.close()

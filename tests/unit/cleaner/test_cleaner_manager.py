@@ -93,7 +93,7 @@ def test_offsets_of_a_truncated_log_count_as_its_start(tmp_path: Path) -> None:
 
     assert bench.manager.measure(bench.log).first_dirty_offset == 0
     bench.manager.checkpoint.save(bench.log, 2)
-    bench.manager.checkpoint.truncated(bench.log, 1)
+    bench.manager.checkpoint.record_truncation(bench.log, 1)
     assert bench.manager.measure(bench.log).first_dirty_offset == 1
 
 
@@ -127,7 +127,7 @@ def test_failed_round_is_retried_after_a_back_off_that_doubles(tmp_path: Path) -
     bench = Bench(tmp_path)
     for attempt in range(3):
         assert bench.manager.grab_filthiest() is not None
-        bench.manager.failed(PARTITION, "the reason")
+        bench.manager.record_failure(PARTITION, "the reason")
         status = bench.manager.status(bench.log)
         assert (status.state, status.last_error) == (CleaningState.QUARANTINED, "the reason")
         assert (status.failures, status.retry_in_ms) == (attempt + 1, FIRST_RETRY_MS << attempt)
@@ -136,7 +136,7 @@ def test_failed_round_is_retried_after_a_back_off_that_doubles(tmp_path: Path) -
         bench.time.advance(1)
 
     assert bench.manager.grab_filthiest() is not None
-    bench.manager.succeeded(PARTITION, REPORT)
+    bench.manager.record_success(PARTITION, REPORT)
     status = bench.manager.status(bench.log)
     assert (status.state, status.last_error, status.last_round) == (CleaningState.IDLE, None, REPORT)
 
@@ -144,7 +144,7 @@ def test_failed_round_is_retried_after_a_back_off_that_doubles(tmp_path: Path) -
 def test_request_does_not_wait_for_the_back_off(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.manager.grab_filthiest()
-    bench.manager.failed(PARTITION, "the reason")
+    bench.manager.record_failure(PARTITION, "the reason")
 
     assert bench.manager.grab(bench.log) is not None
 
@@ -188,7 +188,7 @@ def test_end_of_a_round_that_never_began_is_our_mistake(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 
     with pytest.raises(InvalidCleaningStateError, match="cannot go from idle to quarantined"):
-        bench.manager.failed(PARTITION, "the reason")
+        bench.manager.record_failure(PARTITION, "the reason")
 
 
 def test_statuses_are_sorted_and_frozen(tmp_path: Path) -> None:
