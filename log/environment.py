@@ -1,4 +1,4 @@
-"""What every log of a broker shares: the seams, the deletion queue, and whether its directory still works."""
+"""Environment that the logs of a broker share: file system and clocks, deletion queue, state of each directory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DeletionQueue:
         return len(self._heap)
 
     def schedule(self, delay_ms: float, delete: Callable[[], None]) -> None:
-        """Call ``delete`` when ``delay_ms`` have passed and somebody runs the queue."""
+        """Queue ``delete`` to be called by the first :meth:`run` after ``delay_ms``."""
         with self._lock:
             heapq.heappush(self._heap, (self._time.monotonic_ms() + delay_ms, next(self._sequence), delete))
 
@@ -103,8 +103,8 @@ class DirectoryState:
         self._names_seen = 0
         self._names_synced = 0
 
-    def name_seen(self) -> int:
-        """A partition's directory was made, found or renamed; its number, to be given to :meth:`sync_names`."""
+    def note_name(self) -> int:
+        """Note that a partition's directory was made, found or renamed; returns its number for :meth:`sync_names`."""
         with self._names_lock:
             self._names_seen += 1
             return self._names_seen
@@ -132,11 +132,11 @@ class DirectoryState:
             raise
 
     def add_listener(self, listener: Callable[[DirectoryState], None]) -> None:
-        """Have ``listener`` called once, in the thread that saw the failure."""
+        """Register ``listener`` to be called once, in the thread that saw the failure."""
         self._listeners.append(listener)
 
     def mark_offline(self, error: KafkaStorageError) -> None:
-        """Nothing of this directory is served from now on: what the disk holds is not known any more (F9)."""
+        """Serve nothing of this directory from now on: the content of its disk is unknown (F9)."""
         with self._room_lock:  # ``check_room`` must not take the refusal back
             if self.failure is not None:
                 return
@@ -163,7 +163,7 @@ class DirectoryState:
     # ---- room
 
     def give_up_reserve(self) -> bool:
-        """Free the room that is kept for deletions and metadata; False when there is none. Any thread."""
+        """Free the disk space kept for deletions and metadata; False when there is none. Any thread."""
         with self._room_lock:
             if self._reserve is None or not self._reserve.give_up():
                 return False
@@ -173,7 +173,10 @@ class DirectoryState:
         return True
 
     def with_reserve(self, write: Callable[[], T]) -> T:
-        """Do ``write``; where the disk is full, give up the reserve and do it once more. Raises KafkaStorageError."""
+        """Call ``write``; where the disk is full, give up the reserve and call it once more.
+
+        Raises KafkaStorageError.
+        """
         try:
             return write()
         except LogStorageError as error:
@@ -182,7 +185,7 @@ class DirectoryState:
             return write()
 
     def check_room(self, file_system: FileSystem) -> None:
-        """See whether the disk is full, and make the reserve again where there is room. In a worker."""
+        """Check whether the disk is full, and recreate the reserve where there is room. In a worker."""
         if self.failure is not None:
             return
         try:
@@ -216,14 +219,16 @@ class DirectoryState:
     # ---- failures
 
     def ensure_online(self) -> None:
-        """Raises KafkaStorageError when the directory is offline."""
+        """Raise KafkaStorageError when the directory is offline."""
         if self.failure is not None:
             raise KafkaStorageError(f"log directory {self.path} is offline: {self.failure}")
 
 
 def probe_directory(file_system: FileSystem, path: str) -> bool:
-    """Whether a file can be written, synced and read back in the directory. True as well when the disk is full or
-    descriptors are short: that proves nothing against it."""
+    """Return whether a file can be written, synced and read back in the directory.
+
+    True as well when the disk is full or descriptors are short: that does not show a failed disk.
+    """
     probe, data = os.path.join(path, f"{PROBE_FILE}-{os.urandom(8).hex()}"), os.urandom(_PROBE_BYTES)
     try:
         file = file_system.open_file(probe, create=True)

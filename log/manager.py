@@ -461,7 +461,7 @@ class LogManager:
                 if entry.directory.is_online:
                     rename = partial(_rename_away, self._file_system, entry.path, path)
                     entry.directory.state.with_reserve(rename)
-                    entry.directory.state.name_seen()
+                    entry.directory.state.note_name()
                 with self._lock:
                     entry.is_gone = True
                     del self._entries[partition]

@@ -157,7 +157,7 @@ class UnifiedLog:
         self.environment = parts.environment
         self._time = parts.environment.time
         self._directory_state = parts.directory_state
-        self._directory_number = parts.directory_state.name_seen()
+        self._directory_number = parts.directory_state.note_name()
         self._is_identified = False
         self._rolled: tuple[LogSegment, ...] = ()
         self._opened_end = -1 if parts.recovered else parts.log_end_offset

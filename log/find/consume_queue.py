@@ -46,7 +46,7 @@ class TagEntry(NamedTuple):
 
 
 class ConsumeQueueFile:
-    """One file. See the module."""
+    """One ConsumeQueue file: an entry per record, by offset."""
 
     __slots__ = ("_descriptor", "base_offset", "capacity", "data", "path")
 
@@ -62,13 +62,13 @@ class ConsumeQueueFile:
 
     @classmethod
     def create(cls, file_system: FileSystem, path: str, base_offset: int, entries: int) -> ConsumeQueueFile:
-        """A new file for the offsets from ``base_offset`` on. Raises KafkaStorageError."""
+        """Create a file for the offsets from ``base_offset`` on. Raises KafkaStorageError."""
         data, descriptor = map_file(file_system, path, ENTRY_BYTES * entries, create=True)
         return cls(path, base_offset, data, descriptor)
 
     @classmethod
     def open(cls, file_system: FileSystem, path: str, base_offset: int, size: int) -> ConsumeQueueFile:
-        """A file that is there with ``size`` bytes. Raises IndexDamagedError when it is no consume queue."""
+        """Open an existing file of ``size`` bytes. Raises IndexDamagedError when it is no consume queue."""
         if size < ENTRY_BYTES or size % ENTRY_BYTES:
             raise IndexDamagedError(f"{path} has {size} bytes, no whole number of entries")
         data, descriptor = map_file(file_system, path, size, create=False)
@@ -84,7 +84,7 @@ class ConsumeQueueFile:
         return TagEntry(*ENTRY.unpack_from(self.data, (offset - self.base_offset) * ENTRY_BYTES))
 
     def put_rows(self, rows: Rows, start: int) -> int:
-        """Put rows from ``start`` on; returns the row it stopped at: the end, one of a later file, or one behind a
+        """Put rows from ``start`` on; returns the row it stopped at: the end, one of a later file, or one after a
         gap. The row at ``start`` belongs into this file.
 
         Raises LogStorageError when the disk is full; what was put then will be put again.

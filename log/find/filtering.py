@@ -1,6 +1,6 @@
-"""Reading only what matches: the records of a virtual topic, in batches as compaction would leave them.
+"""Filtered reads: the matching records of a virtual topic, in batches as compaction would leave them.
 
-    position -> next candidate (key index, tag index; behind them the log itself) -> batches around it
+    position -> next candidate (key index, tag index; after them the log itself) -> batches around it
              -> none of a batch's records match: nothing
                 all match:                       its bytes as they are
                 some match:                      rebuilt: offsets, base offset and timestamps kept, CRC new
@@ -63,8 +63,11 @@ MAX_KEY_CANDIDATES = 4_000_000
 
 
 class Matching(NamedTuple):
-    """What a call found. ``records`` is rebuilt bytes or a slice that the receiver releases; ``next_offset`` is where
-    reading goes on; ``is_gap`` says that no record matched."""
+    """Result of a filtered read.
+
+    ``records`` is rebuilt bytes or a slice that the receiver releases; ``next_offset`` is where reading goes on;
+    ``is_gap`` says that no record matched.
+    """
 
     records: bytes | TransferableRecords
     next_offset: int
@@ -72,7 +75,7 @@ class Matching(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What to read: from ``offset`` to below ``upper``."""
+    """Range of offsets to read: from ``offset`` to below ``upper``."""
 
     offset: int
     upper: int
@@ -98,7 +101,7 @@ class KeyCandidates:
         if keys is None or len(self._offsets) > MAX_KEY_CANDIDATES:
             return iter(()), start
         end = keys.next_offset
-        if end < self._covered:  # built anew
+        if end < self._covered:  # rebuilt
             self._offsets, self._covered = array("q"), 0
         if end > self._covered:
             fresh = array("q", keys.select(self._hash, self._query.begin, self._query.end, self._covered))
@@ -118,7 +121,7 @@ class MatchReader:
         self._keys = KeyCandidates(log.topic_partition.topic, query) if query.key is not None else None
 
     def read(self, reading: Reading, indexer: LogIndexer | None) -> Matching:
-        """The next matching records. Raises IndexDamagedError, CorruptMessageError, KafkaStorageError."""
+        """Read the next matching records. Raises IndexDamagedError, CorruptMessageError, KafkaStorageError."""
         return _Read(self._log, self._query, reading, self._candidates(reading, indexer)).run()
 
     def _candidates(self, reading: Reading, indexer: LogIndexer | None) -> tuple[Iterator[int], int]:
@@ -131,14 +134,14 @@ class MatchReader:
                 return iter(()), start
             end = tags.next_offset
             return tags.select(tag_hash(self._query.tag), start, min(end, reading.upper)), end
-        if self._query.begin > MIN_TIME:  # nothing before the first record of that time
+        if self._query.begin > MIN_TIME:  # no match before the first record of that time
             found = self._log.fetch_offset_by_timestamp(max(self._query.begin, 0))
             return iter(()), reading.upper if found is None else found.offset
         return iter(()), start
 
 
 class _Read:
-    """One call: its position and what it has so far."""
+    """State of one filtered read: its position and the result so far."""
 
     def __init__(self, log: UnifiedLog, query: Query, reading: Reading, candidates: tuple[Iterator[int], int]) -> None:
         self._log = log
@@ -180,12 +183,12 @@ class _Read:
         return max(self._position, self._indexed_end)
 
     def _read_some(self, max_bytes: int) -> bool:
-        """Filter the batches from the position on; False when nothing is there."""
+        """Filter the batches from the position on; False at the end of what can be read."""
         log, reading = self._log, self._reading
         isolation = FetchIsolation.TXN_COMMITTED if reading.committed else FetchIsolation.HIGH_WATERMARK
         try:
             found = log.read(self._position, max_bytes, isolation=isolation, min_one_message=True)
-        except OffsetOutOfRangeError:  # retention was faster: nothing below the new start matches any more
+        except OffsetOutOfRangeError:  # retention moved the log start: nothing below it matches any more
             self._position = max(self._position + 1, log.log_start_offset)
             return True
         if not isinstance(found.records, TransferableRecords):
@@ -249,7 +252,7 @@ class _Read:
 
 
 def gap_batch(offset: int, next_offset: int) -> bytes:
-    """An empty batch from ``offset`` to below ``next_offset``: what compaction leaves where nothing is left."""
+    """Build an empty batch from ``offset`` to below ``next_offset``: what compaction leaves where nothing is left."""
     last_offset_delta = min(next_offset - 1 - offset, _MAX_DELTA)
     return bytes(build_batch((), BatchOptions(base_offset=offset, last_offset_delta=last_offset_delta)))
 
@@ -276,7 +279,7 @@ def matching_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes
 
 
 def _matching_places(batch: RecordBatch, section: bytes, query: Query) -> list[tuple[int, int]]:
-    """Where the records lie that match: by a kernel where there is one; it leaves a malformed section to the rest."""
+    """Find the places of the matching records, by a kernel if loaded; plain Python gets a malformed section."""
     count = batch.record_count
     if ENGINE.kernels is not None and count > PLAIN_RECORDS and count * SMALLEST_RECORD <= len(section):
         has_tag = query.tag is not None

@@ -5,8 +5,8 @@
     key hash     = |h("topic#key")|, 0 where that overflows        4 bytes, never negative
     tag hash     = h(tag)                                          8 bytes, sign kept
 
-For ASCII these are the very numbers RocketMQ stores. They collide easily ("Aa" and "BB"), so nobody may trust one: who
-finds a record by its hash compares the key or the header itself.
+For ASCII these are the numbers that RocketMQ stores. They collide easily ("Aa" and "BB"): after finding a record by
+its hash, compare the key or the header itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def java_hash(data: Buffer, seed: int = 0) -> int:
 
 
 def key_seed(topic: str) -> int:
-    """The hash of ``topic#``, from which every key hash of a topic goes on."""
+    """Return the hash of ``topic#``, with which every key hash of a topic begins."""
     return java_hash(f"{topic}#".encode())
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint of an index directory: what of it is known to be on disk, and what it was made for.
+"""Checkpoint of an index directory: the entries known to be on disk, and the setting the index was made for.
 
     tidelog-index 1            format
     made-for keys              what the index holds: "keys", or "tags " and the header's name in hex
@@ -10,7 +10,7 @@
 
 Written after the files were synced, replaced as a whole. At the next start the newest file is cut to what stands here
 and newer files go, so that a crash at any byte of a put costs only the work since the last checkpoint. A checkpoint
-that is missing, torn or made for something else means: build anew.
+that is missing, torn or made for another setting means: rebuild the index.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FileState(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """See the module."""
+    """Content of a checkpoint file."""
 
     made_for: str
     next_offset: int
@@ -51,7 +51,7 @@ def write_checkpoint(file_system: FileSystem, path: str, checkpoint: Checkpoint,
 
 
 def read_checkpoint(file_system: ReadableFiles, path: str) -> Checkpoint | None:
-    """What the file says; None when it is missing, torn or foreign."""
+    """Read the checkpoint file; None when it is missing, torn or foreign."""
     try:
         data = file_system.read_file(path) if file_system.exists(path) else b""
         text, _, crc = data.decode().rpartition("crc ")

@@ -11,8 +11,8 @@ old newest; the slot takes the new number; the header comes last.
 Invariants:
 
 - entries are put in offset order, so along a chain entry numbers and offsets strictly fall. A chain that does not is
-  damage: :class:`IndexDamagedError`, nothing of it is believed, the index is rebuilt from the log;
-- slots follow from entries: ``restore`` cuts a file to entries known to be on disk and makes its slots anew;
+  damage: :class:`IndexDamagedError`; none of its entries is used, and the index is rebuilt from the log;
+- slots follow from entries: ``restore`` cuts a file to entries known to be on disk and rebuilds its slots;
 - ``time_diff`` is seconds since ``begin_timestamp`` (the first entry's), clamped to 0..2^31-1: a pre-selection only.
   ``min_timestamp`` is kept beside the file, because a late record lies before ``begin_timestamp``;
 - the file is sparse; header and slots, which are written through the mapping, are reserved when it is made, entries are
@@ -72,7 +72,7 @@ class IndexEntry(NamedTuple):
 
 
 class FileBounds(NamedTuple):
-    """What an index file's header says."""
+    """Header fields of an index file."""
 
     begin_timestamp: int
     end_timestamp: int
@@ -105,7 +105,7 @@ def map_file(file_system: FileSystem, path: str, size: int, *, create: bool) -> 
 
 
 def reserve(descriptor: int, path: str, position: int, size: int) -> None:
-    """Give the hole at ``position`` disk space. Raises LogStorageError when there is none."""
+    """Allocate disk space for the hole at ``position``. Raises LogStorageError when there is none."""
     try:
         os.posix_fallocate(descriptor, position, size)
     except OSError as error:
@@ -124,7 +124,7 @@ def write_entries(descriptor: int, path: str, entries: memoryview, position: int
 
 
 class IndexFile:
-    """One file. See the module."""
+    """One IndexFile: header, hash slots and entries."""
 
     __slots__ = ("_descriptor", "_lock", "bounds", "capacity", "data", "min_timestamp", "path", "slots")
 
@@ -138,14 +138,14 @@ class IndexFile:
         self._descriptor = descriptor
         self._lock = threading.Lock()
         if hasattr(mmap, "MADV_RANDOM"):
-            data.madvise(mmap.MADV_RANDOM)  # no read-around: each look-up touches one page here and one there
+            data.madvise(mmap.MADV_RANDOM)  # no read-around: each look-up touches single, distant pages
 
     def __del__(self) -> None:
         os.close(self._descriptor)
 
     @classmethod
     def create(cls, file_system: FileSystem, path: str, slots: int, entries: int) -> IndexFile:
-        """A new, empty file of fixed size. Raises KafkaStorageError."""
+        """Create an empty file of fixed size. Raises KafkaStorageError."""
         data, descriptor = map_file(file_system, path, file_bytes(slots, entries), create=True)
         try:
             reserve(descriptor, path, 0, HEADER_BYTES + SLOT.size * slots)
@@ -157,7 +157,7 @@ class IndexFile:
 
     @classmethod
     def open(cls, file_system: FileSystem, path: str, size: int) -> IndexFile:
-        """A file that is there with ``size`` bytes. Raises IndexDamagedError when it is no index file."""
+        """Open an existing file of ``size`` bytes. Raises IndexDamagedError when it is no index file."""
         if size < HEADER_BYTES + SLOT.size + 2 * ENTRY_BYTES:
             raise IndexDamagedError(f"{path} has {size} bytes, too few for an index file")
         data, descriptor = map_file(file_system, path, size, create=False)
@@ -236,7 +236,7 @@ class IndexFile:
     # ---- select
 
     def touches(self, begin: int, end: int) -> bool:
-        """Whether a record with a timestamp from ``begin`` to ``end`` (ms, both included) may be in this file."""
+        """True when a record with a timestamp from ``begin`` to ``end`` (ms, both included) may be in this file."""
         return self.count > 1 and self.min_timestamp <= end and self.bounds.end_timestamp >= begin
 
     def select(self, key_hash: int, begin: int, end: int, min_offset: int = 0) -> Iterator[int]:
@@ -272,7 +272,7 @@ class IndexFile:
                 return
 
     def _walk_chain(self, wanted: tuple[int, int, int, int, int], state: array[int]) -> Iterator[int]:
-        """The rest of a long chain, by a kernel. Raises IndexDamagedError."""
+        """Walk the rest of a long chain with a kernel. Raises IndexDamagedError."""
         assert ENGINE.kernels is not None
         for offsets in ENGINE.kernels.walk_chain(self, wanted, state):
             yield from offsets
@@ -302,7 +302,7 @@ class IndexFile:
             raise LogStorageError("sync", self.path, error.errno or errno.EIO) from error
 
     def restore(self, count: int, min_timestamp: int, max_timestamp: int) -> None:
-        """Back to the first ``count - 1`` entries, which are known to be on disk; the slots are made from them.
+        """Cut the file to its first ``count - 1`` entries, known to be on disk, and rebuild the slots from them.
 
         Raises IndexDamagedError when they are not what was put.
         """

@@ -1,18 +1,18 @@
-"""The indexer of one log: follows it behind the append, from where the indices end to the high watermark.
+"""Indexer of one log: indexes appended records later, from where the indices end up to the high watermark.
 
     step     read up to ``max_bytes`` of whole batches -> rows -> key index, tag index -> next offset published
 
-Sans thread: whoever calls ``step`` decides when and how often; it takes no lock of the log's and touches nothing the
-append path reads, so an acknowledgement never waits for it. Both indices are built from their own next offset: one that
-was switched on later, or has to be built anew, catches up alone, from the log start on.
+It has no thread: the caller of ``step`` decides when and how often. ``step`` takes no lock of the log and touches
+nothing the append path reads, so an acknowledgement never waits for it. Each index has its own next offset: one that
+was switched on later, or must be rebuilt, catches up alone from the log start.
 
 Invariants: everything below an index's ``next_offset`` is in it; ``next_offset`` moves by whole batches and never above
 the high watermark, so nothing that could still be truncated is indexed. A batch that cannot be read is skipped with
 one line in the log: no reader gets its records either.
 
-An index that reaches beyond the end a log had when it was opened speaks of records that a power loss took: others may
-have their offsets by now, so it is built anew. One that is damaged is reported and built anew. A disk that is full is
-not: the step raises, the caller tries again later.
+An index that reaches beyond the log end found at opening has entries of records that a power loss took. Other records
+may have their offsets by now, so it is rebuilt. A damaged index is reported and rebuilt. When the disk is full the step
+raises and the caller tries again later.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ system commits what was synced, appends to the log may have to wait."""
 
 
 class LogIndexer:
-    """See the module. One thread at a time steps; look-ups read ``keys`` and ``tags`` on any thread."""
+    """Indices of one log and their progress.
+
+    One thread at a time steps; look-ups read ``keys`` and ``tags`` on any thread.
+    """
 
     def __init__(self, log: UnifiedLog, rows: Rows | None = None, engine: FindEngine = ENGINE) -> None:
         """``rows`` is scratch space that indexers of one thread may share."""
@@ -63,7 +66,7 @@ class LogIndexer:
         self._unsaved_bytes = 0
         self._seed = key_seed(log.topic_partition.topic)
 
-    # ---- what the topic's configuration asks for
+    # ---- topic configuration
 
     def configure(self, config: LogConfig | None = None) -> None:
         """Open, drop or change indices as the topic's configuration says. Raises KafkaStorageError."""
@@ -91,20 +94,20 @@ class LogIndexer:
         try:
             offset = index.open()
         except IndexDamagedError as error:
-            logger.warning("%s: %s; building it anew", self.log.topic_partition, error)
+            logger.warning("%s: %s; rebuilding it", self.log.topic_partition, error)
             self.rebuilds += 1
             offset = -1
         if offset > self.log.index_bound:
-            logger.warning("%s: the log has lost records that are indexed; building anew", self.log.topic_partition)
+            logger.warning("%s: the log has lost records that are indexed; rebuilding", self.log.topic_partition)
             self.rebuilds += 1
         if offset < 0 or offset > self.log.index_bound:
-            index.start_anew(self.log.log_start_offset)
+            index.restart_at(self.log.log_start_offset)
 
     # ---- progress
 
     @property
     def next_offset(self) -> int:
-        """Everything below is in all of the log's indices; the log end where there is none."""
+        """Offset below which all of the log's indices are complete; the log end where there is none."""
         offsets = [index.next_offset for index in (self.keys, self.tags) if index is not None]
         return min(offsets, default=self.log.log_end_offset)
 
@@ -128,10 +131,10 @@ class LogIndexer:
             return 0
         try:
             found = log.read(start, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True)
-        except OffsetOutOfRangeError:  # retention was faster: the next step begins at the new log start
+        except OffsetOutOfRangeError:  # retention moved the log start: the next step begins there
             return 1
         if not isinstance(found.records, TransferableRecords):
-            self._move_to(watermark)  # what was below it has been cleaned away
+            self._move_to(watermark)  # the records below it have been cleaned away
             return 1
         try:
             chunk = self._rows.chunk(found.records.size)
@@ -171,7 +174,7 @@ class LogIndexer:
                 return
 
     def _walk_odd(self, chunk: memoryview, at: int, position: int, wanted: Wanted) -> tuple[int, int]:
-        """Rows of the one batch at ``at``: (its size, the offset behind it), 0 when the chunk cuts it."""
+        """Take rows of the one batch at ``at``: (its size, the offset after it), 0 when the chunk cuts it."""
         batch = next(iter_batches(chunk, at), None)
         if batch is None:
             return 0, -1
@@ -190,7 +193,7 @@ class LogIndexer:
         for index in (self.keys, self.tags):
             if index is None or index.next_offset >= next_offset:
                 continue
-            # The other one may be behind: this one has the first rows already.
+            # The other index may lag: this one has the first rows already.
             index.put(self._rows, self._rows.first_at(index.next_offset), next_offset)
 
     def _move_to(self, offset: int) -> None:
@@ -201,7 +204,7 @@ class LogIndexer:
     # ---- upkeep
 
     def trim(self) -> None:
-        """Let go of files that only speak of what retention took. Raises KafkaStorageError."""
+        """Remove files that only have entries of records that retention deleted. Raises KafkaStorageError."""
         for index in (self.keys, self.tags):
             if index is not None:
                 index.trim(self.log.log_start_offset)
@@ -215,13 +218,13 @@ class LogIndexer:
 
     @property
     def is_unsaved(self) -> bool:
-        """Whether a checkpoint would say something new."""
+        """True when there is progress since the last checkpoint."""
         return self._unsaved_bytes > 0
 
     def rebuild(self) -> None:
-        """Build all indices anew from the log start: one of them was found damaged. Raises KafkaStorageError."""
-        logger.warning("%s: building the indices anew", self.log.topic_partition)
+        """Rebuild all indices from the log start, after one of them was found damaged. Raises KafkaStorageError."""
+        logger.warning("%s: rebuilding the indices", self.log.topic_partition)
         self.rebuilds += 1
         for index in (self.keys, self.tags):
             if index is not None:
-                index.start_anew(self.log.log_start_offset)
+                index.restart_at(self.log.log_start_offset)

@@ -6,8 +6,8 @@
     select   newest file first
     trim     files whose last offset is below the log start go
 
-Anything that is not as the checkpoint says, a file that is foreign or torn, means :class:`IndexDamagedError`: the
-caller builds anew. One writer; look-ups by any thread over the published tuple of files.
+A file that differs from the checkpoint, is foreign or torn raises :class:`IndexDamagedError`, and the caller rebuilds
+the index. One writer; look-ups by any thread over the published tuple of files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MADE_FOR = "keys"
 
 
 class IndexSizes(NamedTuple):
-    """How large new files are made: slots and entries of an IndexFile, entries of a ConsumeQueue."""
+    """Sizes of new files: slots and entries of an IndexFile, entries of a ConsumeQueue."""
 
     slots: int
     entries: int
@@ -37,7 +37,7 @@ class IndexSizes(NamedTuple):
 
 
 class KeyIndex:
-    """See the module."""
+    """Key index of one partition, as a list of IndexFiles."""
 
     def __init__(self, file_system: FileSystem, log_directory: str, sizes: IndexSizes) -> None:
         self._file_system = file_system
@@ -50,7 +50,7 @@ class KeyIndex:
         self.next_offset = -1
 
     def open(self) -> int:
-        """Open what the last checkpoint vouches for; returns the offset to go on from, -1 when there is nothing.
+        """Open the entries of the last checkpoint; returns the offset to go on from, -1 when there is nothing.
 
         Raises IndexDamagedError, KafkaStorageError.
         """
@@ -79,7 +79,7 @@ class KeyIndex:
         file.min_timestamp = state.min_timestamp
         return file
 
-    def start_anew(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> None:
         """Drop everything and begin at ``offset``. Raises KafkaStorageError."""
         self.files, self._bases, self._begun = (), [], 0
         self._file_system.remove_directory(self.directory)
@@ -114,7 +114,7 @@ class KeyIndex:
             yield from file.select(key_hash, begin, end, min_offset)
 
     def checkpoint(self, *, sync: bool = True) -> None:
-        """Make what was put durable, then say so. Raises KafkaStorageError."""
+        """Make what was put durable, then write the checkpoint. Raises KafkaStorageError."""
         if sync:
             self._sync()
         states = tuple(
@@ -125,7 +125,7 @@ class KeyIndex:
         write_checkpoint(self._file_system, path, Checkpoint(MADE_FOR, self.next_offset, states), sync=sync)
 
     def _sync(self) -> None:
-        """Every file that something was put into since the last time: the newest, and those that were when it began."""
+        """Sync every file written to since the last checkpoint: the newest, and those begun since then."""
         for file in self.files[-1 - self._begun :]:
             file.sync()
         self._begun = 0

@@ -49,11 +49,11 @@ _PLAIN_RECORDS = 100
 
 
 class NotIndexedError(Exception):
-    """The topic has no index that could answer; the message names the config that switches it on."""
+    """The topic has no index for this query; the message names the config that switches it on."""
 
 
 class Query(NamedTuple):
-    """What is looked for. Times in ms, both ends included; None asks for any key, any tag."""
+    """Query for records. Times in ms, both ends included; None asks for any key, any tag."""
 
     key: bytes | None = None
     tag: bytes | None = None
@@ -62,7 +62,7 @@ class Query(NamedTuple):
     end: int = MAX_TIME
 
     def matches(self, record: Record) -> bool:
-        """Whether this very record is asked for."""
+        """Return whether the record matches the query."""
         if self.key is not None and record.key != self.key:
             return False
         if self.tag is not None and (self.tag_header is None or tag_of(record, self.tag_header.encode()) != self.tag):
@@ -75,7 +75,7 @@ def find_newest(
 ) -> Iterator[Record]:
     """The records of a log that match, newest (highest offset) first; with ``below`` only offsets below it.
 
-    Raises NotIndexedError, IndexDamagedError (the index is to be built anew), KafkaStorageError.
+    Raises NotIndexedError, IndexDamagedError (the index must be rebuilt), KafkaStorageError.
     """
     upper = log.last_stable_offset if committed else log.high_watermark
     upper = upper if below is None else min(below, upper)
@@ -173,7 +173,7 @@ def records_of(batch: RecordBatch | LegacyRecordBatch) -> Iterator[Record]:
 
 
 def is_aborted(batch: RecordBatch | LegacyRecordBatch, aborted: Sequence[AbortedTxn]) -> bool:
-    """Whether one of the ``aborted`` transactions wrote the batch."""
+    """Return whether one of the ``aborted`` transactions wrote the batch."""
     return batch.is_transactional and any(
         each.producer_id == batch.producer_id and each.first_offset <= batch.base_offset <= each.last_offset
         for each in aborted
@@ -242,7 +242,7 @@ class RecordReader:
 
 
 def nth_place(section: bytes, index: int) -> tuple[int, int]:
-    """The byte range of the record with that many before it: in a batch without gaps that is its offset delta.
+    """Find the byte range of record number ``index``: in a batch without gaps the number is the offset delta.
 
     The usual lengths, of one and two bytes, are read inline: 0.1 µs a record that is passed, 1.2 µs otherwise.
     Raises InvalidRecordError.

@@ -1,4 +1,4 @@
-"""Making an IndexFile's slots anew with numpy: for files of many entries, after an unclean stop.
+"""Rebuild of an IndexFile's slots with numpy: for files of many entries, after an unclean stop.
 
 Same result as :func:`tidelog.log.find.engine.reference.restore_slots`. The chain of each slot is checked whole: entries
 are brought in the order of their slots (a stable sort), so each one's predecessor in the slot stands before it.
@@ -19,7 +19,7 @@ _ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("diff", ">i4"), ("previo
 
 
 def restore_slots(file: IndexFile, count: int) -> Restored:
-    """Make the (zeroed) slots from entries 1 to ``count - 1``, each checked against them."""
+    """Rebuild the (zeroed) slots from entries 1 to ``count - 1``, each checked against them."""
     if count < 2:
         return Restored(0, -1)
     first_entry = INDEX_HEADER_BYTES + 4 * file.slots

@@ -1,7 +1,7 @@
-"""What the indexer takes out of records: one row each, in columns, filled by either engine.
+"""Rows of the indexer, one per record, in columns that either engine fills.
 
 Columns are ``array('q')``: the plain reference appends to them by index, a kernel sees the same memory as numpy arrays.
-A batch's rows come together or not at all, so an indexer can go on behind any row count it was given.
+A batch's rows come together or not at all, so an indexer can go on after any row count it was given.
 
 Scratch space of the same thread is kept beside them, because fresh memory is cleared under the interpreter lock: the
 bytes that are indexed (``chunk``) and the entries on their way into a file (``entries``).

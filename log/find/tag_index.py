@@ -1,7 +1,7 @@
 """The tag index of one partition: ConsumeQueues in ``tags/``, each named by its first offset.
 
 As :class:`tidelog.log.find.key_index.KeyIndex`, but for what an entry means. Made for one header name: another one
-means to build anew. One writer; look-ups by any thread over the published tuple of files.
+means to rebuild. One writer; look-ups by any thread over the published tuple of files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUFFIX = ".tags"
 
 
 class TagIndex:
-    """See the module."""
+    """Tag index of one partition, as a list of ConsumeQueues."""
 
     def __init__(self, file_system: FileSystem, log_directory: str, sizes: IndexSizes, header: str) -> None:
         self._file_system = file_system
@@ -38,7 +38,7 @@ class TagIndex:
         self.next_offset = -1
 
     def open(self) -> int:
-        """Open what the last checkpoint vouches for; returns the offset to go on from, -1 when there is nothing.
+        """Open the entries of the last checkpoint; returns the offset to go on from, -1 when there is nothing.
 
         Raises IndexDamagedError, KafkaStorageError.
         """
@@ -64,7 +64,7 @@ class TagIndex:
         self.next_offset = checkpoint.next_offset
         return self.next_offset
 
-    def start_anew(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> None:
         """Drop everything and begin at ``offset``. Raises KafkaStorageError."""
         self.files, self._begun = (), 0
         self._checksums = {}
@@ -94,7 +94,7 @@ class TagIndex:
                 yield from file.select(tag_hash, start, end)
 
     def select_newest(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
-        """The same, newest first: file by file, each in windows that are turned round."""
+        """Offsets of that tag hash, newest first: file by file, each in windows that are reversed."""
         end = min(end, self.next_offset)
         for file in reversed(self.files):
             last = min(end, file.end_offset)
@@ -104,7 +104,7 @@ class TagIndex:
                 last = first
 
     def checkpoint(self, *, sync: bool = True) -> None:
-        """Make what was put durable, then say so. Raises KafkaStorageError."""
+        """Make what was put durable, then write the checkpoint. Raises KafkaStorageError."""
         if sync:
             self._sync()
         states = []
@@ -121,7 +121,7 @@ class TagIndex:
         )
 
     def _sync(self) -> None:
-        """Every file that something was put into since the last time: the newest, and those that were when it began."""
+        """Sync every file written to since the last checkpoint: the newest, and those begun since then."""
         for file in self.files[-1 - self._begun :]:
             file.sync()
         self._begun = 0

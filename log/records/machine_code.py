@@ -195,7 +195,7 @@ def read_image(path: Path) -> Image:
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         if status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022 or status.st_size > MAX_IMAGE_BYTES:
-            raise ImageError(f"{path} may have been written by somebody else")
+            raise ImageError(f"{path} may have been written by another user")
         data = file.read()
     try:
         return _parse(data)

@@ -1,1 +1,1 @@
-"""Record-level work of indexing and looking up: the plain reference, the compiled routines, and who chooses."""
+"""Record-level work of indexing and looking up: plain reference, compiled routines, choice between them."""

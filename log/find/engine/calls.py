@@ -1,6 +1,6 @@
-"""The kernels with the reference's signatures, whoever runs them: an image of their machine code, or numba.
+"""Calls of the kernels with the reference's signatures, from an image of their machine code or through numba.
 
-Rows, index files and sections are shown to them as they are, nothing is copied but what is closed for writing.
+Rows, index files and sections are passed without a copy, except read-only buffers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class FindCalls:
     def match_records(
         self, section: Buffer, count: int, query: tuple[int, ...], texts: tuple[bytes, bytes, bytes]
     ) -> list[tuple[int, int]] | None:
-        """Where the records lie that match; None when the section is malformed. ``texts``: key, tag header, tag."""
+        """Find the places of the records that match; None when the section is malformed.
+
+        ``texts``: key, tag header, tag.
+        """
         places = array("q", bytes(16 * count))
         found = self._kernels.match_records(section, count, query, *texts, places)
         return None if found < 0 else list(zip(places[0 : 2 * found : 2], places[1 : 2 * found : 2], strict=True))

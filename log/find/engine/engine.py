@@ -1,4 +1,4 @@
-"""Chooses who takes rows out of records and puts them into files: the reference, or the kernels once they are loaded.
+"""Choice of the engine that takes rows out of records and puts them into files: reference or loaded kernels.
 
 As ``tidelog.log.records.engine``: results never depend on it, and a broker that indexes loads no numba but an image of
 what it compiled (``tidelog.log.records.array_kernels``).

@@ -1,4 +1,4 @@
-"""The numba twins of ``tidelog.log.find.engine.reference`` that index: whole chunks of a log walked, hashed and put
+"""Compiled forms of the indexing functions of ``tidelog.log.find.engine.reference``: they walk, hash and put chunks
 without the GIL.
 
 Results are those of the reference, which gets every batch that is compressed, old or malformed. Arrays: a chunk, an

@@ -1,4 +1,4 @@
-"""The kernels as numba compiles them, with the reference's signatures: what serves where there is no image of them."""
+"""Calls of numba's kernels with the reference's signatures, used where there is no image of machine code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numba twins of ``tidelog.log.find.lookup`` and ``tidelog.log.find.filtering``, and all kernels of finding by
+"""Compiled forms of ``tidelog.log.find.lookup`` and ``tidelog.log.find.filtering``, and all find kernels by
 their names.
 
 Arrays: an index file and a section of records are ``uint8``, offsets and places ``int64``. No GIL. Imported only

@@ -1,5 +1,5 @@
-"""Taking rows out of records and putting them into index files, in plain Python: the kernels' oracle, and what runs
-until they are loaded.
+"""Plain Python that takes rows out of records and puts them into index files: the reference for the kernels, and the
+engine until they are loaded.
 
     chunk of a segment -> batches -> records -> rows (offset, time, key hash, tag hash, batch position, batch size)
     rows -> entries of an IndexFile / of a ConsumeQueue
@@ -44,7 +44,7 @@ _LENGTH = Struct(">i")
 
 
 class Stop(IntEnum):
-    """Why a walk over a chunk ended."""
+    """Reason why a walk over a chunk ended."""
 
     END = 0
     """At the end of the chunk, or at a batch that is cut by it."""
@@ -55,14 +55,14 @@ class Stop(IntEnum):
 
 
 class Wanted(NamedTuple):
-    """What a log's rows need: ``seed`` of its topic's key hashes, the tag's header name or None."""
+    """Settings of a log's rows: ``seed`` of its topic's key hashes, the tag's header name or None."""
 
     seed: int
     tag_header: bytes | None
 
 
 class Walk(NamedTuple):
-    """Where a walk ended: why, at which byte of the chunk, and the offset after the last batch (-1 when none)."""
+    """End of a walk: why it ended, at which byte of the chunk, and the offset after the last batch (-1 when none)."""
 
     stop: Stop
     position: int
@@ -70,7 +70,7 @@ class Walk(NamedTuple):
 
 
 class Put(NamedTuple):
-    """What a put did: the next entry number, the row behind the last one put, the bounds of what was put."""
+    """Result of a put: next entry number, the row after the last one put, bounds of the entries put."""
 
     next_entry: int
     next_row: int
@@ -80,7 +80,7 @@ class Put(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What making slots anew found: the number of a damaged entry or 0, the last offset (-1 without entries)."""
+    """Result of rebuilding slots: number of a damaged entry or 0, last offset (-1 without entries)."""
 
     damaged_entry: int
     last_offset: int
@@ -140,7 +140,7 @@ def tag_of(record: Record, header: bytes) -> bytes | None:
 
 
 def put_entries(file: IndexFile, rows: Rows, start: int, end: int) -> Put:
-    """Entries for the keyed rows from ``start`` to ``end``, in ``rows.entries``, the file's slots set to them.
+    """Make entries for the keyed rows from ``start`` to ``end`` in ``rows.entries`` and set the file's slots to them.
 
     Stops before a full file's next row. The caller writes the entries into the file.
     """
@@ -166,7 +166,7 @@ def put_entries(file: IndexFile, rows: Rows, start: int, end: int) -> Put:
 
 
 def restore_slots(file: IndexFile, count: int) -> Restored:
-    """Make the (zeroed) slots from entries 1 to ``count - 1``, each checked against them."""
+    """Rebuild the (zeroed) slots from entries 1 to ``count - 1``, each checked against them."""
     data, slots = file.data, file.slots
     first_entry = INDEX_HEADER_BYTES + 4 * slots
     last_offset = -1
@@ -181,7 +181,7 @@ def restore_slots(file: IndexFile, count: int) -> Restored:
 
 
 def put_tags(rows: Rows, start: int, end: int) -> None:
-    """Entries for the rows from ``start`` to ``end`` in ``rows.entries``, as far from its begin as their offsets are
+    """Make entries for rows ``start`` to ``end`` in ``rows.entries``, as far from its begin as their offsets are
     from that of the first. They must have room there."""
     first = rows.offsets[start]
     for row in range(start, end):

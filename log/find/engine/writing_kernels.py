@@ -1,7 +1,7 @@
-"""A kernel that writes to a file: a run of entries leaves in pieces without the interpreter lock between them.
+"""Kernel that writes a run of entries to a file in pieces, without taking the interpreter lock between them.
 
-Called through the address of the C library's ``pwrite``, which the caller passes. An error is not looked at here: fewer
-bytes than asked for were written, and who asks the system again for the rest learns why.
+The caller passes the address of the C library's ``pwrite``. The kernel does not read the error: it returns that fewer
+bytes were written, and the caller meets the error when it writes the rest.
 """
 
 from __future__ import annotations
