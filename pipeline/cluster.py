@@ -1,4 +1,4 @@
-"""The brokers behind ``kafka.bootstrap.servers``, for the few requests the pipeline makes of them.
+"""Connections to the brokers of ``kafka.bootstrap.servers``, for the few requests the pipeline makes of them.
 
 Asks any of the servers that answers; finds leaders by Metadata and coordinators by FindCoordinator; one connection per
 broker, kept until ``close``. Errors in answers are raised as the KafkaError of their code, so that a caller sees
@@ -135,10 +135,10 @@ def _connected(server: str, timeout_s: float) -> Client:
     return client
 
 
-#: What trying again may mend.
+#: Errors that a retry may resolve.
 Trouble = (ClientError, KafkaError)
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether trying again may help: no answer, or an error Kafka calls retriable."""
+    """Return whether trying again may help: no answer, or an error Kafka calls retriable."""
     return isinstance(error, ClientError) or (isinstance(error, KafkaError) and error.retriable)

@@ -1,4 +1,4 @@
-"""What the pipeline raises: one clear line each, naming the thing, its value and what was expected.
+"""The pipeline's errors: one clear line each, naming the thing, its value and what was expected.
 
 Every error can be pickled: executors raise them, the driver shows them. Spark prints the Python traceback around the
 message, so what Spark calls is ``plain``: the error leaves it without the frames of ours in which it arose, which say
@@ -39,7 +39,7 @@ class DataLossError(PipelineError):
 
 
 class TopicRecreatedError(PipelineError):
-    """The topic was deleted and made anew: its id is another one, and the old offsets mean nothing in it."""
+    """The topic was deleted and created again: its id is another one, and the old offsets mean nothing in it."""
 
 
 class MalformedTimestampError(PipelineError):
@@ -71,7 +71,7 @@ class CorruptBatchError(PipelineError):
 
 
 def plain(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """The function, whose PipelineErrors come without frames and causes. Any other exception keeps them."""
+    """Wrap a function so that its PipelineErrors have no frames and causes. Any other exception keeps them."""
 
     @functools.wraps(function)
     def called(*args: _Given.args, **named: _Given.kwargs) -> _Result:
@@ -84,7 +84,7 @@ def plain(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
 
 
 def plain_rows(function: Callable[_Given, Iterator[_Result]]) -> Callable[_Given, Generator[_Result]]:
-    """The same for a generator function."""
+    """Wrap a generator function as ``plain`` wraps a function."""
 
     @functools.wraps(function)
     def called(*args: _Given.args, **named: _Given.kwargs) -> Generator[_Result]:

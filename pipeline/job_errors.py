@@ -1,4 +1,4 @@
-"""What a job raises beyond the reading side's errors: one line each, for the person who ran it."""
+"""Errors of jobs, beside those of reading: one line each, for the person who ran the job."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ PACKAGES = {
     **dict.fromkeys(("pyarrow", "pandas", "pyspark", "py4j", "numba", "matplotlib"), SPARK_INSTALL),
     **dict.fromkeys(("pyiceberg", "sqlalchemy"), ICEBERG_INSTALL),
 }
-"""What jobs import that only an extra brings, and how to install it."""
+"""Packages that jobs import and only an extra installs, each with the command that installs it."""
 
 
 def missing(package: str, install: str) -> MissingPackageError:
-    """The error for a package that is not there."""
+    """Build the error for a package that is not installed."""
     return MissingPackageError(f"{package} is not installed: {install}")

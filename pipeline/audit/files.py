@@ -1,4 +1,4 @@
-"""The small files of a partition directory in an audit, and what the checkpoints say of the log's two ends.
+"""Checks of the small files of a partition directory, and the log's two ends as the checkpoints know them.
 
     leader-epoch-checkpoint             readable, growing, within the log; its first offset is the log's first one, so
                                         that it knows of segments that are missing at the front
@@ -8,7 +8,8 @@
     partition.metadata                  readable
     anything else                       files of a segment that is not there, and files that no Kafka writes
 
-A missing snapshot, epoch file or checkpoint is no finding: all are made anew, and a copy may lack them. One thread.
+A missing snapshot, epoch file or checkpoint is no finding: the broker rebuilds them, and a copy may lack them. One
+thread.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _FOLDERS = {"keys", "tags"}
 
 
 class FileFinding(NamedTuple):
-    """A file and what is wrong with it."""
+    """A damaged or unknown file, and its fault in one line."""
 
     path: str
     message: str
@@ -118,7 +119,7 @@ def _epoch_faults(path: str, entries: list[EpochEntry], next_offset: int) -> Ite
 
 
 def known_ends(directory: str, partition: TopicPartition) -> tuple[LogEnds, list[FileFinding]]:
-    """What the checkpoints know of a log's ends, and findings about those that cannot be read.
+    """Read a log's ends from the checkpoints; also returns findings about checkpoints that cannot be read.
 
     Retention moves the first epoch's offset before it takes segments; the checkpoint of start offsets comes later, so
     the larger of both counts, and the checkpoint alone says nothing.

@@ -1,11 +1,11 @@
-"""Whether a segment's offset and time index agree with its batches, checked while the batches stream by.
+"""The check of a segment's offset and time index against its batches, made while the batches stream by.
 
     offset index   each entry names the byte a batch begins at, and that batch's last offset; both grow
     time index     each entry's offset lies in a batch whose largest timestamp is the entry's; timestamps grow;
                    a closed segment's last entry is the segment's largest timestamp
 
-The tail of zeros behind the entries of a log that was not closed is no fault. Entries that no batch has answered for
-by the end of the walk point into nothing. Arrays are int64; one thread.
+The tail of zeros after the entries of a log that was not closed is no fault. An entry for which the walk has found no
+batch by its end is a fault. Arrays are int64; one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_FAULTS = 20
 
 @dataclass(slots=True)
 class IndexFault:
-    """An entry that does not agree: file, slot (-1: the file as a whole), and why."""
+    """An index entry that does not agree with the batches: file, slot (-1: the file as a whole), and the reason."""
 
     path: str
     slot: int
@@ -52,7 +52,7 @@ class IndexCheck:
 
     @classmethod
     def open(cls, segment: SegmentFile) -> IndexCheck:
-        """Read both indices; a missing one is told in ``missing``."""
+        """Read both indices; ``missing`` names those that are not there."""
         offset_path, time_path = segment.beside(".index"), segment.beside(".timeindex")
         entries, has_offsets = _read(offset_path, _OFFSET_ENTRY)
         relative = entries["relative"].astype(np.int64)
@@ -75,16 +75,16 @@ class IndexCheck:
 
     @property
     def entries(self) -> int:
-        """Entries in both indices."""
+        """Number of entries in both indices."""
         return len(self.offsets) + len(self.timestamps)
 
-    def batches_behind(self, position: int) -> Iterator[tuple[int, int]]:
+    def batches_after(self, position: int) -> Iterator[tuple[int, int]]:
         """Byte position and last offset of the batches above byte ``position`` that entries name, in order."""
         later = int(np.searchsorted(self.positions, position, side="right"))
         yield from zip(self.positions[later:].tolist(), self.offsets[later:].tolist(), strict=True)
 
     def see(self, positions: IntegerArray, rows: IntegerArray) -> None:
-        """Hold the entries against batches: ``rows`` as of a walk, ``positions`` their bytes in the file."""
+        """Compare the entries with batches: ``rows`` as of a walk, ``positions`` their bytes in the file."""
         if not len(rows):
             return
         last, base, largest = rows[:, at.LAST_OFFSET], rows[:, at.BASE_OFFSET], rows[:, at.MAX_TIMESTAMP]
@@ -103,7 +103,7 @@ class IndexCheck:
             self._time_answered[first:end] = np.where(agrees, 1, -1)
 
     def finish(self, largest_timestamp: int, *, is_closed: bool, is_whole: bool) -> None:
-        """The walk is over. Behind damage (``is_whole`` false) unanswered entries prove nothing."""
+        """End the check after the walk. With damage (``is_whole`` false) an entry without its batch proves nothing."""
         if is_whole:
             for slot in np.flatnonzero(self._answered != 1).tolist():
                 offset, position = int(self.offsets[slot]), int(self.positions[slot])
@@ -129,7 +129,7 @@ class IndexCheck:
 
 
 def _read(path: str, entry: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], bool]:
-    """The whole entries of a file, and whether it is there."""
+    """Read the whole entries of a file; the second value is false when the file is missing."""
     try:
         with OpenSegment(path) as file:
             data = file.read_at(0, file.size)
@@ -139,5 +139,5 @@ def _read(path: str, entry: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], bool]:
 
 
 def _until_hole(empty: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
-    """Entries before the hole at the end. No entry is made for a segment's first batch, so none has position 0."""
+    """Count the entries before the hole at the end. A segment's first batch gets no entry, so none has position 0."""
     return int(empty.argmax()) if empty.any() else len(empty)

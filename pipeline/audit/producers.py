@@ -4,8 +4,8 @@
     follow    rows of a stretch against the spans so far: which rows are duplicates; the spans grow
     join      the span of a later stretch against that of the one before: whether the two overlap
 
-Sequences run from 0 to 2^31 - 1 and begin again at 0. A sequence that is ahead of its time is no fault here: a cleaner
-may have taken the batches between, and their offsets are missing then, which is told apart by other means.
+Sequences run from 0 to 2^31 - 1 and begin again at 0. A sequence that jumps ahead is no fault here: a cleaner
+may have taken the batches between. Their offsets are missing then, and the rules for holes judge those.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ProducerSpan(NamedTuple):
 
 
 def follow(rows: IntegerArray, spans: dict[int, ProducerSpan]) -> list[int]:
-    """The numbers of the rows that are duplicates; ``spans`` (by producer id) is brought up to date.
+    """Find the numbers of the rows that are duplicates, and bring ``spans`` (by producer id) up to date.
 
     ``rows``: int64 (batches, COLUMNS) of valid data batches with a producer id, in log order.
     """
@@ -56,13 +56,13 @@ def follow(rows: IntegerArray, spans: dict[int, ProducerSpan]) -> list[int]:
 
 
 def join(before: ProducerSpan, after: ProducerSpan) -> bool:
-    """Whether the later stretch of a producer begins with what the one before has already."""
+    """Return whether the later stretch of a producer begins with sequences that the earlier one has already."""
     first, last = np.array([after.first_sequence]), np.array([before.last_sequence])
     return after.first_epoch == before.last_epoch and bool(_is_behind(first, last)[0])
 
 
 def _is_behind(first: IntegerArray, last: IntegerArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether a batch that begins with ``first`` repeats what ends with ``last`` (-1: nothing)."""
+    """Return whether a batch that begins with ``first`` repeats one that ends with ``last`` (-1: no batch)."""
     ahead = (first - (last + 1)) % _SEQUENCES
-    behind: np.ndarray[tuple[int], np.dtype[np.bool_]] = (last >= 0) & (ahead >= _HALF)
-    return behind
+    is_behind: np.ndarray[tuple[int], np.dtype[np.bool_]] = (last >= 0) & (ahead >= _HALF)
+    return is_behind

@@ -5,15 +5,15 @@
                                       -> indices            entries against batches
                                       -> records hashed     per ten minutes; committed data only
 
-What is missing between two batches is *compacted* or *lost* by the rules of ``tidelog.pipeline.plan.holes``: in a file
-that the cleaner has been in, and in front of a batch that only a cleaner can have written, it is compacted; nothing
-else takes records out of the middle of a log. What is missing inside a batch is compacted for the same reason.
+Offsets missing between two batches are *compacted* or *lost* by the rules of ``tidelog.pipeline.plan.holes``. They are
+compacted in a file that the cleaner has been in, and before a batch that only a cleaner can have written: nothing else
+takes records out of the middle of a log. Offsets missing inside a batch are compacted for the same reason.
 
 Aborted records and control batches are there, but no reader that asks for committed records gets them: they are
 counted, not hashed, and neither are records of transactions still open.
 
-Damage is a finding, and the walk goes on by the rule of ``tidelog.log.segment.resync``, as an export does: what lies
-between is counted as unreadable, and its offsets are a gap of their own kind.
+Damage is a finding, and the walk goes on by the rule of ``tidelog.log.segment.resync``, as an export does. The bytes
+between are counted as unreadable, and their offsets are a gap of their own kind.
 
 One thread; everything here can be pickled. numpy only, numba where it is installed.
 """
@@ -64,7 +64,7 @@ class SegmentPlan:
     """One segment to audit; ``inode`` is its file's, 0 when unknown; ``changed_ns`` as in ``plan_rows.SegmentSlice``.
 
     ``clean_below``: the cleaner has worked up to here, and takes files as a whole. ``stable_below``: the last stable
-    offset; records from here on are of open transactions or behind them.
+    offset; records from here on belong to open transactions or follow them.
     ``indexed``: (producer id, first, last offset) of the aborted transactions that index files name.
     With ``records`` false nothing is hashed.
     """
@@ -83,13 +83,13 @@ class SegmentPlan:
 
     @property
     def place(self) -> str:
-        """``topic-partition``, for people."""
+        """Name of the partition in messages: ``topic-partition``."""
         return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it must be. ``kind``: checksum, framing, order, duplicate, index, transaction,
+    """A fault that an audit found. ``kind``: checksum, framing, order, duplicate, index, transaction,
     records, lost."""
 
     kind: str
@@ -115,10 +115,10 @@ class Gap:
 
 @dataclass(slots=True)
 class SegmentAudit:
-    """What an audit found in one segment. Counts; the lists are cut at MOST_FINDINGS and MOST_GAPS, counts are not.
+    """Counts, findings and gaps of one segment. Lists are cut at MOST_FINDINGS and MOST_GAPS, counts are not.
 
-    ``ends_damaged``: what lies behind ``next_offset`` cannot be read.
-    ``marked_below``: behind the last batch that only a cleaner can have written; 0 without one.
+    ``ends_damaged``: what comes after ``next_offset`` cannot be read.
+    ``marked_below``: the offset after the last batch that only a cleaner can have written; 0 without one.
     """
 
     topic: str
@@ -178,7 +178,7 @@ class SegmentAudit:
             self.gaps.append(gap)
 
     def explain_gaps(self) -> None:
-        """All gaps so far are the cleaner's: it was seen to have come further."""
+        """Count all gaps so far as compacted: the cleaner has been seen further on."""
         self.compacted_offsets += self.lost_offsets
         self.lost_offsets = 0
         self.gaps = [gap if gap.kind == "damaged" else Gap(gap.start, gap.end, "compacted") for gap in self.gaps]
@@ -199,7 +199,7 @@ def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> Segmen
 
 
 class _SegmentWalk:
-    """State of one walk; see the module."""
+    """State of the walk over one segment."""
 
     def __init__(self, plan: SegmentPlan, file: OpenSegment, using: AuditEngine) -> None:
         self._plan = plan
@@ -209,9 +209,9 @@ class _SegmentWalk:
         self._indices = IndexCheck.open(plan.segment)
         self._table = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
         self._room = HashRoom()
-        # A cleaner takes files as a whole: one that it has begun with has no lost gaps.
+        # A cleaner works on whole files, so a file that it has begun has no lost gaps.
         self._clean_below = 2**63 - 1 if plan.segment.base_offset < plan.clean_below else 0
-        self._expected = base = plan.segment.base_offset  # what a segment is named by is its first offset
+        self._expected = base = plan.segment.base_offset  # a segment is named by its first offset
         audit = self.audit = SegmentAudit(plan.topic, plan.partition, base, plan.segment.path, next_offset=base)
 
         place = TopicPartition(plan.topic, plan.partition)
@@ -246,7 +246,7 @@ class _SegmentWalk:
                 position = self._odd(buffer[done:size], position, end)
 
     def _walk(self, buffer: at.ByteArray, size: int, position: int) -> tuple[int, int]:
-        """All magic 2 batches of a chunk: (why it stopped, bytes done, which may be more where damage was passed)."""
+        """Walk a chunk's magic 2 batches: (why it stopped, bytes done, more than the chunk when damage was passed)."""
         done = 0
         while True:
             stop, count, done = self._engine.walk_batches(buffer, done, size, self._table)
@@ -262,7 +262,7 @@ class _SegmentWalk:
                 return stop, done
 
     def _take(self, buffer: at.ByteArray, rows: IntegerArray, position: int) -> None:
-        """Rows of valid batches; ``buffer`` begins at byte ``position`` of the file."""
+        """Check the rows of valid batches; ``buffer`` begins at byte ``position`` of the file."""
         audit = self.audit
         positions = rows[:, at.POSITION] + position
         audit.batches += len(rows)
@@ -277,21 +277,21 @@ class _SegmentWalk:
     # ---- damage
 
     def _first_bad(self, rows: IntegerArray, position: int) -> int:
-        """The first row with a wrong checksum or a wrong offset; how many there are when there is none.
+        """Find the first row with a wrong checksum or offset; returns the number of rows when there is none.
 
-        No checksum covers offsets: a batch that goes back, or reaches into the one behind it, is damaged.
+        No checksum covers offsets: a batch that goes back, or reaches into the next one, is damaged.
         """
         if not len(rows):
             return 0
         base, last = rows[:, at.BASE_OFFSET], rows[:, at.LAST_OFFSET]
         expected = np.concatenate(([self._expected], last[:-1] + 1))
-        following = np.append(base[1:], self._offset_behind(rows[-1], position) if base[-1] > expected[-1] else -1)
+        following = np.append(base[1:], self._offset_after(rows[-1], position) if base[-1] > expected[-1] else -1)
         reaches = (base > expected) & (following >= 0) & (following <= last)
         bad = np.flatnonzero((rows[:, at.IS_VALID] == 0) | (base < expected) | reaches)
         return int(bad[0]) if len(bad) else len(rows)
 
-    def _offset_behind(self, row: IntegerArray, position: int) -> int:
-        """The offset of the batch behind a row's; -1 where there is none of magic 2."""
+    def _offset_after(self, row: IntegerArray, position: int) -> int:
+        """Read the offset of the batch after a row's; -1 when there is none of magic 2."""
         data = self._file.read_at(position + int(row[at.POSITION] + row[at.SIZE]), HEADER.size)
         return int.from_bytes(data[:8], "big") if len(data) == HEADER.size and data[MAGIC_OFFSET] == MAGIC_V2 else -1
 
@@ -303,12 +303,12 @@ class _SegmentWalk:
         elif offset < self._expected:
             kind, why = "order", f"offset {offset} after {self._expected - 1}"
         else:
-            kind, why = "order", f"offset {offset} reaches into the batch behind, {self._expected} should follow"
+            kind, why = "order", f"offset {offset} reaches into the next batch, {self._expected} should follow"
         return self._pass_damage(kind, position + int(row[at.POSITION]), offset, why)
 
     def _pass_damage(self, kind: str, position: int, offset: int, why: str) -> int:
-        """Where to go on behind damage; what is lost shows when the next batch comes."""
-        target = find_resume_position(self._file, position, self._end, self._indices.batches_behind(position))
+        """Find where to go on after damage; the next batch shows which offsets are lost."""
+        target = find_resume_position(self._file, position, self._end, self._indices.batches_after(position))
         self.audit.unreadable_bytes += target - position
         self.audit.ends_damaged = True
         self.audit.find(kind, position, offset, f"{why}; {target - position} bytes are unreadable")
@@ -333,7 +333,7 @@ class _SegmentWalk:
         audit.compacted_offsets += int((last - base + 1 - rows[:, at.RECORD_COUNT]).sum())
 
     def _follow_marks(self, rows: IntegerArray) -> None:
-        """Batches that lack records or have a delete horizon show that a cleaner came so far."""
+        """Note how far a cleaner came: its batches lack records or have a delete horizon."""
         lacks = rows[:, at.RECORD_COUNT] <= rows[:, at.LAST_OFFSET] - rows[:, at.BASE_OFFSET]
         marked = (lacks | (rows[:, at.ATTRIBUTES] & DELETE_HORIZON_MASK != 0)) & (rows[:, at.IS_VALID] == 1)
         if marked.any():
@@ -363,7 +363,7 @@ class _SegmentWalk:
     # ---- records
 
     def _committed(self, rows: IntegerArray, position: int) -> IntegerArray:
-        """The rows of data that a reader of committed records gets; counts the others."""
+        """Select the data rows that a reader of committed records gets, and count the others."""
         audit, attributes = self.audit, rows[:, at.ATTRIBUTES]
         control = attributes & CONTROL_MASK != 0
         is_open = (rows[:, at.BASE_OFFSET] >= self._plan.stable_below) & ~control
@@ -389,7 +389,7 @@ class _SegmentWalk:
                 done += 1
 
     def _hash_alone(self, buffer: at.ByteArray, row: list[int], position: int) -> None:
-        """A batch that is compressed, large, or malformed."""
+        """Hash a batch that is compressed, large, or malformed."""
         start, count = row[at.POSITION], row[at.RECORD_COUNT]
         section = buffer[start + 61 : start + row[at.SIZE]]
         why = "its records do not fit their batch"
@@ -407,10 +407,10 @@ class _SegmentWalk:
         _, timestamps, hashes = self._room.first(done)
         audit_buckets.add(self.audit.buckets, timestamps, hashes)
 
-    # ---- what is no batch of magic 2
+    # ---- old messages, and bytes that are no batch
 
     def _odd(self, rest: at.ByteArray, position: int, end: int) -> int:
-        """One old message, or bytes that are no batch: where to go on."""
+        """Check one old message, or bytes that are no batch; returns where to go on."""
         try:
             entry = next(iter_batches(rest.data), None)
         except KafkaError as error:
@@ -428,7 +428,7 @@ class _SegmentWalk:
         return self._take_old(entry, position)
 
     def _take_old(self, entry: RecordBatch | LegacyRecordBatch, position: int) -> int:
-        """A message of magic 0 or 1, or a wrapper with its inner messages; where to go on."""
+        """Check a message of magic 0 or 1, or a wrapper with its inner messages; returns where to go on."""
         audit = self.audit
         row = np.zeros((1, at.COLUMNS), np.int64)
         row[0, [at.SIZE, at.LAST_OFFSET, at.PRODUCER_ID, at.IS_VALID]] = entry.size_in_bytes, entry.last_offset, -1, 1
@@ -457,9 +457,9 @@ class _SegmentWalk:
         return position + entry.size_in_bytes
 
     def _cut(self, position: int, end: int) -> int:
-        """The last batch ends behind the file: a write under way in an open log, damage anywhere else."""
-        behind = next(self._indices.batches_behind(position), None)
-        if not self._plan.is_closed and behind is None:
+        """Judge a last batch that is longer than the file: a write under way in an open log, else damage."""
+        following = next(self._indices.batches_after(position), None)
+        if not self._plan.is_closed and following is None:
             return end
         return self._pass_damage(
             "framing", position, self._expected, f"{end - position} bytes of a cut batch at the end"

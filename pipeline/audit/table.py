@@ -1,10 +1,10 @@
-"""A log against the table it was exported to, range by range: the same records, or which offsets differ.
+"""The comparison of a log with the table it was exported to, range by range: the offsets that differ.
 
     the table's rows of a range of offsets, hashed        -> (offset, hash)
     the log's slices of that range, as an export reads -> (offset, hash)        -> missing, extra, different, twice
 
 *Missing* rows are in the log and not in the table. *Extra* ones are in the table and not in the log: where the log was
-compacted that is what history is for, elsewhere it is a finding. Offsets below the log start cannot be compared.
+compacted the table is meant to keep them, elsewhere it is a finding. Offsets below the log start cannot be compared.
 Headers are not compared. Hashes are those of :mod:`tidelog.pipeline.engine.reference`.
 """
 
@@ -61,7 +61,7 @@ class ComparePlan:
 
 @dataclass(slots=True)
 class Comparison:
-    """How the two sides of a range differ: counts, and the first offsets of each kind; or why they are not compared:
+    """Differences between the two sides of a range: counts, and the first offsets of each kind; or why none were found:
     one side is ``unreadable``."""
 
     topic: str
@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Whether table and log hold the same records."""
+        """True when table and log hold the same records."""
         return not (self.missing or self.extra or self.different or self.twice or self.unreadable)
 
     def note(self, kind: str, offsets: IntegerArray) -> int:
@@ -91,7 +91,7 @@ class Comparison:
 
 
 def compare(plan: ComparePlan) -> Comparison:
-    """Compare one range; damage on either side is told in what is found. Raises PipelineError, OSError."""
+    """Compare one range; damage on either side becomes part of the result. Raises PipelineError, OSError."""
     import pyarrow as pa
 
     found = Comparison(plan.topic, plan.partition, plan.start, plan.end)
@@ -143,7 +143,7 @@ def _file_batches(path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _iceberg_batches(plan: ComparePlan, rows: IcebergRows) -> Iterator[pa.RecordBatch]:
-    """The snapshot's rows of the plan's range, by whatever files it has them in, without what was deleted."""
+    """Read the snapshot's rows in the plan's range, from any files that hold them, without deleted rows."""
     from pyiceberg.table import StaticTable
 
     chosen = f"topic == '{plan.topic}' and partition == {plan.partition}"  # a topic's name has no quotes

@@ -1,4 +1,4 @@
-"""The transactions of one segment in an audit: what was aborted, and whether the transaction indices say the same.
+"""The transactions of one segment in an audit: the aborted ones, checked against the transaction indices.
 
     the log's markers (tidelog.pipeline.plan.markers)       which batches no reader of committed records gets
     all ``.txnindex`` entries of the log       a reader that goes by them must leave out the same batches
@@ -29,14 +29,14 @@ from tidelog.pipeline.plan.markers import MarkerWalk
 
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 Tell = Callable[[str, str, int, int, str], None]
-"""Takes a finding: kind, path, byte position, offset, message."""
+"""A function that takes a finding: kind, path, byte position, offset, message."""
 #: How long a broker may take from a marker to its entry in the transaction index.
 ENTRY_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionPlan:
-    """Whose transactions: the segment, whether it is closed, the last stable offset, and the (producer id, first, last
+    """One segment's plan: the segment, whether it is closed, the last stable offset, and the (producer id, first, last
     offset) that index files name."""
 
     place: TopicPartition
@@ -47,14 +47,14 @@ class TransactionPlan:
 
 
 class TransactionAudit:
-    """See the module."""
+    """The check of one segment's transactions against its markers and indices."""
 
     def __init__(self, plan: TransactionPlan, file: OpenSegment, engine: AuditEngine, tell: Tell) -> None:
         self._plan = plan
         self._tell = tell
         self._indexed = np.array(plan.indexed, np.int64).reshape(-1, 3)
         self._aborted = np.zeros((0, 3), np.int64)
-        self._misled: set[int] = set()  # producers whose transaction the index does not tell rightly
+        self._misled: set[int] = set()  # producers whose transaction the index gets wrong
         self._index = TransactionIndexCheck()
         self._markers = MarkerWalk(
             plan.place, plan.segment, file, position=0, end_offset=plan.stable_below, engine=engine
@@ -62,11 +62,11 @@ class TransactionAudit:
         self.faults = 0
 
     def close(self) -> None:
-        """Close what was opened to look ahead."""
+        """Close the file that was opened to look ahead."""
         self._markers.close()
 
     def find_aborted(self, buffer: at.ByteArray, size: int, position: int) -> None:
-        """What was aborted of these bytes. What damage leaves open is told once for each transaction."""
+        """Find the aborted batches in these bytes. A transaction that damage leaves undecided is reported once."""
         while True:
             try:
                 self._aborted = self._markers.aborted_below(buffer, size, position)
@@ -86,7 +86,7 @@ class TransactionAudit:
                 self._index.see_records(producer_id, offset)
 
     def finish(self, next_offset: int) -> None:
-        """The walk over a whole segment is over: hold its own index against it."""
+        """End the walk over a whole segment: compare its own index with it."""
         path = self._plan.segment.beside(".txnindex")
         entries = read_bytes(path) if self._plan.is_closed else self._settled_entries(path, next_offset)
         for slot, message in self._index.finish_segment(entries):
@@ -95,7 +95,7 @@ class TransactionAudit:
             self._tell("index", path, -1, -1, where + message)
 
     def _settled_entries(self, path: str, next_offset: int) -> bytes:
-        """A live broker writes the entry a moment after the marker, and those of later markers meanwhile."""
+        """Read the entries below ``next_offset``. A live broker writes an entry a moment after its marker."""
         deadline = time.monotonic() + ENTRY_PATIENCE_S
         while True:
             data = read_bytes(path)
@@ -107,13 +107,13 @@ class TransactionAudit:
             time.sleep(0.02)
 
     def aborted(self, rows: IntegerArray, counts: BoolArray, position: int) -> BoolArray:
-        """Which rows were aborted, of those that ``counts`` says are decided; ``position``: the byte of the chunk."""
+        """Select the aborted rows among those that ``counts`` says are decided; ``position``: the chunk's byte."""
         aborted = covers(self._aborted, rows) & counts
         self._compare_with_index(rows, aborted, counts, position)
         return aborted
 
     def _compare_with_index(self, rows: IntegerArray, aborted: BoolArray, counts: BoolArray, position: int) -> None:
-        """A reader that goes by the index must leave out the same batches; told once a run of a producer's batches."""
+        """Compare aborted rows with the index's; a run of one producer's batches gives one finding."""
         wrong = (covers(self._indexed, rows) != aborted) & counts & (rows[:, at.RECORD_COUNT] > 0)
         self._misled -= set(rows[counts & ~wrong, at.PRODUCER_ID].tolist())
         for row, is_aborted in zip(rows[wrong].tolist(), aborted[wrong].tolist(), strict=True):
@@ -130,7 +130,7 @@ class TransactionAudit:
 
 
 def covers(transactions: IntegerArray, rows: IntegerArray) -> BoolArray:
-    """Which rows lie in one of the (producer id, first, last offset); a marker's own row does."""
+    """Select the rows that lie in one of the (producer id, first, last offset); a marker's own row does."""
     covered = np.zeros(len(rows), np.bool_)
     transactional = rows[:, at.ATTRIBUTES] & TRANSACTIONAL_MASK != 0
     if not len(transactions) or not transactional.any():
@@ -147,7 +147,7 @@ def covers(transactions: IntegerArray, rows: IntegerArray) -> BoolArray:
 
 
 def read_bytes(path: str) -> bytes:
-    """A small file's bytes; none when it is not there."""
+    """Read a small file; returns no bytes when it is missing."""
     try:
         with OpenSegment(path) as file:
             return file.read_at(0, file.size)

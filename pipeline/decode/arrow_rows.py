@@ -1,8 +1,7 @@
-"""Blocks of decoded positions to Arrow record batches, without a Python object per record.
+"""The conversion of blocks of decoded positions to Arrow record batches, without a Python object per record.
 
-Key, value and header bytes are copied once, by the kernel, from the block's buffer to where the column's data lies one
-behind the other; offsets and times are copied as columns; topic and partition are made once and sliced. What Arrow gets
-is not used again.
+The kernel copies key, value and header bytes once, from the block's buffer to the end of the column's data. Offsets and
+times are copied as columns; topic and partition are made once and sliced. Buffers given to Arrow are not used again.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class _ByteColumn:
         self._rows += last - first
 
     def array(self, arrow_type: Any) -> Any:
-        """What was added, as an Arrow array."""
+        """Build an Arrow array from the fields added so far."""
         validity = pa.py_buffer(self._validity) if self._nulls else None
         data = pa.py_buffer(self._data[: self.size])
         return pa.Array.from_buffers(arrow_type, self._rows, [validity, pa.py_buffer(self._offsets), data], self._nulls)
@@ -87,7 +86,7 @@ class ArrowRows:
         self._headers = _Headers(capacity) if "headers" in self._wanted else None
 
     def add(self, block: Block) -> Iterator[Any]:
-        """Append a block; yields a record batch when one is full."""
+        """Append a block, and yield each record batch that is full."""
         if self._rows and self._rows + block.rows > self._capacity:
             yield self.finish()
         if block.rows > self._capacity:
@@ -115,7 +114,7 @@ class ArrowRows:
 
     @property
     def rows(self) -> int:
-        """How many rows wait for :meth:`finish`."""
+        """Number of rows that wait for :meth:`finish`."""
         return self._rows
 
     def _array(self, name: str, rows: int) -> Any:

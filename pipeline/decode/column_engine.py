@@ -1,7 +1,7 @@
-"""Chooses who decodes records to columns: compiled kernels where there is much to read, else plain Python.
+"""The choice of a decoder of records to columns: compiled kernels if there is much to read, else plain Python.
 
 Loading takes half a second from numba's cache on disk (five to compile it, once per machine), in the calling thread:
-this serves readers outside the broker, that have nothing else to do meanwhile. The plain version takes 6 µs a record,
+it serves readers outside the broker, which have nothing else to do meanwhile. The plain version takes 6 µs a record,
 so kernels pay from about ``KERNEL_BYTES`` on; once loaded they do everything. Results are equal.
 """
 
@@ -14,19 +14,19 @@ from types import ModuleType
 
 from tidelog.pipeline.decode import columns_reference
 
-#: Bytes to read, all in all, from which loading kernels pays.
+#: Total bytes to read from which loading the kernels pays.
 KERNEL_BYTES = 8 * 1024 * 1024
 
 
 class _Loaded:
-    """Whether the kernels are in the process already, and how many bytes were to be decoded so far."""
+    """State of the process: the kernels if they are loaded, and the bytes requested for decoding so far."""
 
     kernels: ModuleType | None = None
     asked_bytes = 0
 
 
 def decoder_for(size_bytes: int) -> ModuleType:
-    """The module that decodes (``tidelog.pipeline.decode.columns_reference`` or its compiled twin), for so many bytes
+    """Choose the decoder (``tidelog.pipeline.decode.columns_reference`` or its compiled twin) for so many bytes
     more."""
     _Loaded.asked_bytes += size_bytes
     if _Loaded.kernels is None and _Loaded.asked_bytes >= KERNEL_BYTES:
@@ -36,7 +36,7 @@ def decoder_for(size_bytes: int) -> ModuleType:
 
 @functools.cache
 def load_kernels() -> ModuleType | None:
-    """The kernels, loaded now if need be; None where numba is not installed."""
+    """Return the kernels, loading them if necessary; None if numba is not installed."""
     if importlib.util.find_spec("numba") is None:
         return None
     from tidelog.log.records.kernel_loader import ensure_cache_directory

@@ -1,13 +1,13 @@
-"""Slices of segments as columns of positions: the decode path below Arrow, for whoever looks at records as they lie.
+"""The decoder of segment slices to columns of positions, below Arrow: for readers of records in their stored form.
 
     file -> chunk of CHUNK_BYTES -> kernel: whole batches, CRC checked, rows trimmed and filtered -> table
                  compressed batch -> decompressed, bounded, into the arena -> kernel ------------^
                  old message set  -> message by message into the arena ---------------------------^
 
-What comes out are :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
+It yields :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
 (``tidelog.pipeline.decode.columns_reference`` names the columns). Both are used again for the next block.
 
-Nothing is dropped silently: a batch that is cut, damaged, or goes back behind the one before is a CorruptBatchError,
+Nothing is dropped silently: a batch that is cut, damaged, or goes back in offsets is a CorruptBatchError,
 and every offset of the slice must be in a batch, unless ``tidelog.pipeline.plan.holes`` says that a cleaner took it
 out.
 """
@@ -87,13 +87,13 @@ class _Buffer:
         return self.array.data[start:end]
 
     def grow(self, capacity: int) -> None:
-        """Make it larger; what is used stays."""
+        """Make the buffer larger; its used bytes stay."""
         array = np.zeros(capacity + layout.PADDING, np.uint8)
         array[: self.used] = self.array[: self.used]
         self.array = array
 
     def append(self, data: Buffer) -> int:
-        """Put ``data`` behind what is used and return where; the room was looked at before."""
+        """Append ``data`` to the used bytes and return its position; the caller has checked the room."""
         start = self.used
         self.view(start, start + len(data))[:] = data
         self.used = start + len(data)
@@ -101,7 +101,7 @@ class _Buffer:
 
 
 def follow_markers(piece: SegmentSlice, file: OpenSegment, decoder: ModuleType) -> MarkerWalk:
-    """The walk over a slice's transaction markers; compiled where the decoder is."""
+    """Build the walk over a slice's transaction markers; compiled if the decoder is."""
     return MarkerWalk(
         TopicPartition(piece.topic, piece.partition),
         SegmentFile(piece.base_offset, piece.path),
@@ -125,7 +125,7 @@ class ColumnReader:
         fail_on_data_loss: bool = True,
         looks_for_holes: bool = True,
     ) -> None:
-        """``lost`` gets what is missing when that is no error."""
+        """``lost`` gets the missing ranges when they are no error."""
         self._piece = piece
         self._file = file
         self._filter = row_filter or RowFilter()
@@ -154,7 +154,7 @@ class ColumnReader:
         self._markers = follow_markers(piece, file, self._decoder) if read_committed else None
 
     def blocks(self) -> Iterator[Block]:
-        """The slice's records. Raises CorruptBatchError, DataLossError, PipelineError."""
+        """Yield the slice's records. Raises CorruptBatchError, DataLossError, PipelineError."""
         try:
             yield from self._read()
         finally:
@@ -173,7 +173,7 @@ class ColumnReader:
         self._meet_hole(self._piece.end_offset)
 
     def _decode_filled(self) -> Generator[Block, None, int]:
-        """Decode what the chunk holds; returns where the batch begins that is cut by its end."""
+        """Decode the chunk; returns where the batch begins that its end cuts."""
         at = 0
         while not self._is_ended:
             before = self._rows
@@ -197,7 +197,7 @@ class ColumnReader:
         return int(self._progress[layout.ROWS])
 
     def _take(self) -> Iterator[Block]:
-        """The rows in the table, those of the arena first."""
+        """Yield the rows in the table, those of the arena first."""
         rows, from_arena = int(self._progress[layout.ROWS]), self._arena_rows
         self._progress[layout.ROWS] = self._arena_rows = 0
         if from_arena:
@@ -216,7 +216,7 @@ class ColumnReader:
         remaining = self._piece.end_position - self._position - chunk.used
         if remaining <= 0:
             if rest:
-                raise self._corrupt(consumed, "it is cut by the end of what was planned")
+                raise self._corrupt(consumed, "it is cut by the end of the planned bytes")
             return False
         self._position += consumed
         if consumed:
@@ -232,17 +232,20 @@ class ColumnReader:
         return True
 
     def _batch_size(self, at: int) -> int:
-        """What the batch at ``at`` claims to take, when that is possible in this slice."""
+        """Read the size that the batch at ``at`` claims. Raises CorruptBatchError when this slice cannot hold it."""
         if self._chunk.used - at <= MAGIC_OFFSET:
             return 0
         size = int.from_bytes(self._chunk.view(at + 8, at + 12), "big", signed=True) + LOG_OVERHEAD
         if size > self._piece.end_position - self._position - at:
-            raise self._corrupt(at, f"it claims {size} bytes, behind the end of what is there")
+            raise self._corrupt(at, f"it claims {size} bytes, more than the file holds")
         return size
 
     def _check_end(self, at: int) -> None:
-        """The slice's end offset was reached, or a batch above it met. No CRC covers offsets: when more batches were
-        planned, or the one behind goes back, an offset is damaged and would hide what follows."""
+        """Check the batch at which the slice's end offset was reached or passed.
+
+        No CRC covers offsets: when more batches were planned, or the next one goes back, an offset is damaged and would
+        hide the following records.
+        """
         if self._piece.is_exact and self._position + at < self._piece.end_position:
             raise self._corrupt(at, f"offsets jump ahead of {self._piece.end_offset}, where what was planned ends")
         least = int(self._progress[layout.NEXT_OFFSET])
@@ -317,7 +320,7 @@ class ColumnReader:
         return self._arena.append(data)
 
     def _decode_old(self, at: int) -> int | None:
-        """Messages and wrappers of magic 0 and 1, one by one."""
+        """Decode messages and wrappers of magic 0 and 1, one by one."""
         size = self._batch_size(at)
         if size == 0 or self._chunk.used - at < size:
             return None
@@ -353,7 +356,7 @@ class ColumnReader:
     # ---- holes
 
     def _meet_hole(self, end: int) -> None:
-        """Offsets below ``end`` that were not met are missing. Raises DataLossError when they are lost."""
+        """Judge the offsets below ``end`` that no batch held. Raises DataLossError when they are lost."""
         start = max(int(self._progress[layout.NEXT_OFFSET]), self._piece.start_offset)
         if start >= end or end <= self._limits[layout.CLEANED_BELOW]:
             return
@@ -363,7 +366,7 @@ class ColumnReader:
         self._limits[layout.CLEANED_BELOW] = self._holes.cleaned_below
 
     def _check_jump(self, at: int) -> None:
-        """No CRC covers offsets: a batch that reaches into the one behind it is damaged, and nothing is missing."""
+        """Check a batch before a hole. No CRC covers offsets: one that reaches into the next batch is damaged."""
         position = self._position + at + self._batch_size(at)
         rest = self._file.read_at(position, min(HEADER.size, max(0, self._file.size - position)))
         if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2:
@@ -375,7 +378,7 @@ class ColumnReader:
     # ---- damage
 
     def _damaged(self, status: int, at: int) -> CorruptBatchError:
-        """What is wrong with the batch at ``at``, in the words of the plain decoder."""
+        """Build the error for the batch at ``at``, in the words of the plain decoder."""
         if status == layout.BAD_CRC:
             stored = int.from_bytes(self._chunk.view(at + 17, at + 21), "big")
             return self._corrupt(at, f"its checksum does not hold (stored crc {stored:#010x})")

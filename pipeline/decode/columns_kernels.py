@@ -121,7 +121,7 @@ def _field(data: ByteArray, position: Integer, end: Integer) -> Integer:
 
 @kernel
 def _skip_headers(data: ByteArray, position: Integer, count: Integer, end: Integer) -> Integer:
-    """The position behind ``count`` headers, -1 when malformed."""
+    """Return the position after ``count`` headers, -1 when malformed."""
     for _ in range(count):
         if position >= end:
             return np.int64(-1)
@@ -211,7 +211,7 @@ def decode_section(  # noqa: C901 - one loop: with a record's walk in a function
 
 @kernel
 def _is_aborted(aborted: IntegerArray, producer: Integer, offset: Integer) -> Integer:
-    """Rows are sorted by producer and first offset, and one producer's transactions do not overlap."""
+    """Search ``aborted``: rows are sorted by producer and first offset; a producer's transactions do not overlap."""
     low, high = np.int64(0), np.int64(aborted.shape[0])
     while low < high:
         middle = (low + high) >> 1

@@ -1,5 +1,5 @@
-"""Records to columns in plain Python: the oracle of ``tidelog.pipeline.decode.columns_kernels``, and what small reads
-use.
+"""The decoder of records to columns in plain Python: the oracle of ``tidelog.pipeline.decode.columns_kernels``, and the
+decoder of small reads.
 
 A *table* is an int64 array of shape (COLUMNS, rows); positions in it are bytes of the buffer the row was decoded from:
 
@@ -7,17 +7,17 @@ A *table* is an int64 array of shape (COLUMNS, rows); positions in it are bytes 
 
 A size of -1 is null; HEADERS is how many headers there are, HEADERS_START the byte of the first one's name length.
 
-``decode_chunk`` walks whole magic 2 batches from the front of a chunk, and stops where another hand is needed:
+``decode_chunk`` walks whole magic 2 batches from the front of a chunk, and stops where the caller must act:
 
     NEED_BYTES   the chunk ends within a batch          COMPRESSED   its CRC holds; decompress, then decode_section
     TABLE_FULL   the batch has more rows than room      OLD_FORMAT   magic 0 or 1 (or unknown)
     END          END_OFFSET is reached                  BAD_CRC, MALFORMED   damage: nothing of the batch was taken
-    HOLE         offsets that are meant are missing in front of the batch: go on with NEXT_OFFSET set to its own
+    HOLE         wanted offsets are missing before the batch: go on with NEXT_OFFSET set to its own
 
-A batch whose offset goes back behind the one before is damage too: the CRC does not cover offsets.
+A batch whose offset goes back is damage too: the CRC does not cover offsets.
 
-``limits`` (int64, slots below) say which records are meant; control batches and those of aborted transactions have
-none. ``progress`` (int64): ROWS in the table so far, CONSUMED bytes of the chunk, NEXT_OFFSET behind the last batch.
+``limits`` (int64, slots below) say which records are wanted; control batches and those of aborted transactions have
+none. ``progress`` (int64): ROWS in the table so far, CONSUMED bytes of the chunk, NEXT_OFFSET after the last batch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY_START, KEY_SIZE, VALUE_START, VALUE_SIZE, HEADERS_START, HEADERS = range(9)
 COLUMNS = 9
 #: Slots of ``limits``: offsets [START_OFFSET, END_OFFSET), times [MIN_TIME, MAX_TIME] in ms, 1 when one key counts,
-#: and the offset below which a cleaner may have taken any out.
+#: and the offset below which a cleaner may have removed records.
 START_OFFSET, END_OFFSET, MIN_TIME, MAX_TIME, HAS_KEY, CLEANED_BELOW = range(6)
 LIMIT_SLOTS = 6
 ROWS, CONSUMED, NEXT_OFFSET = range(3)
@@ -59,7 +59,7 @@ PROGRESS_SLOTS = 3
 NEED_BYTES, TABLE_FULL, END, COMPRESSED, OLD_FORMAT, BAD_CRC, MALFORMED, HOLE = range(8)
 #: Columns of ``aborted``, whose rows are sorted: a producer's records from its first to its last offset are aborted.
 PRODUCER, FIRST, LAST = range(3)
-#: Slots of a section's ``context``: what its records' deltas are relative to, and where the section lies.
+#: Slots of a section's ``context``: the bases of its records' deltas, and where the section lies.
 BASE_OFFSET, BASE_TIMESTAMP, APPEND_TIME, IS_APPEND_TIME, RECORDS, SECTION_START, SECTION_END = range(7)
 CONTEXT_SLOTS = 7
 #: Buffers are this much longer than what they hold: a varint may be read past the end before its record is refused.
@@ -88,7 +88,10 @@ def decode_chunk(
     table: IntegerArray,
     progress: IntegerArray,
 ) -> int:
-    """See the module. ``bounds``: the byte to begin at and the bytes the chunk holds. Returns why it stopped."""
+    """Decode the whole magic 2 batches of a chunk into ``table``; returns the status at which it stopped.
+
+    ``bounds``: the byte to begin at and the bytes the chunk holds. The module describes the other arguments.
+    """
     data = chunk.data
     at, size = int(bounds[0]), int(bounds[1])
     status = NEED_BYTES
@@ -234,7 +237,7 @@ def _signed(value: int) -> int:
 
 
 def _field(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Where a nullable field begins and its size, -1 for null."""
+    """Read a nullable field's start and size, -1 for null."""
     size, position = read_varint(data, position)
     if position + max(size, 0) > end:
         raise InvalidRecordError("field")
@@ -259,10 +262,12 @@ def gather(
     validity: ByteArray,
     data: ByteArray,
 ) -> int:
-    """Copy fields one behind the other into ``data``: an Arrow binary column. Rows ``span[0]`` to below ``span[1]``
-    of the table become rows ``span[2]`` and on of the column: ``offsets`` at ``span[2]`` says where the first goes, the
-    following ones are written, and the bits of ``validity`` (0 before) of what is not null. Returns how many nulls
-    there were. ``data`` has room for all of them."""
+    """Copy fields one after the other into ``data``, as an Arrow binary column; returns the number of nulls.
+
+    Rows ``span[0]`` to below ``span[1]`` of the table become rows ``span[2]`` and on of the column. ``offsets`` at
+    ``span[2]`` says where the first field goes. The following offsets are written, and so are the bits of ``validity``
+    (0 before) of fields that are not null. ``data`` has room for all fields.
+    """
     nulls, out = 0, int(span[2])
     for row in range(int(span[0]), int(span[1])):
         at, size = int(offsets[out]), int(sizes[row])
@@ -279,13 +284,15 @@ def gather(
 
 
 def total_size(sizes: IntegerArray) -> int:
-    """How many bytes fields of these sizes take, -1 being null."""
+    """Add up the bytes of fields of these sizes, -1 being null."""
     return int(sizes[sizes > 0].sum())
 
 
 def header_fields(buffer: ByteArray, table: IntegerArray, span: IntegerArray, fields: IntegerArray) -> int:
-    """Name start, name size, value start, value size of every header of the rows ``span[0]`` to below ``span[1]``, in
-    order, into the four columns of ``fields`` from ``span[2]`` on. Returns one past the last."""
+    """Write name start, name size, value start and value size of every header of rows ``span[0]`` to below ``span[1]``.
+
+    They go, in order, into the four columns of ``fields`` from ``span[2]`` on. Returns one past the last.
+    """
     number = int(span[2])
     data = bytes(buffer)
     for row in range(int(span[0]), int(span[1])):

@@ -1,11 +1,11 @@
-"""Slices of segments as Arrow record batches in the schema of Spark's Kafka source.
+"""The decoder of segment slices to Arrow record batches in the schema of Spark's Kafka source.
 
     open the file -> still the one that was planned?  yes -> its bytes
                                                       no  -> the slice's offsets are planned again, in today's files
 
-The cleaner swaps segments and retention deletes them while queries run. A file that is open stays readable whatever
-becomes of its name; one that was renamed or replaced before it was opened is found again by offsets. What is gone is
-gone: DataLossError, or with ``fail_on_data_loss=False`` reading goes on at the first record there is.
+The cleaner swaps segments and retention deletes them while queries run. An open file stays readable under
+renames and deletion. One that was renamed or replaced before it was opened is found again by offsets. Deleted records
+raise DataLossError; with ``fail_on_data_loss=False`` reading goes on at the first record there is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ATTEMPTS = 5
 
 
 class Isolation(Enum):
-    """Whether records of aborted transactions are left out."""
+    """The isolation level of a read: ``read_committed`` leaves out records of aborted transactions."""
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
@@ -44,8 +44,10 @@ class Isolation(Enum):
 
 @dataclass(slots=True)
 class ReadOptions:
-    """How slices are read: isolation, what to do about lost records, which rows, where to count bytes, and where to put
-    the ranges that are lost when that is no error. ``looks_for_holes`` false: what is missing is known already."""
+    """Options of reading slices: isolation, what to do about lost records, which rows, where to count bytes.
+
+    ``lost`` gets the lost ranges when they are no error. ``looks_for_holes`` is false when they are known already.
+    """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     fail_on_data_loss: bool = True
@@ -62,9 +64,9 @@ def read_slice(
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     options: ReadOptions | None = None,
 ) -> Iterator[Any]:
-    """The records of a slice as ``pyarrow.RecordBatch``es in offset order; none is empty.
+    """Yield the records of a slice as ``pyarrow.RecordBatch``es in offset order; none is empty.
 
-    ``options`` says all there is to say, ``isolation`` alone is short for it.
+    ``isolation`` is short for ``options`` with this isolation and defaults.
     Raises CorruptBatchError, DataLossError, TopicRecreatedError, MalformedTimestampError, PipelineError.
     """
     from tidelog.pipeline.decode.arrow_rows import ArrowRows
@@ -78,7 +80,7 @@ def read_slice(
 
 
 def read_blocks(piece: SegmentSlice, options: ReadOptions | None = None) -> Iterator[Block]:
-    """The records of a slice as positions in buffers, without Arrow; each block is valid until the next.
+    """Yield the records of a slice as positions in buffers, without Arrow; each block is valid until the next.
 
     Raises as :func:`read_slice`.
     """
@@ -92,7 +94,7 @@ def read_blocks(piece: SegmentSlice, options: ReadOptions | None = None) -> Iter
                         yield block
                         start = int(block.table[layout.OFFSET, block.last - 1]) + 1
         except ObjectGoneError:
-            continue  # what an open file on disk is spared: look for the rest in what is there now
+            continue  # only in an object store: plan the rest again, in the files there are now
         return
     raise PipelineError(f"{piece.path}: its segments went faster than they could be read")
 
@@ -119,7 +121,7 @@ def _blocks_of(piece: SegmentSlice, file: OpenSegment, options: ReadOptions) -> 
 
 
 def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSlice, OpenSegment]]:
-    """The file a slice was planned for; or where that is another now, today's slices of its offsets."""
+    """Open the file a slice was planned for; if that is another file now, the current slices of its offsets."""
     file = _planned_file(piece, options.count)
     if file is not None:
         yield piece, file
@@ -149,7 +151,7 @@ def _planned_file(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
 
 
 def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSlice]:
-    """Slices for the offsets of ``piece`` in the files there are now. Raises DataLossError, TopicRecreatedError."""
+    """Plan the offsets of ``piece`` in the files there are now. Raises DataLossError, TopicRecreatedError."""
     directory = os.path.dirname(piece.path)
     name = f"{piece.topic}-{piece.partition}"
     try:

@@ -1,4 +1,4 @@
-"""Chooses who looks at an audit's records: the kernels where numba is installed, else the plain reference.
+"""The choice of an audit's record engine: the kernels if numba is installed, else the plain reference.
 
 Jobs run in processes of their own, so the kernels are loaded at once and without a background thread; their machine
 code comes from the cache on disk after the first time. Results are equal. Any thread.
@@ -22,7 +22,7 @@ KERNELS = "tidelog.pipeline.engine.kernels"
 
 @functools.cache
 def load_kernels() -> ModuleType | None:
-    """The compiled module; None where numba is missing."""
+    """Import the compiled module; None if numba is missing."""
     if importlib.util.find_spec("numba") is None:
         return None
     from tidelog.log.records.kernel_loader import ensure_cache_directory
@@ -96,7 +96,7 @@ class HashRoom:
         return len(self.columns[0])
 
     def make_room(self, count: int) -> None:
-        """Room for ``count`` records; what was in it is gone when it had to grow."""
+        """Make room for ``count`` records; growing discards the contents."""
         if count > self.room:
             self.columns = HashRoom(count).columns
 

@@ -1,4 +1,4 @@
-"""The hash of a record, compiled: what :mod:`tidelog.pipeline.engine.reference` describes, equal to it in every result.
+"""The compiled hash of a record; :mod:`tidelog.pipeline.engine.reference` describes it and gives equal results.
 
 Two chains of multiplications run side by side, 16 bytes in each step. Bytes are named by their address in memory, not
 by array and position: numba counts the references of every array that a function is handed, with locked instructions,

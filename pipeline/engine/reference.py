@@ -1,4 +1,4 @@
-"""An audit's look at records in plain Python: the kernels' oracle, and what works where numba is not installed.
+"""The record engine of audits in plain Python: the kernels' oracle, and the engine used without numba.
 
     walk_batches   a chunk of a segment -> one row of integers per batch (columns below), CRC verdict included
     hash_section   the records of one batch -> offset, timestamp and 64-bit hash of each
@@ -11,9 +11,9 @@ A record's hash takes in its offset, its timestamp in milliseconds, its key and 
     x          = offset * A ^ timestamp * B ^ field(key) ^ field(value)              mod 2^64
     hash       = mix(x)                                                              mix is SplitMix64's
 
-so that the sum of hashes mod 2^64 over any set of records does not depend on their order: what a log and a table made
-of it are compared by. All 64 bits depend on every byte: two different records have one hash by chance only, 1 in 2^64.
-It is no defence against somebody who makes such records on purpose. Headers are not in it. Any thread; nothing is kept.
+so that the sum of hashes mod 2^64 over any set of records does not depend on their order: audits compare a log and its
+table by it. All 64 bits depend on every byte: two different records have one hash by chance only, 1 in 2^64.
+It does not protect against records that are made to collide. Headers are not in it. Any thread; nothing is kept.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FACTOR_OFFSET = 0x9E3779B97F4A7C15
 FACTOR_TIMESTAMP = 0xC2B2AE3D27D4EB4F
 FACTOR_LENGTH = 0xA0761D6478BD642F
 FACTOR_CHAIN = 0xD6E8FEB86659FD93
-#: What is laid over the words of a field: of its first chain, of its second, of a half step, of its last 16 bytes.
+#: Constants xored into the words of a field: of its first chain, its second, a half step, its last 16 bytes.
 SECRETS = (0x2D358DCCAA6C78A5, 0x8BB84B93962EACC9, 0x4B33A62ED433D4A3, 0x4D5A2DA51DE1AA47)
 SEED_KEY = 0xE7037ED1A0B428DB
 SEED_VALUE = 0x8EBC6AF09C88C6E3
@@ -115,7 +115,7 @@ def _hash_records(
         length, at = read_varint(data, at)
         end = at + length
         if length < 0 or end > len(data):
-            raise MalformedSectionError(f"record {row} ends behind its batch")
+            raise MalformedSectionError(f"record {row} ends after its batch")
         timestamp_delta, at = read_varlong(data, at + 1)
         offset_delta, at = read_varint(data, at)
         key, at = _field(data, at, end)
@@ -125,7 +125,7 @@ def _hash_records(
         out[2][row] = record_hash(base_offset + offset_delta, timestamp, key, value)
         at = end
     if at != len(data):
-        raise MalformedSectionError(f"{len(data) - at} bytes behind the last record")
+        raise MalformedSectionError(f"{len(data) - at} bytes after the last record")
 
 
 def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
@@ -133,12 +133,12 @@ def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     if length < 0:
         return None, at
     if at + length > end:
-        raise MalformedSectionError("a field ends behind its record")
+        raise MalformedSectionError("a field ends after its record")
     return data[at : at + length], at + length
 
 
 def record_hash(offset: int, timestamp: int, key: bytes | None, value: bytes | None) -> int:
-    """The hash of one record, see the module; 0 to 2^64 - 1."""
+    """Hash one record by the module's formula; 0 to 2^64 - 1."""
     x = (offset * FACTOR_OFFSET) ^ (timestamp * FACTOR_TIMESTAMP)
     x = (x ^ field_hash(key, SEED_KEY) ^ field_hash(value, SEED_VALUE)) & _MASK
     x = ((x ^ (x >> 30)) * MIX_FIRST) & _MASK

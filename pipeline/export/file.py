@@ -1,13 +1,13 @@
-"""What a worker of an export does: the slices of one file become one Parquet file, and damaged bytes a second one.
+"""The work of one export task: the slices of one file become a Parquet file, damaged bytes a second one.
 
     slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME         zstd
     a batch that cannot be read -> one row of staging/<run>/dead-letter/NAME               its bytes and the reason
 
-Reading goes on behind a damaged batch by the rule of ``tidelog.log.segment.resync``, as an audit does. A file is synced
-before its name is told, and a range without rows has no file.
+Reading goes on after a damaged batch by the rule of ``tidelog.log.segment.resync``, as an audit does. A file is synced
+before its name is reported, and a range without rows has no file.
 
-Columns are those of ``format("tidelog")``; how the file is written, and how it grows, says
-``tidelog.pipeline.export.parquet``.
+Columns are those of ``format("tidelog")``; ``tidelog.pipeline.export.parquet`` says how the file is
+written and how it grows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_MILLISECONDS = (2**63 - 1) // 1000
 class FilePlan:
     """One file to write: slices of one partition, one after the other, and where to stage it.
 
-    ``grows`` is an earlier, small file and its path: it is to get these rows behind its own. ``ends_in_name`` says that
+    ``grows`` is an earlier, small file and its path: these rows are appended to its own. ``ends_in_name`` says that
     the file never grows, and its name tells where it ends.
     """
 
@@ -79,13 +79,13 @@ class FilePlan:
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of the log that are read for it."""
+        """Number of bytes of the log that this file reads."""
         return sum(piece.size_bytes for piece in self.slices)
 
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What came of a plan: the file and the dead letters, None without rows; the largest record time in ms or -1; the
+    """Result of a plan: the file and the dead letters, None without rows; the largest record time in ms or -1; the
     ranges of offsets that were found missing."""
 
     file: TableFile | None
@@ -234,7 +234,7 @@ def dead_letter_schema() -> pa.Schema:
     )
 
 
-# ---- reading on behind damage
+# ---- reading on after damage
 
 
 def _batches(plan: FilePlan, letters: DeadLetters, lost: list[LostRange]) -> Iterator[pa.RecordBatch]:
@@ -252,10 +252,10 @@ def _batches(plan: FilePlan, letters: DeadLetters, lost: list[LostRange]) -> Ite
 
 
 def _go_on(reading: _Reading, letters: DeadLetters) -> list[SegmentSlice]:
-    """Keep what could not be read and say what of the slice is left."""
+    """Keep the bytes that could not be read and return the rest of the slice."""
     if isinstance(reading.problem, CorruptBatchError):
-        behind = _behind(reading, reading.problem, letters)
-        return [] if behind is None else [behind]
+        following = _after_damage(reading, reading.problem, letters)
+        return [] if following is None else [following]
     return _around(reading, letters)
 
 
@@ -302,8 +302,8 @@ def _relocated(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
         raise error from None
 
 
-def _behind(reading: _Reading, damage: CorruptBatchError, letters: DeadLetters) -> SegmentSlice | None:
-    """Keep the damaged bytes and say where to go on; None at the slice's end."""
+def _after_damage(reading: _Reading, damage: CorruptBatchError, letters: DeadLetters) -> SegmentSlice | None:
+    """Keep the damaged bytes and return the slice after them; None at the slice's end."""
     piece = _relocated(reading.piece, damage)
     with OpenSegment(piece.path) as file:
         end = min(piece.end_position, file.size)
@@ -330,7 +330,7 @@ def _first_offset(file: OpenSegment, position: int, end: int) -> int:
 
 
 def _around(reading: _Reading, letters: DeadLetters) -> list[SegmentSlice]:
-    """Keep the batches of records whose time no column can hold; the slice without those records.
+    """Keep the batches of records whose time no column can hold; returns the slice without those records.
 
     Raises MalformedTimestampError when none is found: then it is the reader that is wrong.
     """
@@ -355,7 +355,7 @@ def _around(reading: _Reading, letters: DeadLetters) -> list[SegmentSlice]:
 
 
 def group_slices(slices: Sequence[SegmentSlice], file_bytes: int) -> list[tuple[SegmentSlice, ...]]:
-    """Slices of one partition put together to files of about ``file_bytes`` of the log."""
+    """Group slices of one partition into files of about ``file_bytes`` of the log."""
     groups: list[tuple[SegmentSlice, ...]] = []
     group: list[SegmentSlice] = []
     size = 0

@@ -9,7 +9,7 @@ A version holds the whole state: per topic its id, per partition where the expor
 complete, and all files. Committing is compare-and-set: version n + 1 is made by linking a finished file under its name,
 which fails when the name exists; and under the lock the newest version must still be the one the run began with. A
 file's name is a function of (topic id, partition, first offset). A version names the run that staged its files: they
-are moved from staging into the table after the commit, and whoever comes next finishes that when the run was killed.
+are moved from staging into the table after the commit, and the next run finishes that if this one was killed.
 
 A reader of ``data`` that knows nothing of manifests sees each row at most once: no two files ever hold the same row,
 no file goes, and one that grows is replaced by a rename (``tidelog.pipeline.export.parquet``). Files of a partition
@@ -35,7 +35,7 @@ DIRECTORY = "_tidelog"
 DATA = "data"
 DEAD_LETTER = "dead-letter"
 STAGING = "staging"
-#: Versions kept; older ones say nothing that the newest does not.
+#: Versions kept; the newest holds all that older ones say.
 VERSIONS_KEPT = 100
 _NAME = re.compile(r"manifest-(\d{8})\.json")
 _NO_ID = "-"
@@ -185,7 +185,7 @@ class ExportTable:
     def begin_run(self, run: str) -> StagingRun:
         """A staging directory for this run. It is removed by the next one when its owner has died."""
         path = self.directory(DIRECTORY, STAGING, run)
-        with self._locked():  # or else somebody clears it away before it is owned
+        with self._locked():  # without the lock another run could remove it before it is owned
             os.makedirs(os.path.join(path, DATA))
             os.makedirs(os.path.join(path, DEAD_LETTER))
             lock = self._file_system.lock_file(os.path.join(path, "owner.lock"))
@@ -220,7 +220,7 @@ class ExportTable:
         )
 
     def _settle(self, manifest: Manifest) -> None:
-        """Bring the newest version's files in, and remove the staging of dead runs. Repeatable."""
+        """Move the newest version's files into the table, and remove the staging of dead runs. Repeatable."""
         staging = self.directory(DIRECTORY, STAGING)
         for folder, files in ((DATA, manifest.files), (DEAD_LETTER, manifest.dead_letters)):
             staged = os.path.join(staging, manifest.run, folder)
@@ -268,5 +268,5 @@ class StagingRun:
     _lock: OpenFile
 
     def close(self) -> None:
-        """Give it up: the next run (or the commit itself) clears it away."""
+        """Release the directory: the next run (or the commit itself) removes it."""
         self._lock.close()

@@ -1,12 +1,12 @@
-"""Writes the Parquet files of an exported table. A file that grows keeps every byte that it had.
+"""The writer of an exported table's Parquet files. A file that grows keeps every byte that it had.
 
     the file as it was       row groups | footer
     the file as it grows     row groups | footer | more row groups | footer of all
 
 The grown file takes the other's name by one rename. So a reader that has listed, measured or planned the file before,
 and opens it later, finds what it planned: the same row groups at the same positions, and a footer where the file
-ended. Whoever begins later finds the footer of all. The first row groups are written anew, since PyArrow takes none
-over as bytes; that they came out the same is checked, and a file that does not is left as it is.
+ended. A later reader finds the footer of all. The first row groups are written again, since PyArrow cannot copy
+them as bytes. The writer checks that they came out the same, and otherwise leaves the file as it is.
 
 Offsets and times are delta-coded, the constant columns dictionaries; keys and values go as they are: dictionaries and
 statistics of them cost more time than everything else together.
@@ -101,7 +101,7 @@ class RowWriter:
             self._write_group(table.cast(self._schema))
 
     def _write_group(self, table: pa.Table) -> None:
-        self._writer.write_table(table.combine_chunks())  # pages end where pieces end: one piece, whoever wrote it
+        self._writer.write_table(table.combine_chunks())  # pages end where pieces end: one piece makes equal pages
 
     def close(self) -> None:
         """End the file; it is on disk then."""

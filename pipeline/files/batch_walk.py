@@ -46,7 +46,7 @@ def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
                 before = ValidEnd(last.position + last.size, last.last_offset + 1)
             last = header
     except CorruptMessageError:
-        pass  # zeros or a half-written header behind the last batch: the end is before it
+        pass  # zeros or a half-written header after the last batch: the end is before it
     if last is None or not crc_matches(last, memoryview(file.read_at(last.position, last.size))):
         return before
     return ValidEnd(last.position + last.size, last.last_offset + 1)
@@ -67,6 +67,6 @@ def header_at(file: OpenSegment, position: int) -> BatchHeader | None:
 
 
 def next_offset_of(path: str, base_offset: int, count: ReadCount | None = None) -> int:
-    """The offset behind the last record of a closed segment."""
+    """Find the offset after the last record of a closed segment."""
     with OpenSegment(path, count) as file:
         return valid_end(file, base_offset).next_offset

@@ -1,4 +1,4 @@
-"""Copies of logs in an object store, as ``pyarrow.fs`` knows it: where a path leads, what lies there, what went wrong.
+"""Access to copies of logs in an object store by ``pyarrow.fs``: paths, listings, small files and errors.
 
     given       s3://bucket/prefix?endpoint_override=...      an address, as pyarrow takes it
     path        s3://bucket?endpoint_override=.../prefix      the query moved forward, so that names can be joined to it
@@ -7,8 +7,8 @@
 Only reading, and credentials never come by the path, which plans, errors and Spark's own pages show: they are those of
 the environment of the driver and of every executor (``AWS_ACCESS_KEY_ID`` and so on).
 
-A listing says all there is to say about the files of a directory, so one request serves all questions that a plan asks
-in a row; it is believed for ``LISTING_S``, and no longer than until a file it names is not found. Any thread.
+A listing describes all files of a directory, so one request serves all questions that a plan asks in a row. It is
+believed for ``LISTING_S``, or until a file it names is not found. Any thread.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def remote_errors(path: str, what: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """What an object store said, in one line."""
+    """Reduce an object store's error to one line."""
     found = _AWS_ERROR.search(str(error))
     if found is None:
         return _first_line(error)
@@ -124,7 +124,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-# ---- what lies there
+# ---- listings
 
 _LISTINGS: OrderedDict[str, tuple[float, dict[str, RemoteInfo]]] = OrderedDict()
 
@@ -149,7 +149,7 @@ def listing(directory: str) -> dict[str, RemoteInfo]:
 
 
 def forget_listing(directory: str) -> None:
-    """A file that a listing named is not there: ask anew."""
+    """Drop a directory's listing, because a file that it named is missing; the next question asks the store."""
     _LISTINGS.pop(directory, None)
 
 
@@ -163,7 +163,7 @@ def info_of(path: str) -> RemoteInfo | None:
 
 
 def is_remote_directory(path: str) -> bool:
-    """Whether anything lies below a path. Raises RemoteError."""
+    """Return whether anything lies below a path. Raises RemoteError."""
     try:
         return bool(listing(path))
     except FileNotFoundError:

@@ -1,15 +1,15 @@
-"""An object of a store, read like a file: by position, little at a time for look-ups, ahead for what is read through.
+"""An object of a store, read like a file: by position, in small blocks for look-ups, ahead for sequential reads.
 
     look-up            aligned blocks of LOOKUP_BYTES, kept per process: a plan's binary searches meet in few of them
     ``expect(a, b)``   bytes a to b in pieces of PIECE_BYTES, READERS at once ahead of the reader, nothing beyond b
     anything else      what was asked for, in one request
 
-So a task takes from the store what its slice holds, once. There is no file in between: whoever decodes segments reads
-through the same two calls, here and on disk.
+So a task fetches its slice once. There is no file in between: the decoder of segments reads through the same two calls,
+here and on disk.
 
-An object is replaced or deleted as a whole, and a later request then gives another one's bytes. So what was opened is
-known by its entity tag, and who has read it through asks once more whether it still is (``was_replaced``); a request
-that fails because the object went raises ObjectGoneError.
+An object is replaced or deleted as a whole, and a later request then gives another one's bytes. So an open
+object is known by its entity tag, and a reader asks after its last read whether the tag is the same
+(``was_replaced``). A request that fails because the object was deleted raises ObjectGoneError.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ READERS = 4
 
 
 class RemoteFile:
-    """See the module. One thread; close it."""
+    """An open object. One thread; close it."""
 
     def __init__(self, path: str, count: ReadCount) -> None:
         """Raises FileNotFoundError, RemoteError."""
@@ -54,7 +54,7 @@ class RemoteFile:
         self._ahead: _ReadAhead | None = None
 
     def close(self) -> None:
-        """Close it; what is under way is waited for."""
+        """Close the object, after waiting for requests under way."""
         if self._ahead is not None:
             self._ahead.close()
         self._file.close()
@@ -76,7 +76,7 @@ class RemoteFile:
         return done
 
     def was_replaced(self) -> bool:
-        """Whether another object has its name now; none there is none. Raises RemoteError."""
+        """Return whether another object has its name now; a deleted one was not replaced. Raises RemoteError."""
         try:
             return self._identity_now() != self.identity
         except ObjectGoneError:
@@ -95,7 +95,7 @@ class RemoteFile:
         return memoryview(block)[position - start : position - start + size]
 
     def _fetch(self, position: int, size: int) -> bytes:
-        """Whole, but for the end of the object. Any thread."""
+        """Fetch all of the bytes, fewer at the end of the object only. Any thread."""
         wanted = min(size, self.size - position)
         try:
             data: bytes = self._file.read_at(wanted, position)
@@ -143,7 +143,7 @@ class _ReadAhead:
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="read ahead")
 
     def bytes_at(self, position: int, size: int) -> memoryview | None:
-        """Up to ``size`` bytes from ``position``; None where that is not part of what is ahead."""
+        """Return up to ``size`` bytes from ``position``; None outside the range that is fetched ahead."""
         while self._pieces and self._pieces[0][1] <= position:
             self._pieces.popleft()
         self._send()
@@ -159,7 +159,7 @@ class _ReadAhead:
             self._next = end
 
     def close(self) -> None:
-        """Nothing more is fetched; returns when what is under way is over."""
+        """Stop fetching, and wait for requests under way."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._pieces.clear()
 

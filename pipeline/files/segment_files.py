@@ -2,7 +2,7 @@
 
 The broker renames while we look: retention and the cleaner give old files the ending ``.deleted``, the cleaner's new
 ones go ``.cleaned`` -> ``.swap`` -> plain (``tidelog.log.retention`` draws the steps). A listing in the middle of that
-would miss a segment, which nobody could tell from a gap that compaction left. So a listing counts only when the next
+would miss a segment, and that looks like a gap that compaction left. So a listing counts only when the next
 one is equal and no swap is under way; a swap that does not end (its broker died) is read as the broker's next start
 would finish it.
 
@@ -84,13 +84,13 @@ class OpenSegment:
         self._source.expect(start, end)
 
     def was_replaced(self) -> bool:
-        """Whether what was read may be of two files. On disk never; an object may be replaced between two requests, so
-        who has read one through must ask. Raises PipelineError when the store does not say."""
+        """Return whether the bytes read may be of two files: never on disk, but an object may be replaced between two
+        requests, so ask after the last read. Raises PipelineError when the store does not say."""
         return self._source.was_replaced()
 
     def is_same(self, inode: int, changed_ns: int, size: int) -> bool:
-        """Whether it is the file that was looked at before: its inode, its time of change (0 for an active segment,
-        which only grows) and the size that was seen. A file system gives a deleted file's inode to the next one, so the
+        """Return whether this is the file that was looked at before: by its inode, its time of change (0 for an active
+        segment, which only grows) and the size that was seen. A file system gives a deleted file's inode to the next one, so the
         inode alone does not tell a segment from the cleaner's new one."""
         return inode == self.inode and changed_ns in (0, self.changed_ns) and size <= self.size
 

@@ -44,10 +44,10 @@ class LocalFile:
             os.close(descriptor)
 
     def expect(self, start: int, end: int) -> None:
-        """The kernel reads ahead by itself."""
+        """Do nothing: the kernel reads ahead by itself."""
 
     def was_replaced(self) -> bool:
-        """The descriptor stays with its file, whatever becomes of the name."""
+        """Return False: the descriptor stays with its file under renames and deletion."""
         return False
 
     def read_into(self, position: int, target: memoryview) -> int:

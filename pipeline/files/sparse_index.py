@@ -1,8 +1,8 @@
 """The ``.index`` and ``.timeindex`` of a segment, read by another process than the broker that writes them.
 
-A foreign reader meets two things the broker never does. An active segment's index has a hole of zeros behind its
-entries, and (after a truncation) stale entries may stand there; so the entries end where they stop to grow, and what an
-index says of a segment that may still change is believed only when a batch header stands there. Look-ups are binary
+A foreign reader meets two things the broker never does. An active segment's index has a hole of zeros after its
+entries, and (after a truncation) stale entries may stand there; so the entries end where they stop growing. An entry
+of a segment that may still change is believed only when a batch header stands at its position. Look-ups are binary
 searches over 4 KiB reads: a plan touches a few pages of an index, not all of it.
 """
 

@@ -1,7 +1,7 @@
-"""Whether a file or directory is still what it was when it was looked at: by inode, size and time of change.
+"""Stamps that tell whether a file or directory has changed: inode, size and time of change.
 
 File systems keep times to a tick of some milliseconds, so a directory that changes twice within one tick may show one
-time for both. What is read of it between the two would then pass for the later state for ever. Hence its stamp counts
+time for both. A read between the two would then pass for the later state from then on. Hence its stamp counts
 only when it is ``SETTLED_S`` old: until then it is read again each time. Files that are replaced as a whole (another
 inode) or only grow (another size) need not wait.
 """
@@ -19,7 +19,7 @@ SETTLED_S = 2.0
 
 
 class Stamp(NamedTuple):
-    """What ``stat`` says; equal when nothing has changed. Take it before reading."""
+    """Values of ``stat`` that are equal while nothing has changed. Take them before reading."""
 
     inode: int
     size: int

@@ -1,4 +1,4 @@
-"""The one place that knows whether a path is a directory of this machine or one of an object store.
+"""The choice between this machine's files and an object store's, made here alone from the path.
 
 Everything else joins names to paths and asks here: what lies there, small files as a whole, and files by position.
 """

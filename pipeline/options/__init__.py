@@ -1,1 +1,1 @@
-"""What a user may ask for: options of the source, the sink and tables, offsets as JSON, and the columns."""
+"""Options of the source, the sink and tables, offsets as JSON, and the columns."""

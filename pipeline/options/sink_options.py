@@ -11,7 +11,7 @@
     kafka.transaction.timeout.ms   a transaction whose driver died ends after this       300000
     kafka.request.timeout.ms  a broker that does not answer this long is tried again     30000
     kafka.delivery.timeout.ms until then publishing is tried again                       120000
-    txnAppId, txnVersion      batch writes: who writes and a number that grows, so that a write done again is left out
+    txnAppId, txnVersion      batch writes: the writer's name and a growing number; a write done again is left out
 
 Names are case-insensitive; an unknown one is an error that names the nearest. Options that tune a Kafka producer are
 known and have no effect; those that would weaken what is promised (acks below all), and listeners with TLS or SASL, of
@@ -44,7 +44,7 @@ _WITHOUT_EFFECT = (
     "kafka.max.request.size", "kafka.max.in.flight.requests.per.connection", "kafka.send.buffer.bytes",
     "kafka.receive.buffer.bytes", "kafka.metadata.max.age.ms",
 )  # fmt: skip
-#: What is always so; saying so is no mistake, saying anything else is.
+#: Options that have one value: giving that value is allowed, any other is refused.
 _FIXED = {
     "kafka.acks": ("all", "-1"),
     "kafka.enable.idempotence": ("true",),

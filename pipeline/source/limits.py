@@ -1,4 +1,4 @@
-"""How far one trigger reads: rows, bytes and patience, as the options and Spark's read limit say.
+"""Limits of one trigger: rows, bytes and patience, from the options and Spark's read limit.
 
     ReadAllAvailable     everything there is (trigger once; no option set)
     ReadMaxRows(n)       n offsets            with maxBytesPerTrigger also below that many bytes
@@ -8,7 +8,7 @@
 Spark hands a source one limit, while Spark's Kafka source knows a maximum and a minimum at once; so for any limit but
 ReadAllAvailable all options apply, and the number Spark hands over stands for its own kind. Offsets are counted, not
 rows: control batches, aborted and compacted records take part, as in Spark's Kafka source. Under AvailableNow a minimum
-would wait for ever and is left aside.
+would never be met and is left aside.
 """
 
 from __future__ import annotations

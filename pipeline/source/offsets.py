@@ -1,9 +1,9 @@
-"""A stream's position as Spark keeps it in the checkpoint, and how much of what is new one trigger takes.
+"""A stream's position as Spark keeps it in the checkpoint, and the shares of partitions in one trigger.
 
     {"events":{"0":123,"1":99},"@topicIds":{"events":"XbCq..."}}
 
 The first part is what Spark's Kafka source writes. The ids are ours ('@' cannot stand in a topic's name): a topic
-that was deleted and made anew while the query was down has another id, and no number could tell. A position without
+that was deleted and created again while the query was down has another id, and no number could tell. A position without
 ids, as a checkpoint of Spark's Kafka source holds it, is accepted; its topics are known by id from then on.
 
 Shares: a trigger's limit is divided over partitions in proportion to what each has waiting, at least one unit where

@@ -29,14 +29,14 @@ class SlicePartition(InputPartition):
 
 
 class TidelogReader(DataSourceReader):
-    """See the module. Picklable: it holds options and columns, no files."""
+    """The reader of one batch query. Picklable: it holds options and columns, no files."""
 
     def __init__(self, options: SourceOptions, wanted: Columns) -> None:
         self.options = options
         self.wanted = wanted
 
     def request(self) -> ReadRequest:
-        """What the query reads; asks the files (or the broker) for their ends. Raises PipelineError."""
+        """Build the query's read request; asks the files (or the broker) for their ends. Raises PipelineError."""
         return batch_request(self.options)
 
     def read_options(self) -> ReadOptions:

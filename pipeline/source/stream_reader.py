@@ -1,6 +1,6 @@
 """The streaming reader of ``format("tidelog")``: the batch source's planning and decoding, one trigger at a time.
 
-    initialOffset         where startingOffsets and its kin point                       a new query only
+    initialOffset         where the startingOffsets options point                       a new query only
     latestOffset          the logs' ends, cut to the trigger's limits                   every trigger
     partitions(start, end)  slices of segments, as the batch source plans them          every batch
     read(slice)           Arrow batches                                                 in executors
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module. Lives in one process of the driver for as long as the query runs; ``read`` runs elsewhere."""
+    """The reader of one streaming query, in one process of the driver while the query runs; ``read`` runs elsewhere."""
 
     def __init__(self, options: SourceOptions, wanted: Columns) -> None:
         """Raises OptionError."""
@@ -74,7 +74,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """From now on nothing beyond what is there now is read."""
+        """Fix the current ends: the query reads nothing beyond them."""
         self._target = _offsets({p.directory: p.end for p in self._watch.partitions()})
 
     @plain
@@ -128,18 +128,18 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain
     def stop(self) -> None:
-        """Commit what the last ``commit`` did not know of. Raises PipelineError when ``commitGroup`` is refused."""
+        """Commit the progress since the last ``commit``. Raises PipelineError when ``commitGroup`` is refused."""
         self._progress.commit()
 
     def _visible_end(self, partition: Partition) -> int:
-        """The end, but under AvailableNow none behind what was there when the query began."""
+        """Return the end; under AvailableNow at most the end when the query began."""
         if self._target is None:
             return partition.end
         directory = partition.directory
         return min(partition.end, self._target.get(directory.topic, {}).get(directory.partition, 0))
 
     def _checked(self, position: StreamOffset, partitions: list[Partition]) -> list[Partition]:
-        """The partitions, once it is sure that the position still means something in them."""
+        """Return the partitions after checking that the position is still valid in them."""
         ensure_same_topics(sorted(position.ids.items()), _directories(partitions))
         self._ensure_there(position, partitions)
         for partition in partitions:
@@ -173,7 +173,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Stands for a reader whose options are wrong: whatever Spark asks first raises their error."""
+    """A reader in place of one whose options are wrong: Spark's first call raises their error."""
 
     def __init__(self, error: PipelineError) -> None:
         self._error = error

@@ -101,7 +101,7 @@ def test_the_hole_behind_the_entries_of_an_open_log_is_no_entry(tmp_path: Path) 
     check = IndexCheck.open(SegmentFile(0, str(tmp_path / "0.log")))
     assert (check.offsets.tolist(), check.positions.tolist()) == ([4, 9], [100, 200])
     assert (check.timestamps.tolist(), check.time_offsets.tolist()) == ([1000], [9])
-    assert ([p for p, _ in check.batches_behind(100)], [*check.batches_behind(200)], check.missing) == ([200], [], ())
+    assert ([p for p, _ in check.batches_after(100)], [*check.batches_after(200)], check.missing) == ([200], [], ())
 
 
 def test_preallocated_indices_without_entries_are_empty(tmp_path: Path) -> None:

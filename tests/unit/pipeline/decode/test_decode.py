@@ -380,7 +380,7 @@ class TestDamage:
     def test_a_file_that_became_shorter(self, data: DataDirectory) -> None:
         slices = self.damage(data, 0, b"")
         os.truncate(slices[0].path, self.size(data) * 2 + 30)
-        with pytest.raises(CorruptBatchError, match="it is cut by the end of what was planned"):
+        with pytest.raises(CorruptBatchError, match="it is cut by the end of the planned bytes"):
             rows_of(slices)
         with OpenSegment(slices[0].path) as file, pytest.raises(CorruptBatchError, match="the file ends at byte"):
             list(ColumnReader(slices[0], file).blocks())
