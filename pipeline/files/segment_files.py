@@ -90,8 +90,8 @@ class OpenSegment:
 
     def is_same(self, inode: int, changed_ns: int, size: int) -> bool:
         """Return whether this is the file that was looked at before: by its inode, its time of change (0 for an active
-        segment, which only grows) and the size that was seen. A file system gives a deleted file's inode to the next one, so the
-        inode alone does not tell a segment from the cleaner's new one."""
+        segment, which only grows) and the size that was seen. A file system gives a deleted file's inode to the
+        next one, so the inode alone does not tell a segment from the cleaner's new one."""
         return inode == self.inode and changed_ns in (0, self.changed_ns) and size <= self.size
 
     def read_at(self, position: int, size: int) -> bytes:

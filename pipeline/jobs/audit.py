@@ -1,4 +1,4 @@
-"""Audit: is what lies on disk whole, and does an exported table hold what the log holds?
+"""The audit job: checks that logs on disk are whole, and that an exported table holds the log's records.
 
     driver     segments, the cleaner's progress, last stable offsets -> a task per segment
     workers    tidelog.pipeline.audit.segment: checksums, gaps, duplicates, indices, records per ten minutes
@@ -69,7 +69,7 @@ class AuditRequest:
 
 @dataclass(slots=True)
 class PartitionAudit:
-    """What an audit found in one partition: its segments, and what shows only between them."""
+    """Audit result of one partition: its segments, and the faults that show only between them."""
 
     topic: str
     partition: int
@@ -98,7 +98,7 @@ class PartitionAudit:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether anything is not as it must be; compaction and aborted transactions are no faults."""
+        """True when there is any fault; compaction and aborted transactions are no faults."""
         return (
             any(segment.finding_count for segment in self.segments)
             or bool(self.findings)
@@ -240,7 +240,7 @@ def _indexed_transactions(directory: str) -> list[tuple[int, int, int]]:
 
 
 def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> PartitionAudit:
-    """A partition's segments in order, and what shows only between them."""
+    """Combine a partition's segments in order, and find the faults that show only between them."""
     directory, bounds = partition.directory, partition.bounds
     mine = [s for s in segments if (s.topic, s.partition) == (directory.topic, directory.partition)]
     mine.sort(key=lambda segment: segment.base_offset)
@@ -266,7 +266,7 @@ def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> Partition
 
 
 def _check_files(partition: Partition, found: PartitionAudit) -> None:
-    """The small files, and whether the checkpoints know of offsets in front of the log's segments or behind them."""
+    """Check the small files, and whether the checkpoints know of offsets before or after the log's segments."""
     directory = partition.directory
     place = TopicPartition(directory.topic, directory.partition)
     ends, faults = known_ends(directory.path, place)
@@ -286,8 +286,9 @@ def _check_files(partition: Partition, found: PartitionAudit) -> None:
 
 
 def _explain_gaps(segments: list[SegmentAudit], directory: PartitionDirectory) -> int:
-    """How far a cleaner has been, by its checkpoint, which may be newer than the plan's, and by the marks it left. In
-    the segments that it has been in nothing is lost."""
+    """Find the offset a cleaner has reached, by its checkpoint (which may be newer than the plan's) and by its marks.
+
+    In segments that it has been in, no offset is lost."""
     below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
     below = max([below, *(segment.marked_below for segment in segments)])
     for segment in segments:

@@ -1,4 +1,4 @@
-"""Backfill: the rows of Parquet files written into a topic, each once.
+"""The backfill job: writes the rows of Parquet files into a topic, each once.
 
     a task per file: row groups -> rows -> transactions into the topic (tidelog.pipeline.jobs.writing); a row's number
     is its place in the file
@@ -53,7 +53,7 @@ class BackfillPlan:
 
 @dataclass(frozen=True, slots=True)
 class BackfillResult:
-    """What was written of one file: ``rows`` now, ``before`` by earlier runs."""
+    """Rows written of one file: ``rows`` now, ``before`` by earlier runs."""
 
     path: str
     rows: int
@@ -81,7 +81,7 @@ def backfill(
 ) -> list[BackfillResult]:
     """Write the files' rows into the target topic, each row once per ``request.name`` however often it is run.
 
-    ``spark`` None does the work in this process, a file after the other. A run that was killed goes on behind the last
+    ``spark`` None does the work in this process, a file after the other. A run that was killed goes on after the last
     row that it had committed. Readers must ask for ``read_committed``. The results are in the order of the files.
     Raises BadRequestError before anything is written, PipelineError.
     """
@@ -171,7 +171,7 @@ def backfill_file(plan: BackfillPlan) -> BackfillResult:
 
 
 def _rows(path: str, skipped: int) -> Iterator[pa.RecordBatch]:
-    """The file's rows behind the first ``skipped``, row group by row group."""
+    """Read the file's rows after the first ``skipped``, row group by row group."""
     import pyarrow.parquet as pq
 
     schema = sink_schema(path)
@@ -189,7 +189,7 @@ def _rows(path: str, skipped: int) -> Iterator[pa.RecordBatch]:
 
 
 def report(results: list[BackfillResult], request: BackfillRequest) -> list[str]:
-    """Lines for people."""
+    """Build the lines that the command prints."""
     lines = []
     for result in results:
         line = f"{result.path}: {result.rows:,} rows"

@@ -1,4 +1,4 @@
-"""Compact: the newest record of each key stays, over the closed segments of many logs of a stopped broker at once.
+"""The compact job: keeps each key's newest record in closed segments of a stopped broker's logs, many logs at once.
 
 Each log is one task and one round of the broker's own cleaner (``tidelog.cleaner.round.cleaner``), so the segments that
 come out are those the broker would have written; the driver then saves how far each log is clean, in the broker's
@@ -62,7 +62,7 @@ class CompactWork:
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What was done with one log; ``clean_below`` is the offset it is clean up to now."""
+    """Result for one log; ``clean_below`` is the offset up to which it is clean now."""
 
     name: str
     path: str
@@ -154,7 +154,7 @@ def compact_log(work: CompactWork) -> CompactResult:
 
 
 def report(results: list[CompactResult], *, dry_run: bool) -> list[str]:
-    """Lines for people."""
+    """Build the lines that the command prints."""
     verb = "would go from" if dry_run else "went from"
     lines = []
     for result in results:

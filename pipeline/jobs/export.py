@@ -1,14 +1,14 @@
-"""Export: committed records of topics to a table of Parquet files, run after run, each record exactly once.
+"""The export job: committed records of topics to a table of Parquet files, run after run, each exactly once.
 
-    manifest (offset vector, topic ids) -> what is new in the log -> files of about ``file_bytes`` of the log each
+    manifest (offset vector, topic ids) -> new offsets of the log -> files of about ``file_bytes`` of the log each
     -> workers write them into staging -> a commit every so many files: the next version of the manifest, or nothing
 
 The first run begins at the log start. A later one goes on where the newest version ends; a small last file grows, so
 that small files do not add up: one rename gives its name to a file that begins with the same bytes. No two files of a
 table hold one row, at any moment. Gaps of compaction and aborted transactions are
-normal: a range of offsets may have fewer rows, or none. What is refused, until the request says otherwise:
+normal: a range of offsets may have fewer rows, or none. Refused, until the request allows it:
 
-- a topic that was deleted and made anew (its id is another one): ``restart_recreated`` begins with the new one, the
+- a topic that was deleted and created again (its id is another one): ``restart_recreated`` begins with the new one, the
   rows of the old one stay;
 - records that retention took before they were exported, or that are missing in the middle of the log (a segment that
   was removed; ``tidelog.pipeline.plan.holes``): ``fail_on_data_loss=False`` goes on and notes the gap;
@@ -74,7 +74,7 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What an export did. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
+    """Result of an export. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
 
     ``looked_ms``: when the run asked where the logs end; ``exhausted``: the (topic, partition)s that are in the table
     up to there, which those are not that have an open transaction.
@@ -114,8 +114,8 @@ class ExportResult:
 
 @dataclass(slots=True)
 class PartitionPlan:
-    """What a run adds to one partition: offsets ``start`` to ``end``. ``grows`` is a small file that gets the first of
-    the rows; ``may_grow`` says whether this table's files do."""
+    """The additions of a run to one partition: offsets ``start`` to ``end``. ``grows`` is a small file that gets the first rows;
+    ``may_grow`` says whether this table's files grow."""
 
     partition: Partition
     before: PartitionState | None
@@ -181,7 +181,7 @@ def export(spark: SparkSession | None, request: ExportRequest, progress: Progres
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Where the logs of an export's source ended, and when that was asked, in ms."""
+    """Ends of the logs of an export's source, and the time of asking, in ms."""
 
     partitions: list[Partition]
     when_ms: int
@@ -217,7 +217,7 @@ class Look:
 
 
 def _next_commit(waiting: list[Planned], most: int, manifest: Manifest) -> tuple[list[Planned], list[Planned]]:
-    """What is committed next, at most so many files, and what waits then: partition after partition, so that at most
+    """Split off the next commit of at most so many files; the rest waits. Partition after partition, so that at most
     the first of those that wait was begun, up to where ``manifest`` has it."""
     part: list[Planned] = []
     while waiting and most > 0:
@@ -257,20 +257,20 @@ def _write(spark: SparkSession | None, part: list[Planned], staged: StagingRun, 
         plan.results.append(result)
 
 
-# ---- what is new
+# ---- new offsets
 
 
 def plan_partition(
     partition: Partition, before: Manifest, request: ExportRequest, *, may_grow: bool = True
 ) -> PartitionPlan:
-    """What a run adds to one partition. Raises TopicRecreatedError, DataLossError, JobError."""
+    """Plan the additions to one partition. Raises TopicRecreatedError, DataLossError, JobError."""
     directory, bounds = partition.directory, partition.bounds
     name, number = directory.topic, directory.partition
     topic = before.topics.get(name)
     if topic is not None and topic.topic_id != id_text(directory.topic_id):
         if not request.restart_recreated:
             raise TopicRecreatedError(
-                f"topic {name} was deleted and made anew: the table holds id {topic.topic_id}, the log has "
+                f"topic {name} was deleted and created again: the table holds id {topic.topic_id}, the log has "
                 f"{id_text(directory.topic_id)}; --restart-recreated exports the new one beside the old rows"
             )
         topic = None

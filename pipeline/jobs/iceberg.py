@@ -1,10 +1,10 @@
-"""Export into an Iceberg table through pyiceberg: the driver commits, Spark needs no Iceberg of its own.
+"""The export into an Iceberg table through pyiceberg: the driver commits, Spark needs no Iceberg of its own.
 
 The files are those of :mod:`tidelog.pipeline.jobs.export`, staged and named in the same way, moved to
 ``<location>/data`` and added by one snapshot. Its summary holds the offset vector under ``tidelog.export``; a run goes
 on from the newest snapshot that has one, so that snapshots of others (compaction, deletes) may lie between. The commit
 asks that the table's main branch is still where the run found it, and automatic retries are switched off in the table's
-properties: a retry would add the files behind somebody else's. Files are added and never taken out: small ones are put
+properties: a retry would add the files after another run's. Files are added and never taken out: small ones are put
 together by the maintenance of the catalog's owner, as for any Iceberg table.
 
 Damaged batches go to a second table, ``<name>_dead_letter``, before the commit; adding a file twice is a no-op there.
@@ -67,7 +67,7 @@ class IcebergTarget:
 def export_to_iceberg(
     spark: SparkSession | None, request: ExportRequest, target: IcebergTarget, progress: Progress | None = None
 ) -> ExportResult:
-    """Export what is new into an Iceberg table (``request.table`` is not used). Raises what ``export`` raises, and
+    """Export new records into an Iceberg table (``request.table`` is not used). Raises what ``export`` raises, and
     JobError for what the catalog says."""
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing("pyiceberg", ICEBERG_INSTALL)
@@ -117,8 +117,8 @@ def _export(
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a table holds at one moment: the state its exports left, its metadata file, the newest snapshot's id and the
-    paths of that snapshot's data files."""
+    """The contents of a table at one moment: the state its exports left, its metadata file, the newest
+    snapshot's id and the paths of that snapshot's data files."""
 
     manifest: Manifest
     metadata: str
@@ -161,7 +161,7 @@ def _catalog(target: IcebergTarget) -> Catalog:
 
 
 def _catalog_errors() -> tuple[type[Exception], ...]:
-    """What is raised for a catalog that cannot be, or, in a database, cannot be opened."""
+    """Errors for a catalog that does not exist or, in a database, cannot be opened."""
     if importlib.util.find_spec("sqlalchemy") is None:
         return ValueError, ImportError
     from sqlalchemy.exc import SQLAlchemyError

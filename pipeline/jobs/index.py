@@ -1,12 +1,12 @@
-"""Index: what a broker builds behind its appends, built offline over many logs at once.
+"""The index job: builds the indices that a broker builds after its appends, offline over many logs at once.
 
     .index, .timeindex   looked at as by a start of the broker, and rebuilt where they are missing or wrong
     keys/  (IndexFile)   for topics with index.keys=true
     tags/  (ConsumeQueue) for topics with index.tag.header
 
 The work is done by the broker's own code (``tidelog.log.recovery.segment_recovery``, ``tidelog.log.find.indexer``), so
-what comes out are its bytes, and the broker that starts next goes on behind them. Indices that are there and in order
-are only brought up to date; with ``rebuild`` all are made anew. Killed and run again, the job goes on from the last
+what comes out are its bytes, and the broker that starts next goes on after them. Indices that are there and in order
+are only brought up to date; with ``rebuild`` all are built again. Killed and run again, the job goes on from the last
 checkpoint of each index.
 """
 
@@ -33,7 +33,7 @@ STEP_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class IndexRequest:
-    """Which logs, with which topic configurations; ``rebuild`` makes every index anew."""
+    """Which logs, with which topic configurations; ``rebuild`` builds every index again."""
 
     source: LogSource
     configuration: Configuration = field(default_factory=Configuration)
@@ -50,10 +50,10 @@ class IndexWork:
 
 @dataclass(frozen=True, slots=True)
 class IndexResult:
-    """What was done for one log.
+    """Result for one log.
 
-    ``rebuilt_segments``: segments whose offset and time index were made anew. ``indexed_bytes``: bytes of the log that
-    went into key and tag indices. Entries and files as they are now; ``next_offset`` is behind the last record indexed.
+    ``rebuilt_segments``: segments whose offset and time index were rebuilt. ``indexed_bytes``: bytes of the log that
+    went into key and tag indices. Entries and files as they are now; ``next_offset`` follows the last record indexed.
     """
 
     name: str
@@ -131,12 +131,12 @@ def _use_kernels(size: int) -> None:
 
 
 def report(results: list[IndexResult]) -> list[str]:
-    """Lines for people."""
+    """Build the lines that the command prints."""
     return [f"{result.name}: {', '.join(_told(result))}" for result in results]
 
 
 def _told(result: IndexResult) -> list[str]:
-    """What was done, then what there is."""
+    """Build a log's line: the work done, then the totals."""
     parts = []
     if result.indexed_bytes:
         parts.append(f"{result.indexed_bytes:,} bytes indexed")

@@ -1,4 +1,4 @@
-"""Logs of a stopped broker, opened to be changed: the directories are claimed, the checkpoints read, the marker kept.
+"""The opening of a stopped broker's logs for changes: claims directories, reads checkpoints, keeps the marker.
 
     claim      the broker's own lock of each data directory: while it is held no broker starts there, and none runs now
     marker     the clean-shutdown marker goes while work is done and comes back after it: killed in between, the next
@@ -101,7 +101,7 @@ def close_log(log: UnifiedLog) -> None:
 
 
 class OfflineLogs:
-    """The data directories of one job, as a context; see the module. One thread of the driver."""
+    """The data directories of one job, claimed as a context. One thread of the driver."""
 
     def __init__(self, directories: list[PartitionDirectory], configuration: Configuration) -> None:
         self._directories = directories

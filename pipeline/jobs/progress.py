@@ -1,4 +1,4 @@
-"""A job's progress as people see it: one line on a terminal that changes, a line every few seconds elsewhere.
+"""The display of a job's progress: one changing line on a terminal, a line every few seconds elsewhere.
 
 export: 12 of 40 tasks, 1.5 of 5.0 GB, 812.4 MB/s, 30 %, 0:00:04 left
 """
@@ -33,12 +33,12 @@ class Progress:
         self._width = 0
 
     def begin(self, tasks: int, size: int) -> None:
-        """So many tasks and bytes lie ahead."""
+        """Set the total of tasks and bytes."""
         self._tasks, self._bytes = tasks, size
         self._began = self._shown = self._clock()
 
     def update(self, tasks_done: int, bytes_done: int) -> None:
-        """So many are done; draws when it is time to."""
+        """Note so many as done, and draw when it is time to."""
         if tasks_done >= self._tasks:
             return  # the last line comes with the end
         now = self._clock()
@@ -47,7 +47,7 @@ class Progress:
             self._write(self.line(tasks_done, bytes_done))
 
     def end(self, *, whole: bool = True) -> None:
-        """All is done: the last line. With ``whole`` false something failed, and what was shown last stays."""
+        """Draw the last line. With ``whole`` false a task failed, and the line shown last stays."""
         if whole:
             self._write(self.line(self._tasks, self._bytes))
         if self._is_terminal and not self._quiet and self._width:
@@ -55,7 +55,7 @@ class Progress:
             self._stream.flush()
 
     def line(self, tasks_done: int, bytes_done: int) -> str:
-        """What is shown when so much is done."""
+        """Build the line for so much work done."""
         seconds = max(self._clock() - self._began, 1e-6)
         unit, name = next((unit, name) for unit, name in _UNITS if self._bytes >= unit or unit == 1)
         return (

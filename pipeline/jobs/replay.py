@@ -1,11 +1,11 @@
-"""Replay: a range of a log's committed records written into a topic again, in order, each once.
+"""The replay job: writes a range of a log's committed records into a topic again, in order, each once.
 
     a task per source partition: slices -> rows, with a header ``replayed-from`` = ``topic-partition@offset``
     -> transactions into the topic (tidelog.pipeline.jobs.writing); a row's number is its offset in the source
 
 Keys, values, headers and timestamps are kept. Records go to the partition they come from, or with ``by_key`` to the one
-their key hashes to. Run again under the same name, it goes on behind what is written and writes nothing twice; another
-name begins anew. Replaying into the topic it reads works: the range is fixed when the job starts.
+their key hashes to. Run again under the same name, it goes on after the last written record and writes no record twice;
+another name starts from the beginning. Replaying into the topic it reads works: the range is fixed when the job starts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What was written of one partition: offsets ``start`` to below ``end``; ``resumed`` is where this run began."""
+    """The written range of one partition: offsets ``start`` to below ``end``; ``resumed`` is where this run began."""
 
     topic: str
     partition: int
@@ -120,7 +120,7 @@ def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progres
     """Write the committed records of a range into the target topic again, each once per ``request.name``.
 
     ``spark`` None does the work in this process, a partition after the other. Records keep order, key, value, headers
-    and time, and get the header ``replayed-from``. A run that was killed goes on behind the last record that it had
+    and time, and get the header ``replayed-from``. A run that was killed goes on after the last record that it had
     committed. Readers must ask for ``read_committed``. The results are in the order of the partitions. Raises
     BadRequestError before anything is written, PipelineError.
     """
@@ -199,7 +199,7 @@ def _write(writer: TopicWriter, chunk: list[pa.RecordBatch], plan: ReplayPlan) -
 
 
 def mark(batch: pa.RecordBatch, place: str, *, keep_partition: bool) -> pa.RecordBatch:
-    """The rows with ``replayed-from`` behind their headers, ready for the sink."""
+    """Append ``replayed-from`` to the rows' headers, for the sink."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -225,7 +225,7 @@ def mark(batch: pa.RecordBatch, place: str, *, keep_partition: bool) -> pa.Recor
 
 
 def report(results: list[ReplayResult], request: ReplayRequest) -> list[str]:
-    """Lines for people."""
+    """Build the lines that the command prints."""
     lines = []
     for result in results:
         line = (

@@ -1,4 +1,4 @@
-"""Runs a job's tasks: on Spark as a DataFrame of plan rows through ``mapInArrow``, or in this process.
+"""The runner of a job's tasks: on Spark as a DataFrame of plan rows through ``mapInArrow``, or in this process.
 
     plan row      task number; the tasks themselves (pickled) are broadcast
     commit row    task number, whether it went well, result (pickled) or the error's one line
@@ -196,7 +196,7 @@ def start_spark(job: str, master: str) -> SparkSession:
 
 
 def unfit_java() -> str | None:
-    """Why the Java that Spark takes (of JAVA_HOME, else of PATH) cannot run it; None when it can."""
+    """Say why the Java that Spark takes (of JAVA_HOME, else of PATH) cannot run it; None when it can."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
     if shutil.which(java) is None:
@@ -211,7 +211,7 @@ def unfit_java() -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """The line that says what went wrong, of a Java exception too."""
+    """Find the line of an error, a Java exception's too, that names the cause."""
     java = getattr(error, "java_exception", None)
     text = str(error) if java is None else str(java.getMessage())
     return text.strip().splitlines()[0]
@@ -219,7 +219,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Inside, a process that is started prints its standard error into nothing, as long as it lives."""
+    """Send the standard error of processes started inside to /dev/null, for as long as they live."""
     sys.stderr.flush()
     kept = os.dup(2)
     nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

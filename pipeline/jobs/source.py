@@ -1,4 +1,4 @@
-"""Which logs a job works on: data directories, topics, and whether records of open and aborted transactions count."""
+"""The logs a job reads: data directories, topics, and whether records of open and aborted transactions count."""
 
 from __future__ import annotations
 

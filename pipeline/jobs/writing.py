@@ -1,10 +1,10 @@
-"""What replay and backfill share: rows written into a topic in transactions, each with how far the source is read.
+"""The writer of replay and backfill: rows go into a topic in transactions, each with the position in the source.
 
     rows -> record batches, staged      (tidelog.pipeline.sink.rows)
     one transaction: the batches, and in a group the number of the last row   (tidelog.pipeline.sink.commit)
 
 The transactional id and the group are ``tidelog-spark-<writer>``; a writer reads one stretch of one source in order,
-and numbers its rows. A run that was killed goes on behind the last number that was committed, so a reader of committed
+and numbers its rows. A run that was killed goes on after the last number that was committed, so a reader of committed
 records sees each row once. One run per writer at a time. The group's offset expires with the broker's
 ``offsets.retention.minutes`` (7 days): a run that is repeated later than that would write everything again.
 """
@@ -101,7 +101,7 @@ def check_broker(target: Target) -> None:
 
 
 def is_there(target: Target) -> bool:
-    """Whether the topic exists; asking does not make it. Raises JobError."""
+    """Return whether the topic exists; asking does not create it. Raises JobError."""
     try:
         with Cluster(target.bootstrap, _PATIENCE_S) as cluster:
             cluster.leaders(target.topic)
@@ -234,6 +234,6 @@ class Chunks:
                 yield self.rest()
 
     def rest(self) -> list[pa.RecordBatch]:
-        """What is left."""
+        """Return the remaining rows."""
         held, self._held, self._rows = self._held, [], 0
         return held

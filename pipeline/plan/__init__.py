@@ -1,1 +1,1 @@
-"""What a query reads: topics, segments, offsets, times and keys, what is missing or aborted, and the rows of a plan."""
+"""Planning of reads: topics, segments, offsets, times and keys, missing or aborted records, and the rows of a plan."""

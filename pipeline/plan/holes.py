@@ -1,11 +1,11 @@
-"""Offsets that no batch holds: taken out by a cleaner, or lost.
+"""Offsets that no batch holds: removed by a cleaner, or lost.
 
 Every offset of a log that was never compacted is in a batch: of data, aborted or not, or of a control record. So where
-two batches do not follow each other, a cleaner has been there, or something is missing. Told apart, in this order::
+two batches do not follow each other, a cleaner has been there, or records are lost. The rules, in this order::
 
     hole ends at or below the log's entry in cleaner-offset-checkpoint    compacted
     hole within a file that begins below that entry                       compacted: a cleaner takes files as a whole
-    a batch behind the hole or in its file lacks records,
+    a batch after the hole or in its file lacks records,
     or has a delete horizon                                               compacted: only a cleaner leaves such, and it
                                                                           works from the log's beginning
     anything else                                                         lost
@@ -13,7 +13,7 @@ two batches do not follow each other, a cleaner has been there, or something is 
 The broker saves the checkpoint a moment after it has swapped files, so where a file was changed just now the checkpoint
 is read again for a while. Apache Kafka saves it only at the end of a cleaner's round, and a replica that was fetched
 from a compacted leader has holes before any cleaner of its own; there the third rule helps, where batches have several
-records. No entry, no file: nothing was compacted, as far as anybody can know. A segment that is missing below the
+records. No entry, no file: nothing is known to be compacted. A segment that is missing below the
 checkpoint cannot be told from compaction.
 """
 
@@ -51,22 +51,22 @@ MAX_REMEMBERED = 100
 
 
 class Hole(NamedTuple):
-    """Offsets from ``start`` to below ``end`` that are in no batch; between files ``before`` and ``behind``, which are
+    """Offsets from ``start`` to below ``end`` that are in no batch; between files ``before`` and ``after``, which are
     one when it lies within a file."""
 
     start: int
     end: int
     before: SegmentFile
-    behind: SegmentFile
+    after: SegmentFile
 
     @property
     def is_in_file(self) -> bool:
-        return self.before == self.behind
+        return self.before == self.after
 
     def __str__(self) -> str:
         if self.is_in_file:
             return f"in {self.before.path}"
-        return f"between {self.before.path} and {self.behind.path}"
+        return f"between {self.before.path} and {self.after.path}"
 
 
 class Holes:
@@ -81,7 +81,7 @@ class Holes:
         lost: list[LostRange],
         count: ReadCount | None = None,
     ) -> None:
-        """``lost`` takes the ranges that are lost when that is no error."""
+        """``lost`` gets the lost ranges when they are no error."""
         self._partition = partition
         self._directory = directory
         self._fails = fail_on_data_loss
@@ -96,7 +96,7 @@ class Holes:
         topic, number = self._partition
         what = f"{topic}-{number}: offsets {hole.start} to {hole.end - 1} are missing {hole}: {self._why()}"
         if self._fails:
-            raise DataLossError(f"{what} (failOnDataLoss=false, an export's --accept-data-loss, would go on behind)")
+            raise DataLossError(f"{what} (failOnDataLoss=false, an export's --accept-data-loss, would go on there)")
         logger.warning("data loss: %s", what)
         self._lost.append(LostRange(topic, number, hole.start, hole.end))
 
@@ -118,9 +118,9 @@ class Holes:
         return hole.end <= below or (hole.is_in_file and hole.before.base_offset < below)
 
     def _checkpoint_comes(self, hole: Hole) -> bool:
-        """Whether the checkpoint explains the hole in a moment, where a file was swapped just now."""
+        """Wait for the checkpoint if a file was swapped just now; True when it then explains the hole."""
         deadline = time.monotonic() + SAVE_PATIENCE_S
-        while any(_is_recent(file.path) for file in (hole.before, hole.behind)) and time.monotonic() < deadline:
+        while any(_is_recent(file.path) for file in (hole.before, hole.after)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             if self._checkpoint_explains(hole):
                 return True
@@ -156,7 +156,7 @@ def checkpointed_below(partition: TopicPartition, directory: str) -> int:
 
 
 def marked_below(directory: str, start: int, count: ReadCount | None = None) -> int:
-    """Behind the first batch from offset ``start`` on that only a cleaner can have written; 0 when there is none."""
+    """Find the offset after the first batch from ``start`` on that only a cleaner can have written; 0 without one."""
     try:
         segments = list_segments(directory)
     except (FileNotFoundError, KafkaStorageError):
@@ -172,7 +172,7 @@ def marked_below(directory: str, start: int, count: ReadCount | None = None) -> 
 
 
 def is_marked(header: BatchHeader) -> bool:
-    """Whether only a cleaner can have written the batch."""
+    """Return whether only a cleaner can have written the batch."""
     return header.magic == MAGIC_V2 and (
         header.record_count <= header.last_offset_delta or bool(header.attributes & DELETE_HORIZON_MASK)
     )
@@ -188,7 +188,7 @@ def _headers_from(segment: SegmentFile, start: int, count: ReadCount | None) -> 
 
 
 def _is_recent(path: str) -> bool:
-    """Whether a file was changed or renamed just now. A copy in an object store has no broker beside it."""
+    """Return whether a file was changed or renamed just now. A copy in an object store has no broker beside it."""
     if is_remote(path):
         return False
     try:

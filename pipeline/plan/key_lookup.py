@@ -3,10 +3,10 @@
     keys/index-checkpoint       the files, and the offset below which everything is in them
     keys/<offset>.keys          slot of the hash -> newest entry -> the one before it ...
 
-The broker writes on while we read. Believed is what the checkpoint vouches for: entries it covers, found by following
-the chain down from today's newest. Offsets from the checkpoint's ``next_offset`` on are not looked up but read from the
+The broker writes on while we read. Only entries that the checkpoint covers are believed, found by following the chain
+down from its current newest entry. Offsets from the checkpoint's ``next_offset`` on are not looked up but read from the
 log by the caller. A chain that contradicts itself (pages lost with a machine) is no index: the log is read instead.
-Each candidate is a hash match only, and possibly cleaned away: who reads it compares the key.
+Each candidate is a hash match only, and possibly cleaned away: its reader compares the key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 
 @dataclass(frozen=True, slots=True)
 class KeyCandidates:
-    """Where a key may be: ``offsets``, ascending, below ``indexed_to``; from there on nothing is known."""
+    """Offsets that may hold a key: ``offsets``, ascending, below ``indexed_to``; from there on nothing is known."""
 
     offsets: tuple[int, ...]
     indexed_to: int

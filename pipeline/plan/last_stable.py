@@ -1,10 +1,11 @@
-"""Open transactions of a log, without its broker: how far a read_committed reader may see.
+"""Open transactions of a log, without its broker: the last offset that a read_committed reader may see.
 
     newest producer snapshot at or below the end     -> transactions that were open there
     batch headers from there to the end              -> transactions that began, markers that ended some
 
 The broker takes a snapshot whenever a segment rolls and when it stops, so the walk covers the active segment at most.
-A damaged or missing snapshot only lengthens it. A damaged marker ends nothing: what it may have ended counts as open.
+A damaged or missing snapshot only lengthens it. A damaged marker ends no transaction: it counts as
+open.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _NO_TRANSACTION = -1
 
 @dataclass(slots=True)
 class _Walked:
-    """A walk up to byte ``position`` of a segment: what is open there. ``last`` are the 61 first bytes of the batch
-    before it, which are no longer there when the segment was cut and written anew."""
+    """Open transactions at byte ``position`` of a segment. ``last`` are the 61 first bytes of the batch before it: they
+    change when the segment is cut and written again."""
 
     inode: int
     position: int

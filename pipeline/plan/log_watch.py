@@ -1,4 +1,4 @@
-"""The chosen partitions and their bounds, looked for at every trigger of a stream at a cost of what has changed.
+"""The chosen partitions of a stream and their bounds, found at every trigger at the cost of what has changed.
 
     data directory unchanged                     its names are not listed          (``tidelog.pipeline.plan.selection``)
     checkpoint of start offsets the same file    it is not parsed
@@ -39,7 +39,7 @@ class Partition(NamedTuple):
 
     @property
     def end(self) -> int:
-        """How far a reader sees: with ``read_committed`` looked up that is the last stable offset."""
+        """End of the visible offsets: the last stable offset if it was looked up for ``read_committed``."""
         return self.bounds.last_stable
 
 
@@ -64,7 +64,8 @@ class LogWatch:
         self._starts: dict[str, tuple[Stamp | None, Mapping[TopicPartition, int]]] = {}
 
     def partitions(self, count: ReadCount | None = None) -> list[Partition]:
-        """As they are now: bounds from the files, the ends from the broker when one is given. Raises PipelineError."""
+        """Find the current partitions: bounds from the files, ends from the broker when one is given. Raises
+        PipelineError."""
         directories = self._finder.find()
         options, ends = self._options, PartitionOffsets()
         if options.bootstrap is not None:

@@ -1,8 +1,8 @@
-"""Aborted transactions as the markers in the log tell them: the index beside a segment may be missing or damaged.
+"""Aborted transactions from the markers in the log, since the index beside a segment may be missing or damaged.
 
     batch of a transaction   the next marker of its producer says whether it was committed
-    marker behind the bytes  the walk goes ahead, through later segments too, to where the transactions end
-    damage on the way        a marker may be lost in it: for transactions open there the ``.txnindex`` files are asked,
+    marker after the bytes   the walk goes ahead, through later segments too, to where the transactions end
+    damage on the way        a marker may be lost in it: for transactions open there the ``.txnindex`` files decide,
                              and where they say nothing about the marker that comes next, reading is refused
 
 A walk begins where its reader does and looks at each batch once, so that a log without transactions costs a look at

@@ -1,11 +1,11 @@
-"""Where a partition's log begins and ends, with and without a broker.
+"""First and last offsets of a partition's log, with and without a broker.
 
 Without one (files alone):
 
     start        log-start-offset-checkpoint, but not below the first segment's base offset
     end          the end of the valid batches of the last segment (a torn tail is not part of it)
     last stable  the first offset of the oldest open transaction, from the newest producer snapshot and the batches
-                 behind it; the end when no transaction is open
+                 after it; the end when no transaction is open
 
 The broker's own checkpoint of high watermarks is written every five seconds: a reader that trusted it would miss the
 newest records. On a broker that keeps the only copy, as Tidelog does, the high watermark *is* the end of the log. Over
@@ -42,12 +42,12 @@ __all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_bounds
 
 
 _Seen = TypeVar("_Seen")
-#: How often the bounds are looked for anew because the cleaner or retention took files away meanwhile.
+#: How often the bounds are looked up again because the cleaner or retention removed files meanwhile.
 ATTEMPTS = 5
 
 
 class LogBounds(NamedTuple):
-    """First offset, the one behind the last record, and how far read_committed may see."""
+    """First offset, the offset after the last record, and the end of what read_committed sees."""
 
     start: int
     end: int
@@ -64,7 +64,7 @@ def log_bounds(
 
 
 def while_files_go(directory: PartitionDirectory, look: Callable[[], _Seen]) -> _Seen:
-    """What ``look`` gives, done again when a file went meanwhile. Raises PipelineError when they keep going."""
+    """Return the value of ``look``, repeated when a file went meanwhile. Raises PipelineError when they keep going."""
     for _ in range(ATTEMPTS):
         try:
             return look()
@@ -94,18 +94,18 @@ def start_offsets_path(directory: PartitionDirectory) -> str:
 
 
 def read_start_offsets(directory: PartitionDirectory) -> Mapping[TopicPartition, int]:
-    """That checkpoint; empty when there is none. Raises CheckpointCorruptError."""
+    """Read the checkpoint of log start offsets; empty when there is none. Raises CheckpointCorruptError."""
     path = start_offsets_path(directory)
     return read_offset_checkpoint(files_at(path), path)
 
 
 def checkpointed_start(directory: PartitionDirectory, offsets: Mapping[TopicPartition, int]) -> int:
-    """Where the checkpoint lets a partition begin."""
+    """Return the start offset that the checkpoint gives a partition."""
     return offsets.get(TopicPartition(directory.topic, directory.partition), 0)
 
 
 def end_of_segment(segment: SegmentFile, count: ReadCount | None = None) -> int:
-    """The offset behind the last valid record of a segment; its base offset when it is empty."""
+    """Find the offset after the last valid record of a segment; its base offset when it is empty."""
     with OpenSegment(segment.path, count) as file:
         index = offset_index(segment, count)
         try:

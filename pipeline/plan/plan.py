@@ -1,4 +1,4 @@
-"""From offset ranges to tasks: byte ranges of segments that begin and end at batches.
+"""The plan of a query: offset ranges become byte ranges of segments that begin and end at batches.
 
     range of offsets -> narrowed by the key index, when one key is asked for
                      -> cut to maxRecordsPerPartition
@@ -6,8 +6,8 @@
                      -> start and end byte by the offset index, cut every ``bytes_per_task`` bytes
                      -> cut further by offsets when there are fewer than minPartitions
 
-A slice says both: bytes (where to read) and offsets (what belongs to it). Should the file be another one when the task
-runs (the cleaner swapped it), the bytes mean nothing any more and the task plans its offsets again.
+A slice has both: the bytes to read and the offsets that belong to it. If the file is another one when the task runs
+(the cleaner swapped it), the bytes are worthless and the task plans its offsets again.
 """
 
 from __future__ import annotations
@@ -121,15 +121,15 @@ def _holes(wanted: OffsetRange, request: ReadRequest) -> Holes:
 def _met_hole(
     segment_plan: SegmentPlan, files: tuple[SegmentFile, SegmentFile], wanted: OffsetRange, holes: Holes
 ) -> int:
-    """Where the batches of the first of two neighbours end, the hole behind them judged. Raises DataLossError."""
+    """Find where the batches of the first of two files end, and judge the hole after them. Raises DataLossError."""
     following = files[1].base_offset
     end = segment_plan.end_of_batches(min(following, wanted.end))
     if end is None or end >= following:
         return following
-    start, behind = max(end, wanted.start), min(following, wanted.end)
-    if start >= behind:
+    start, first = max(end, wanted.start), min(following, wanted.end)
+    if start >= first:
         return following
-    holes.meet(Hole(start, behind, *files))
+    holes.meet(Hole(start, first, *files))
     return end
 
 
@@ -144,7 +144,7 @@ def _ensure_there(wanted: OffsetRange, segments: Sequence[SegmentFile], request:
 
 
 def _narrowed(wanted: OffsetRange, request: ReadRequest) -> list[OffsetRange]:
-    """The parts of a range where the wanted key may be: offsets from the key index, and what it does not cover yet."""
+    """Narrow a range to offsets where the key may be: those from the key index, and those it does not cover yet."""
     key = request.row_filter.key
     if key is None or wanted.start >= wanted.end:
         return [wanted]

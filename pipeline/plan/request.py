@@ -1,4 +1,4 @@
-"""From options to a read request: partitions found, the ends looked up, beginnings and ends resolved to offsets.
+"""The read request of a query's options: its partitions, with beginnings and ends resolved to offsets.
 
 OffsetSpec      batch start                       batch end
 earliest        log start                         (refused)
@@ -25,7 +25,7 @@ from tidelog.pipeline.plan.timestamps import first_offset_at_or_after
 def find_bounds(
     options: SourceOptions, count: ReadCount | None = None, *, accepts_damage: bool = False
 ) -> list[Partition]:
-    """The chosen partitions and their bounds, looked for once; ``accepts_damage`` as ``LogWatch`` takes it.
+    """Look up the chosen partitions and their bounds once; ``accepts_damage`` as ``LogWatch`` takes it.
 
     Raises PipelineError.
     """
@@ -33,7 +33,7 @@ def find_bounds(
 
 
 def batch_request(options: SourceOptions) -> ReadRequest:
-    """What a batch query with these options reads. Raises PipelineError."""
+    """Build the read request of a batch query with these options. Raises PipelineError."""
     count = ReadCount()
     partitions = find_bounds(options, count)
     ensure_named(options.starting, partitions)
@@ -53,7 +53,7 @@ def batch_request(options: SourceOptions) -> ReadRequest:
 
 
 def ensure_named(spec: OffsetSpec, partitions: Iterable[Partition]) -> None:
-    """Offsets by partition must name exactly the partitions there are, as Spark's Kafka source asks."""
+    """Check that offsets by partition name exactly the existing partitions, as Spark's Kafka source asks."""
     given = spec.offsets if spec.offsets is not None else spec.timestamps
     if given is None:
         return

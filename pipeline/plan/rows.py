@@ -1,4 +1,4 @@
-"""The values of a plan: what is asked for, and the rows it becomes. All can be pickled; nothing here is heavy."""
+"""The values of a plan: the request, and the rows of its answer. All can be pickled; imports are light."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What a query reads, resolved to offsets. ``count`` takes the bytes that planning reads, ``lost`` the ranges that
+    """A query resolved to offsets. ``count`` takes the bytes that planning reads, ``lost`` the ranges that
     planning finds missing when that is no error; without ``looks_for_holes`` it looks for none between segments."""
 
     ranges: tuple[OffsetRange, ...]

@@ -2,7 +2,7 @@
 
 Every position comes from the offset index and is believed only when a batch that fits the entry stands there: the index
 of an active segment may hold stale entries. A slice begins at an indexed batch at or before its first record and ends
-at one behind its last, so a little is read twice, never left out.
+at one after its last, so a little is read twice, and no record is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.pipeline.files.sparse_index import SparseIndex, offset_index, time_
 from tidelog.pipeline.plan.rows import OffsetRange, ReadRequest, SegmentSlice
 from tidelog.protocol.record.record_batch import MAGIC_V2
 
-#: How many entries behind the best one are looked at, when it is stale, before the end of the file will do.
+#: How many entries after the best one are tried, when it is stale, before the end of the file is taken.
 _END_CANDIDATES = 3
 
 
@@ -31,7 +31,7 @@ class SegmentPlan:
         self._segment = segment
         self._wanted = wanted
         self._request = request
-        #: Behind the segment's last offset; None for the active segment.
+        #: The offset after the segment's last one; None for the active segment.
         self.following = following
         self._file = OpenSegment(segment.path, request.count)
         self._index: SparseIndex = offset_index(segment, request.count)
@@ -62,8 +62,8 @@ class SegmentPlan:
             position, start = upper, max(start, following)
 
     def end_of_batches(self, wanted: int) -> int | None:
-        """The offset behind the last batch, or one from ``wanted`` on that is not behind it, by headers; None when the
-        file does not end where a batch does."""
+        """Return the offset after the last batch, or any from ``wanted`` up to it, by headers; None when the file does
+        not end where a batch does."""
         position, end = 0, self._segment.base_offset
         for slot in range(self._index.entries - 1, max(-1, self._index.entries - 1 - _END_CANDIDATES), -1):
             if self._batch_at(slot) is not None:
@@ -75,7 +75,7 @@ class SegmentPlan:
                 if end >= wanted:
                     return end
         except CorruptBatchError:
-            return None  # whoever reads it says where
+            return None  # the reader of these bytes reports where
         return end if position == self._file.size else None
 
     def _slice(self, positions: tuple[int, int], offsets: tuple[int, int], is_exact: bool) -> SegmentSlice:
@@ -150,10 +150,10 @@ class SegmentPlan:
                 header = self._batch_at(candidate)
                 if header is not None and header.magic == MAGIC_V2:
                     return header
-        return self._next_cut_behind_index(position, target, last)
+        return self._next_cut_after_index(position, target, last)
 
-    def _next_cut_behind_index(self, position: int, target: int, last: int) -> BatchHeader | None:
-        """The same where there are no entries: behind the last one, or in a copy without its index. The offsets of a
+    def _next_cut_after_index(self, position: int, target: int, last: int) -> BatchHeader | None:
+        """Find the cut where there are no entries: after the last one, or in a copy without its index. The offsets of a
         header are believed when those of its neighbours fit."""
         start = position
         if self._index.entries and self._batch_at(self._index.entries - 1) is not None:
@@ -163,12 +163,12 @@ class SegmentPlan:
         try:
             for header in headers(self._file, start, last):
                 if header.base_offset <= before or header.base_offset >= self._wanted.end:
-                    return None  # damaged, or behind what is wanted
+                    return None  # damaged, or after the wanted offsets
                 if header.position > position and header.magic == MAGIC_V2:
                     if found is not None and header.position > target:
                         break
                     found = header
                 before = header.last_offset
         except CorruptBatchError:
-            return None  # whoever reads it says where
+            return None  # the reader of these bytes reports where
         return found

@@ -1,12 +1,12 @@
-"""Which partition directories a query reads: topics chosen by name, list or pattern, found below data directories.
+"""The partition directories of a query: topics chosen by name, list or pattern, found below data directories.
 
-A data directory holds ``<topic>-<partition>`` directories and usually ``meta.properties``. What is being deleted or
-moved (``-delete``, ``-stray``, ``-future``) is passed over. A path that is missing, or holds neither, is refused: a
+A data directory holds ``<topic>-<partition>`` directories and usually ``meta.properties``. Directories being deleted
+or moved (``-delete``, ``-stray``, ``-future``) are passed over. A path that is missing, or holds neither, is refused: a
 mistyped path must not look like an empty topic.
 
 A stream looks at every trigger, so a finder remembers: names are listed only when a data directory has changed, and of
-those that are listed only new ones are looked at; partitions that are assigned are looked for by name. What is left per
-trigger and chosen partition is one ``stat`` of ``partition.metadata``, which tells a topic that was made anew.
+those that are listed only new ones are looked at; partitions that are assigned are looked for by name. A trigger
+costs one ``stat`` of ``partition.metadata`` per chosen partition, which shows a topic that was created again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PartitionFinder:
 
 
 class _Place:
-    """One data directory, as far as it is known."""
+    """One data directory with the partitions found in it so far."""
 
     def __init__(self, path: str, choice: TopicChoice, *, accepts_damage: bool) -> None:
         self.path = path
@@ -130,7 +130,7 @@ class _Place:
 
 
 def find_partitions(paths: Iterable[str], choice: TopicChoice) -> list[PartitionDirectory]:
-    """What a new ``PartitionFinder`` finds. Raises SelectionError."""
+    """Find the chosen partitions once. Raises SelectionError."""
     return PartitionFinder(paths, choice).find()
 
 
@@ -188,7 +188,7 @@ def _ensure_complete(found: Iterable[PartitionDirectory], choice: TopicChoice, p
 
 
 def ensure_same_topics(known: Sequence[tuple[str, bytes | None]], directories: Iterable[PartitionDirectory]) -> None:
-    """``known`` (topic, id) pairs are what a query saw before: raises TopicRecreatedError when an id is another now."""
+    """Compare ``known`` (topic, id) pairs with today's. Raises TopicRecreatedError when an id has changed."""
     ids = dict(known)
     for directory in directories:
         before = ids.get(directory.topic)
@@ -199,6 +199,6 @@ def ensure_same_topics(known: Sequence[tuple[str, bytes | None]], directories: I
 def recreated(topic: str, before: bytes, now: bytes) -> TopicRecreatedError:
     """The error for a topic whose id changed from ``before`` to ``now``."""
     return TopicRecreatedError(
-        f"topic {topic} was deleted and made anew: its id was {uuid_to_str(before)} and is {uuid_to_str(now)}; "
+        f"topic {topic} was deleted and created again: its id was {uuid_to_str(before)} and is {uuid_to_str(now)}; "
         "offsets of the old topic mean nothing in the new one"
     )

@@ -1,4 +1,4 @@
-"""The first offset at or after a time, from files alone: what ListOffsets answers, so that both roads begin alike.
+"""The first offset at or after a time, from files alone, equal to the answer of ListOffsets.
 
 Timestamps are as producers sent them, in any order: the answer is the first *offset* whose timestamp is large enough.
 A closed segment whose time index ends below the time is passed over; within a segment the time index says from which
@@ -16,7 +16,7 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.record.record_batch import iter_batches
 
-#: How often a look-up begins anew because the cleaner or retention took the files away under it.
+#: How often a look-up is repeated because the cleaner or retention removed its files.
 ATTEMPTS = 5
 
 
@@ -70,7 +70,7 @@ def _find(segment: SegmentFile, timestamp: int, bounds: tuple[int, int], count: 
 def _position_before(
     segment: SegmentFile, file: OpenSegment, timestamp: int, start: int, count: ReadCount | None
 ) -> int:
-    """A batch's byte with nothing behind ``start`` and at or after ``timestamp`` before it."""
+    """Find a batch's byte at or before ``start`` such that no earlier record is at or after ``timestamp``."""
     times, offsets = time_index(segment, count), offset_index(segment, count)
     try:
         slot = times.floor(timestamp - 1)

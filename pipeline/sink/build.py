@@ -1,4 +1,4 @@
-"""Chooses who builds record sections from columns: kernels for many rows where numba is there, else plain Python.
+"""The choice of a builder of record sections from columns: kernels for many rows if numba is there, else plain Python.
 
 After KERNEL_ROWS rows the kernels are imported (0.7 s, once per process, from numba's cache on disk; 5 s more where
 nothing is cached yet), in the calling thread: this serves writers outside the broker, which have nothing else to do
@@ -67,7 +67,7 @@ class SectionBuilder:
         self._rows = 0
 
     def expect_rows(self, count: int) -> None:
-        """So many rows come next: change over to the kernels, for good, when that is worth it."""
+        """Announce the next rows: change over to the kernels, for good, when that is worth it."""
         if self._kernels is not None or self._kernel_rows is None:
             return
         self._rows += count

@@ -92,7 +92,7 @@ def _put_field(out: ByteArray, at: Integer, column: Any, row: Integer) -> Intege
 
 @kernel
 def _body_bytes(columns: Any, row: Integer, delta: Integer, base_timestamp: Integer) -> Integer:
-    """A record's size behind its length field."""
+    """Compute a record's size after its length field."""
     headers = columns.header_count[row]
     size = 1 + _varint_bytes(columns.timestamp[row] - base_timestamp) + _varint_bytes(delta)
     size += _field_bytes(columns.key.length[row]) + _field_bytes(columns.value.length[row]) + _varint_bytes(headers)

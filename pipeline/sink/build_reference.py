@@ -1,4 +1,4 @@
-"""Building record sections from columns, in plain Python: the oracle of ``tidelog.pipeline.sink.build_kernels``.
+"""The builder of record sections from columns, in plain Python: the oracle of ``tidelog.pipeline.sink.build_kernels``.
 
 A writer that holds its records as columns (an Arrow batch) has, per field, one buffer of bytes and where each row's
 stretch of it lies. From there to the records section of a magic 2 batch are three steps, each for many rows at once:

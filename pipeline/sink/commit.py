@@ -1,4 +1,4 @@
-"""Publishing what tasks have staged, exactly once: one transaction holds a batch's records and its batch id.
+"""The exactly-once publishing of staged batches: one transaction holds a batch's records and its batch id.
 
 The transactional id, and the group whose committed offset is the last published batch id, are both
 ``tidelog-spark-<query id>``:
@@ -9,9 +9,9 @@ The transactional id, and the group whose committed offset is the last published
     AddOffsetsToTxn, TxnOffsetCommit    this batch id, in partition 0 of each topic that was written
     EndTxn              from here on all of it is there for read_committed, or none
 
-Why nothing is lost and nothing doubled, wherever a driver dies: before EndTxn is in the broker's log the next driver's
+No record is lost or doubled when a driver dies at any point: before EndTxn is in the broker's log the next driver's
 InitProducerId aborts records and batch id together; after it both stand, and the next driver's look-up finds them.
-The look-up is made under the new epoch, so no older driver can publish behind it. Hence publishing as a whole can be
+The look-up is made under the new epoch, so no older driver can publish after it. Hence publishing as a whole can be
 tried again after any lost connection or retriable error, which is done until ``kafka.delivery.timeout.ms``. A driver
 that is fenced must not try again: another one works for the query.
 
@@ -75,7 +75,7 @@ class PublishError(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What is published at once: the staged ``files`` of batch ``batch_id`` of ``writer``. ``is_last``: the writer
+    """One batch to publish: the staged ``files`` of batch ``batch_id`` of ``writer``. ``is_last``: the writer
     writes no other batch, so its group is deleted afterwards."""
 
     writer: str
@@ -190,7 +190,9 @@ class _Transaction:
             if result.partition_error_code
         ]
         for code, name in sorted(failed, key=lambda pair: pair[0] == OperationNotAttemptedError.code):
-            raise_for_code(code, f"AddPartitionsToTxn of {name}")  # the culprit, not those that stood beside it
+            raise_for_code(
+                code, f"AddPartitionsToTxn of {name}"
+            )  # the partition at fault, not its neighbours
 
     def _commit_batch_id(self) -> None:
         """The batch id as committed offset, in the same transaction."""
@@ -244,7 +246,7 @@ class _Transaction:
         raise_for_code(answer.error_code, f"EndTxn of {self._name}")
 
     def _delete_group(self) -> None:
-        """Nobody asks for it again; that it stays for its seven days is no reason to fail."""
+        """Delete the group, which no driver needs again; a failure is only logged, since the group expires."""
         try:
             ask(
                 self._cluster.coordinator(self._name, GROUP),

@@ -1,15 +1,15 @@
-"""Sending staged batches within an open transaction: in order, several Produce requests under way to each broker.
+"""The sender of staged batches within an open transaction: in order, several Produce requests under way per broker.
 
     staged files -> per partition a queue of batches with sequence numbers -> requests, one batch of a partition in each
                  -> producer id, epoch, sequence, transactional bit and CRC put in -> the partition's leader
 
 A request holds one batch of a partition at most (so asks the protocol), and a broker appends what comes over one
 connection in its order. So MAX_IN_FLIGHT requests are under way: while the broker checks and appends one, the next is
-read, sealed and sent, and sequence numbers stay in order, as from Kafka's own producer. Whatever fails, the answers
-that are still due are taken first, for the end of the transaction may go over the same connection.
+read, sealed and sent, and sequence numbers stay in order, as from Kafka's own producer. After any failure the
+outstanding answers are read first, because the end of the transaction may go over the same connection.
 
-Staged batches are checked by CRC before they are changed, then the CRC is computed anew over each, independent of the
-number of records.
+Staged batches are checked by CRC before they are changed, then the CRC is computed again over each batch; its cost does
+not depend on the number of records.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Queues = dict[TopicPartition, deque[Staged]]
 
 
 class Producer(NamedTuple):
-    """Who produces: the transaction's id, its producer id and epoch; how long a broker may take, in ms."""
+    """The producing transaction: its id, producer id and epoch, and how long a broker may take, in ms."""
 
     transactional_id: str
     producer_id: int
@@ -151,7 +151,7 @@ def _request(producer: Producer, batches: Sequence[Staged]) -> ProduceRequest:
 
 
 def _sealed(staged: Staged, producer: Producer) -> bytearray:
-    """The staged batch as this producer's."""
+    """Read a staged batch and put the producer's id, epoch and sequence into it."""
     data = staged.file.read(staged.batch)
     if not RecordBatch(data).is_valid():
         raise StagingError(f"staged file {staged.file.path}: batch at {staged.batch.position} is damaged")

@@ -9,7 +9,7 @@ Spark's batch id; both reach tasks as local properties of the job. A batch write
 ``txnAppId`` and ``txnVersion``, with which a write that is done again (from ``foreachBatch``, say) is left out. In the
 output modes update and complete every batch's rows are appended, as by Spark's Kafka sink.
 
-Writers are pickled into tasks and made anew for each commit, so they hold options alone. Spark's Kafka sink, for
+Writers are pickled into tasks and created again for each commit, so they hold options alone. Spark's Kafka sink, for
 comparison, produces from its tasks and may write rows twice.
 """
 
@@ -37,13 +37,13 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What one task attempt staged."""
+    """The commit message of one task attempt: its staged file."""
 
     staged: StagedFile
 
 
 class _TaskWriter:
-    """What both kinds of writers hold and their tasks do."""
+    """The options, columns and staging that both kinds of writers share."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, streaming: bool) -> None:
         """Raises OptionError."""

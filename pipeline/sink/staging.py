@@ -1,9 +1,9 @@
-"""Where the sink's tasks leave ready-made record batches until the driver publishes them.
+"""The staging directories in which the sink's tasks leave record batches until the driver publishes them.
 
     <stagingPath>/<writer's name>/<batch id, 20 digits>/[<run>/]<partition>-<attempt>-<random>.batches
 
-One file per task attempt: magic 2 batches one behind the other, for whatever topic-partitions its rows had. A file is
-written under ``.part`` and renamed, so a name that ends in ``.batches`` is whole. What lies in it is told by the
+One file per task attempt: magic 2 batches one after the other, for all topic-partitions of its rows. A file is
+written under ``.part`` and renamed, so a name that ends in ``.batches`` is whole. Its contents are described by the
 commit message (:class:`StagedFile`), which only the attempt that Spark counts delivers: files of other attempts, of
 killed workers and of killed drivers are never looked at, and go with their directory once their batch id, or a later
 one, is published. So nothing is synced: a file that a crash of its machine cuts short fails the batch by its size or
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _DIGITS = 20
 _WHOLE, _PART = ".batches", ".part"
 _GONE = ".removed"
-#: A directory is made beside one that is being removed, or receives a last file while it is: once, hardly twice.
+#: A directory may be made, or get a last file, while its neighbour or parent is being removed: seldom more than once.
 _TRIES = 10
 
 
@@ -61,7 +61,8 @@ class BatchAddress:
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """Who stages: ``writer`` names the query or the batch write, ``batch_id`` its batch, the rest the task attempt.
+    """The identity of a task attempt: ``writer`` names the query or batch write, ``batch_id`` its batch.
+
     ``run`` is the batch write's run, empty in a stream."""
 
     writer: str
@@ -73,7 +74,7 @@ class TaskIdentity:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """What one task attempt staged; ``path`` is None where it had no rows."""
+    """The staged batches of one task attempt; ``path`` is None when it had no rows."""
 
     task: TaskIdentity
     path: Path | None
@@ -116,7 +117,7 @@ def begin_run(staging: Path, writer: str, batch_id: int) -> str:
 
 
 def end_run(staging: Path, writer: str, batch_id: int, run: str) -> None:
-    """Give a batch write up: every file of the run goes, and none can come. What cannot be removed is logged."""
+    """End a batch write that failed: remove the run's files so that none can come. Files that stay are logged."""
     directory = directory_of(staging, writer, batch_id)
     _remove_directory(directory / run)
     _remove_empty(directory)
@@ -217,7 +218,7 @@ def _batch_directories(home: Path) -> Iterator[Path]:
 
 
 def _remove_directory(directory: Path) -> None:
-    """Take a directory's name away, so that nothing can be made below it, then what is in it."""
+    """Rename a directory, so that no file can be made below it, then remove its contents."""
     gone = directory.with_name(f"{directory.name.partition('.')[0]}.{secrets.token_hex(6)}{_GONE}")
     try:
         directory.rename(gone)
@@ -239,5 +240,5 @@ def _remove_empty(directory: Path) -> None:
 
 
 def in_order(files: Sequence[StagedFile]) -> list[StagedFile]:
-    """By task: the order in which one partition's batches are published, the same however often it is done."""
+    """Sort by task: the order in which one partition's batches are published, the same at every attempt."""
     return sorted((file for file in files if file.path is not None), key=lambda file: file.task.partition)

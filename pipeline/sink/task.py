@@ -1,4 +1,4 @@
-"""A sink task: its Arrow rows become record batches and those one staged file. Runs in executors' Python workers.
+"""The work of a sink task: its Arrow rows become record batches in one staged file. Runs in executors' Python workers.
 
 Of the broker it asks only how many partitions each topic has, on the first row of the topic; like a producer's, the
 question creates a topic where the broker allows that.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RETRY_S = 0.2
-#: How long a topic may have no leaders, which it has not while it is being created.
+#: How long a topic may have no leaders, as while it is being created.
 TOPIC_WAIT_S = 10.0
 
 
@@ -30,7 +30,7 @@ class UnknownTopicError(PipelineError):
 
 
 class PartitionCounts:
-    """How many partitions topics have; asked once for each. One thread at a time."""
+    """Numbers of partitions of topics, asked once for each. One thread at a time."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

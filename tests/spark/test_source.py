@@ -226,7 +226,7 @@ class TestUnderARunningQuery:
         os.rename(data.path / "t-0", data.path / "t-0.0-delete")
         fill(data.log("t"), 3)
         write_partition_metadata(OsFileSystem(), str(data.path / "t-0"), bytes(range(1, 17)))
-        with pytest.raises(Exception, match="topic t was deleted and made anew"):
+        with pytest.raises(Exception, match="topic t was deleted and created again"):
             frame.collect()
         shutil.rmtree(data.path / "t-0.0-delete")
 

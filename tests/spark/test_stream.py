@@ -159,7 +159,7 @@ def test_a_topic_made_anew_stops_the_query(stream: Stream) -> None:
     admin.delete(stream.topic)
     admin.create(stream.topic, PARTITIONS)
     write(producer(stream.broker.bootstrap), stream.topic, events(300, PARTITIONS))
-    with pytest.raises(Exception, match=f"topic {stream.topic} was deleted and made anew"):
+    with pytest.raises(Exception, match=f"topic {stream.topic} was deleted and created again"):
         stream.run(options={"failOnDataLoss": "false"})
 
 

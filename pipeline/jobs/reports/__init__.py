@@ -1,1 +1,1 @@
-"""What jobs print and draw: the audit's report, comparison and pictures, and the report of an export."""
+"""Reports of jobs: the audit's report, comparison and pictures, and the report of an export."""

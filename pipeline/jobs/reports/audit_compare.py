@@ -1,12 +1,12 @@
-"""Which ranges of offsets an audit compares between the logs and a table, of Parquet files or of Iceberg.
+"""The ranges of offsets that an audit compares between the logs and a table, of Parquet files or of Iceberg.
 
-    Parquet    the manifest names the files and their ranges: one range per file, and one wherever there is no file
-    Iceberg    the newest snapshot holds the rows, whoever wrote its files since: ranges between the borders of those
-               that still have an export's name, and not longer than RANGE_OFFSETS
+    Parquet    the manifest names the files and their ranges: one range per file, and one for each stretch without files
+    Iceberg    the newest snapshot holds the rows, also after its files were rewritten: ranges between the borders of
+               those that still have an export's name, and not longer than RANGE_OFFSETS
 
 Either way the ranges of a partition cover all that its table says it has, from the log's start on. An Iceberg table
-has no column for the topic's id, so that rows of a topic that was deleted and made anew could not be told from those
-of its successor: a table that has files of both is refused.
+has no column for the topic's id, so rows of a topic that was deleted and created again look like those of its
+successor: a table that has files of both is refused.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class AuditedTable(Protocol):
 
     @property
     def name(self) -> str:
-        """What the table is called by people."""
+        """Name of the table in messages."""
 
     @property
     def manifest(self) -> Manifest:
-        """Topics, their ids, and which offsets the table says it has of them."""
+        """Topics, their ids, and the offsets that the table has of them."""
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
-        """What covers ``state`` of a partition, in order. Raises TopicRecreatedError."""
+        """Find the ranges that cover ``state`` of a partition, in order. Raises TopicRecreatedError."""
 
 
 def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
@@ -75,7 +75,7 @@ def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) 
         return []
     if topic.topic_id != id_text(directory.topic_id):
         raise TopicRecreatedError(
-            f"topic {directory.topic} was deleted and made anew: the table holds id {topic.topic_id}, the log has "
+            f"topic {directory.topic} was deleted and created again: the table holds id {topic.topic_id}, the log has "
             f"{id_text(directory.topic_id)}"
         )
     plans = []

@@ -2,7 +2,7 @@
 
     timeline.png    a diagram per topic: committed records per ten minutes; where there are none, it is at 0
     offsets.png     a bar per partition from its first to its last offset, filled to the share of the offsets that is
-                    there, above it what was compacted, and what is lost
+                    there, above it the compacted and the lost share
 
 A picture has a limited width: over a long time a step is a multiple of ten minutes, and over many offsets a step of a
 bar is many of them, so a bar is filled by shares. Lost offsets are drawn high enough to be seen however few they are.
@@ -74,7 +74,7 @@ class Timeline:
 
 
 def timeline(result: AuditResult) -> Timeline | None:
-    """What is drawn over time; None without records."""
+    """Collect the data drawn over time; None without records."""
     topics: dict[str, dict[int, int]] = {}
     for partition in result.partitions:
         counts = topics.setdefault(partition.topic, {})
@@ -192,7 +192,7 @@ def _offsets(figure: Any, result: AuditResult) -> None:
 
 
 def _bar(axes: Any, row: int, partition: PartitionAudit) -> None:
-    """One partition: from the bottom up what is there, what was compacted, what is lost. The axis points down."""
+    """Draw one partition: from the bottom up the present, compacted and lost share. The axis points down."""
     edges = np.linspace(partition.start, partition.end, OFFSET_STEPS + 1)
     found = shares(partition, edges)
     lost = np.where(found[_LOST] > 0, np.maximum(found[_LOST], _LEAST_LOST), 0.0)

@@ -1,4 +1,4 @@
-"""An audit as people read it: lines for a terminal, and report.md, report.html, report.json with pictures.
+"""The report of an audit: lines for a terminal, and report.md, report.html, report.json with pictures.
 
     DIR/report.json       everything, numbers as they are
     DIR/report.md         the same for reading, pictures beside it
@@ -53,7 +53,7 @@ LABELS = {
     "index_entries": "index entries checked",
     "index_faults": "index entries wrong",
 }
-#: What is said of a gap's offsets, by its kind; compaction is no loss.
+#: The words for a gap's offsets, by its kind; compaction is no loss.
 LOSSES = {"lost": "lost", "damaged": "lost to damage"}
 
 
@@ -74,7 +74,7 @@ def summary(result: AuditResult) -> list[str]:
 
 
 def findings(partition: PartitionAudit) -> list[str]:
-    """What is wrong with a partition, one line each."""
+    """List the faults of a partition, one line each."""
     lines = [str(finding) for segment in partition.segments for finding in segment.findings]
     lines += [str(finding) for finding in partition.findings]
     gaps = [gap for segment in partition.segments for gap in segment.gaps] + partition.gaps
@@ -86,7 +86,7 @@ def findings(partition: PartitionAudit) -> list[str]:
 
 
 def agreement(comparisons: Iterable[Comparison]) -> str:
-    """How much of a table was found equal to the log, in a line."""
+    """Say in a line how much of a table is equal to the log."""
     compared = list(comparisons)
     equal = sum(comparison.is_equal for comparison in compared)
     rows = sum(comparison.table_rows for comparison in compared)
@@ -94,7 +94,7 @@ def agreement(comparisons: Iterable[Comparison]) -> str:
 
 
 def difference(comparison: Comparison) -> str:
-    """How table and log differ over one range, in a line."""
+    """Say in a line how table and log differ over one range."""
     if comparison.unreadable:
         return f"offsets {comparison.start} to {comparison.end - 1} are not compared: {comparison.unreadable}"
     kinds = [
@@ -200,7 +200,7 @@ def _bucket_rows(partition: PartitionAudit) -> list[tuple[str, ...]]:
 
 
 def _told(result: AuditResult) -> list[str]:
-    """What was looked at and how it came out: sentences."""
+    """Build the sentences that say what was checked and the result."""
     read = f"{len(result.partitions)} partitions, {result.total('bytes_read'):,} bytes in {result.seconds:.1f} s"
     lines = [f"{summary(result)[-1].capitalize()}.", f"{read}{'' if result.records else '; records were not hashed'}."]
     if result.table is not None:
@@ -254,7 +254,7 @@ def as_html(result: AuditResult, directory: str, pictures: list[str]) -> str:
 
 
 def _html_partition(partition: PartitionAudit) -> list[str]:
-    """What is wrong with a partition, and its ten minutes folded away."""
+    """Build a partition's faults, and its ten-minute rows folded away."""
     parts = [f"<h2>{html.escape(partition.name)}</h2>"]
     faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in findings(partition))
     parts.append(f'<ul class="wrong">{faults}</ul>' if faults else "<p>Nothing is wrong.</p>")

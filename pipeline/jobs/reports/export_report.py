@@ -1,4 +1,4 @@
-"""What an export tells people when it is done."""
+"""The report that an export prints when it is done."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report(result: ExportResult, table: str) -> list[str]:
 
 
 def completeness(result: ExportResult, before_ms: int) -> str:
-    """Whether every record before a time is in the table, in a line."""
+    """Say in a line whether every record before a time is in the table."""
     missing = result.incomplete(before_ms)
     found = f"no, {', '.join(missing)} may get earlier records" if missing else "yes"
     return f"complete before {_text(before_ms)}: {found}"

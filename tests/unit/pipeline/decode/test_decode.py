@@ -302,7 +302,7 @@ class TestBesideALiveBroker:
         shutil.rmtree(data.path / "t-0")
         fill(data.log("t", topic_id=bytes(range(1, 17))), 3)
         write_partition_metadata(OsFileSystem(), str(data.path / "t-0"), bytes(range(1, 17)))
-        with pytest.raises(TopicRecreatedError, match="topic t was deleted and made anew"):
+        with pytest.raises(TopicRecreatedError, match="topic t was deleted and created again"):
             rows_of([replace(piece, inode=1) for piece in slices])
 
     def test_a_topic_that_is_gone(self, data: DataDirectory) -> None:

@@ -171,7 +171,7 @@ def test_a_recreated_topic_is_refused_until_a_restart_is_asked_for(data: DataDir
     data.close()
     os.rename(data.path / "orders-0", data.path.parent / "gone")
     new = fill(data.log("orders", topic_id=OTHER_ID), 1)
-    with pytest.raises(TopicRecreatedError, match="orders was deleted and made anew: the table holds id AAECA"):
+    with pytest.raises(TopicRecreatedError, match="orders was deleted and created again: the table holds id AAECA"):
         run(data)
     result = run(data, restart_recreated=True)
     assert result.manifest.offsets() == {"orders": {0: 5}}

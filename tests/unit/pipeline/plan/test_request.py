@@ -108,7 +108,7 @@ class TestSelection:
         write_partition_metadata(OsFileSystem(), str(data.path / "a-0"), TOPIC_ID)
         directories = find_partitions([str(data.path)], parse_options({"path": "/", "subscribe": "a"}).choice)
         ensure_same_topics([("a", TOPIC_ID), ("b", b"")], directories)
-        with pytest.raises(TopicRecreatedError, match="topic a was deleted and made anew: its id was AQID"):
+        with pytest.raises(TopicRecreatedError, match="topic a was deleted and created again: its id was AQID"):
             ensure_same_topics([("a", bytes(range(1, 17)))], directories)
 
 

@@ -224,7 +224,7 @@ def test_a_topic_made_anew_is_an_error_whatever_the_options_say(topic: Topic) ->
     topic.topic_id = SECOND_ID
     topic.append(0, 5)
     for ask in (lambda: stream.latestOffset(start, ReadAllAvailable()), lambda: stream.partitions(start, end)):
-        with pytest.raises(TopicRecreatedError, match="topic t was deleted and made anew"):
+        with pytest.raises(TopicRecreatedError, match="topic t was deleted and created again"):
             ask()
 
 
