@@ -114,8 +114,8 @@ class ExportResult:
 
 @dataclass(slots=True)
 class PartitionPlan:
-    """The additions of a run to one partition: offsets ``start`` to ``end``. ``grows`` is a small file that gets the first rows;
-    ``may_grow`` says whether this table's files grow."""
+    """The additions of a run to one partition: offsets ``start`` to ``end``. ``grows`` is a small file that gets the
+    first rows; ``may_grow`` says whether this table's files grow."""
 
     partition: Partition
     before: PartitionState | None

@@ -190,9 +190,7 @@ class _Transaction:
             if result.partition_error_code
         ]
         for code, name in sorted(failed, key=lambda pair: pair[0] == OperationNotAttemptedError.code):
-            raise_for_code(
-                code, f"AddPartitionsToTxn of {name}"
-            )  # the partition at fault, not its neighbours
+            raise_for_code(code, f"AddPartitionsToTxn of {name}")  # the partition at fault, not its neighbours
 
     def _commit_batch_id(self) -> None:
         """The batch id as committed offset, in the same transaction."""
