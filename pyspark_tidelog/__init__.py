@@ -1,4 +1,4 @@
-"""Found by PySpark by its name: a package ``pyspark_<format>`` that exports ``DefaultSource`` needs no registration.
+"""The data source ``tidelog``, which PySpark finds by name: ``pyspark_<format>`` with ``DefaultSource`` needs no call.
 
 The code lives in ``pipeline``; each part is imported when Spark asks for it.
 """
@@ -33,7 +33,7 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "tidelog"
 
     @plain
@@ -66,7 +66,7 @@ class DefaultSource(DataSource):
         try:
             options = parse_options(self._options_with(schema), streaming=True)
             return TidelogStreamReader(options, _columns_of(schema))
-        except PipelineError as error:  # Spark 4.2 hides what is raised here behind an UnboundLocalError of its own
+        except PipelineError as error:  # Spark 4.2 replaces an error raised here by an UnboundLocalError of its own
             return RefusedStreamReader(error)
 
     @plain
@@ -93,7 +93,7 @@ class DefaultSource(DataSource):
 
 
 def ensure_arrow() -> None:
-    """Spark's own workers import PyArrow and say no more than that there is none. Raises PipelineError."""
+    """Check that PyArrow is installed: Spark's own error does not say how to get it. Raises PipelineError."""
     if importlib.util.find_spec("pyarrow") is None:
         raise PipelineError(
             f"pyarrow is not installed for {sys.executable}, with which Spark runs Python (PYSPARK_PYTHON, else "

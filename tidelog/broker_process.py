@@ -25,7 +25,7 @@ from typing import IO, Self
 READY_PREFIX = "tidelog ready on "
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
-# What a test wants: groups form at once. Everything given as ``config`` wins over it.
+# Defaults for tests: groups form at once. Keys given as ``config`` win over these.
 TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
 _PACKAGE_ROOT = str(Path(__file__).absolute().parent.parent)
 
@@ -85,7 +85,8 @@ class Broker:
         return self
 
     def stop(self) -> int:
-        """Stop cleanly and wait; the exit code. Does nothing when it does not run. Raises BrokerProcessError."""
+        """Stop cleanly, wait and return the exit code. Does nothing when the broker does not run. Raises
+        BrokerProcessError."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
@@ -102,7 +103,7 @@ class Broker:
         return self.start()
 
     def log_text(self) -> str:
-        """What the broker wrote to standard error so far."""
+        """Read the broker's standard error so far."""
         if self._log is None:
             return ""
         descriptor = self._log.fileno()  # pread: the broker writes at this descriptor's own position
@@ -171,7 +172,7 @@ class Broker:
 
 
 def clean_environment() -> dict[str, str]:
-    """The caller's environment without what would configure the broker."""
+    """Copy the caller's environment without the variables that would configure the broker."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -29,7 +29,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class ClientError(Exception):
-    """The broker cannot be reached, or what it sends is no answer. The message names the address."""
+    """The broker cannot be reached, or sends no valid answer. The message names the address."""
 
 
 def parse_bootstrap(text: str) -> tuple[str, int]:

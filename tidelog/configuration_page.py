@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the tables that the broker itself reads: ``python -m tidelog.configuration_page``.
+"""The generator of docs/configuration.md from the broker's own tables: ``python -m tidelog.configuration_page``.
 
 A test makes the page again and compares, so a key cannot change without its page.
 """
@@ -28,7 +28,7 @@ INTRODUCTION = """\
 
 <!-- Made by `python -m tidelog.configuration_page > docs/configuration.md`; change the tables, not this page. -->
 
-Keys, values and units are Apache Kafka's. What is not set has the default below; defaults differ from Kafka's only
+Keys, values and units are Apache Kafka's. A key that is not set has its default; defaults differ from Kafka's only
 where one node would not work otherwise (replication factors of internal topics are 1), and where a broker would be
 open to the network without being told to (`listeners`).
 
@@ -51,7 +51,7 @@ Later ones win:
 A topic's own configs win over all of these for that topic.
 
 A value that does not fit keeps the broker from starting: one line on standard error names the key, the value and what
-is allowed, and the exit code is 2. A key that nobody knows is ignored with a warning. Kafka's keys for machinery that
+is allowed, and the exit code is 2. An unknown key is ignored with a warning. Kafka's keys for machinery that
 is not here (ZooKeeper, KRaft quorums, replication between brokers, JVM metrics) are accepted and listed once in the
 log; the last section names them.
 
@@ -70,7 +70,7 @@ directory is in use or another cluster's.
 
 
 def page() -> str:
-    """The whole page."""
+    """Build the whole page."""
     sections = [
         INTRODUCTION,
         table("The node and its directories", NODE_KEYS),
@@ -94,7 +94,7 @@ def page() -> str:
 
 
 def table(title: str, keys: Iterable[ConfigKey], remark: str = "") -> str:
-    """A section with one row per key."""
+    """Build a section with one row per key."""
     rows = [f"## {title}", ""]
     if remark:
         rows += [remark, ""]
@@ -108,7 +108,7 @@ def table(title: str, keys: Iterable[ConfigKey], remark: str = "") -> str:
 
 
 def topic_table() -> str:
-    """The topic-level keys, with the server keys that give their defaults."""
+    """Build the table of topic-level keys, with the server keys that give their defaults."""
     rows = [
         "## Topics' own configs",
         "",
@@ -127,13 +127,13 @@ def topic_table() -> str:
 
 
 def without_effect() -> str:
-    """The keys that are accepted and do nothing."""
+    """Build the list of keys that are accepted and do nothing."""
     names = [f"`{name}*`" if name.endswith(".") else f"`{name}`" for name in sorted(NO_EFFECT)]
     return "\n".join(["## Kafka's keys without effect here", "", ", ".join(names) + ".", ""])
 
 
 def default_of(key: ConfigKey) -> str:
-    """A default as it would stand in a file."""
+    """Format a default as it would stand in a file."""
     if key.default is NO_DEFAULT:
         return "must be given"
     text = key.to_text(key.default)

@@ -1,4 +1,4 @@
-"""Finding records from Python: ``Tidelog(bootstrap).find(topic, key=...)``, what matches, newest first.
+"""The search for records from Python: ``Tidelog(bootstrap).find(topic, key=...)`` yields them newest first.
 
     from tidelog import Tidelog
 
@@ -50,7 +50,7 @@ class Tidelog:
         begin: str | int | None = None, end: str | int | None = None, max_records: int | None = None,
         wait: bool = True, isolation: str = "read_uncommitted",
     ) -> Iterator[FoundRecord]:  # fmt: skip
-        """The records that match, newest first, lazily.
+        """Yield the records that match, newest first, lazily.
 
         ``begin`` and ``end`` are included: ms, ISO 8601, ``09:00`` of today, ``15m`` ago, by the clock and in the zone
         of the caller's machine. ``max_records`` None is all.
@@ -103,7 +103,7 @@ class Tidelog:
 
 
 def in_ms(moment: str | int) -> int:
-    """A time as people write it, here and now, in ms: the broker may be in another zone. Raises ClientError."""
+    """Parse a time in the local time zone to ms, since the broker may be in another zone. Raises ClientError."""
     if isinstance(moment, int):
         return moment
     try:
@@ -113,7 +113,7 @@ def in_ms(moment: str | int) -> int:
 
 
 def decode_record(topic: str, entry: dict[str, Any]) -> FoundRecord:
-    """A record as the broker's JSON has it, in base64."""
+    """Decode a record from the broker's JSON, whose bytes are in base64."""
     headers = tuple((name, _decode(value)) for name, value in entry["headers"])
     key, value = _decode(entry["key"]), _decode(entry["value"])
     return FoundRecord(topic, entry["partition"], entry["offset"], entry["timestamp"], key, value, headers)

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def lock_files(paths: list[str]) -> list[str]:
-    """The locks a broker holds on what is checked: of a log directory its own, of a partition's the one beside it."""
+    """The lock files of a running broker: in a log directory its own, for a partition directory the one beside it."""
     places = [os.path.abspath(place) for path in paths for place in (path, os.path.join(path, os.pardir))]
     return [lock for lock in sorted({os.path.join(place, LOCK_FILE) for place in places}) if os.path.isfile(lock)]
 
@@ -71,7 +71,7 @@ def partition_directories(paths: list[str]) -> list[str]:
 
 
 def _is_partition(path: str) -> bool:
-    """A directory with segments, or one that should have some; not what a topic's deletion left."""
+    """Return whether a directory has segments, or should have some; false for the remains of a deleted topic."""
     from tidelog.log.files.topic_partition import TopicPartition
 
     name = os.path.basename(path)

@@ -1,4 +1,4 @@
-"""``tidelog compaction status`` and ``tidelog compaction run TOPIC``: the cleaner, seen and called.
+"""``tidelog compaction status`` and ``tidelog compaction run TOPIC``: shows the cleaner's state and starts it.
 
 Talks to the broker's admin interface, whose address the broker itself tells (DescribeConfigs, ``admin.listener``).
 """
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     status.add_argument("--json", action="store_true", help="everything, as JSON")
     run_now = commands.add_parser("run", help="clean a topic's partitions now, due or not")
     run_now.add_argument("topic", metavar="TOPIC")
-    run_now.add_argument("--wait", action="store_true", help="come back when it is done, with what was done")
-    run_now.add_argument("--dry-run", action="store_true", help="change nothing, tell what would go (waits)")
+    run_now.add_argument("--wait", action="store_true", help="wait until it is done and print the results")
+    run_now.add_argument("--dry-run", action="store_true", help="change nothing, print what would be removed (waits)")
     for command in (status, run_now):
         command.add_argument("--bootstrap", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT", help="default: %(default)s")
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def admin_address(bootstrap: str) -> tuple[str, int]:
-    """Where the broker's admin interface is. Raises ClientError."""
+    """Ask the broker for the address of its admin interface. Raises ClientError."""
     with Client(bootstrap) as client:
         node = client.call(DescribeClusterRequest(), DescribeClusterResponse).brokers[0].broker_id
         resource = DescribeConfigsResource(
@@ -99,7 +99,7 @@ def show_status(bootstrap: str, *, as_json: bool) -> int:
 
 
 def status_line(entry: dict[str, Any]) -> str:
-    """One partition, for people."""
+    """Format one partition as a line."""
     name = f"{entry['topic_partition']['topic']}-{entry['topic_partition']['partition']}"
     last = entry["last_round"]
     told = "never"
@@ -121,7 +121,7 @@ def status_line(entry: dict[str, Any]) -> str:
 
 
 def unreadable(done: dict[str, Any]) -> str:
-    """What a round could not read, for people; empty when it read all."""
+    """Describe the bytes a round could not read; empty when it read all."""
     count = done["unreadable_batches"]
     if not count:
         return ""
@@ -129,7 +129,7 @@ def unreadable(done: dict[str, Any]) -> str:
 
 
 def run_topic(arguments: argparse.Namespace) -> int:
-    """Ask for rounds over a topic's partitions and tell what came of them."""
+    """Ask for rounds over a topic's partitions and print their results."""
     from urllib.parse import quote
 
     wait = arguments.wait or arguments.dry_run
@@ -146,7 +146,7 @@ def run_topic(arguments: argparse.Namespace) -> int:
 
 
 def result_line(entry: dict[str, Any]) -> str:
-    """One round, for people."""
+    """Format one round as a line."""
     name = f"{entry['topic']}-{entry['partition']}"
     if "error" in entry:
         return f"{name}: {entry['error']}"

@@ -208,7 +208,7 @@ def _print_index(path: str, base_offset: int) -> None:
         print(f"{path} is empty.")
     for slot, (first, second) in enumerate(entry.iter_unpack(data[:whole])):
         if slot and (second if is_time else first) == 0:
-            break  # the hole behind the entries of a log that was not closed
+            break  # the hole after the entries of a log that was not closed
         if is_time:
             print(f"timestamp: {first} offset: {base_offset + second}")
         else:

@@ -1,4 +1,4 @@
-"""``tidelog find``: records of a topic by key, by tag, by time."""
+"""``tidelog find``: prints records of a topic by key, tag or time."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max", type=positive, default=DEFAULT_MAX, metavar="N", help="at most N; default: %(default)s"
     )
     parser.add_argument("--all", action="store_true", help="every record that matches")
-    parser.add_argument("--no-wait", action="store_true", help="answer at once, even while the index is behind")
+    parser.add_argument("--no-wait", action="store_true", help="answer at once, even if the index has not caught up")
     parser.add_argument(
         "--isolation",
         choices=("read_uncommitted", "read_committed"),
         default="read_uncommitted",
-        help="read_committed leaves out what open and aborted transactions wrote; default: %(default)s",
+        help="read_committed leaves out records of open and aborted transactions; default: %(default)s",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line, keys and values in base64")
     parser.add_argument("--bootstrap", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT", help="default: %(default)s")
 
 
 def positive(text: str) -> int:
-    """A number from 1 on, for argparse."""
+    """Parse a number from 1 on, for argparse."""
     number = int(text) if text.isdecimal() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"invalid value {text!r}: expected a number from 1 on")
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def ask(arguments: argparse.Namespace) -> Iterator[FoundRecord]:
-    """The records that the words ask for. Raises ClientError."""
+    """Find the records that the arguments ask for. Raises ClientError."""
     return Tidelog(arguments.bootstrap).find(
         arguments.topic,
         key=arguments.key,
@@ -76,14 +76,14 @@ def ask(arguments: argparse.Namespace) -> Iterator[FoundRecord]:
 
 
 def text_line(record: FoundRecord) -> str:
-    """One record, for people: place, time, key and value, tab-separated."""
+    """Format one record as text: place, time, key and value, tab-separated."""
     moment = datetime.fromtimestamp(record.timestamp / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
     key, value = ("-" if part is None else part.decode("utf-8", "replace") for part in (record.key, record.value))
     return f"{record.topic}-{record.partition}@{record.offset}\t{moment}\t{key}\t{value}"
 
 
 def json_line(record: FoundRecord) -> str:
-    """One record, for programs."""
+    """Format one record as a JSON object."""
     fields = record._asdict()
     fields["key"], fields["value"] = encode(record.key), encode(record.value)
     fields["headers"] = [[name, encode(value)] for name, value in record.headers]
@@ -91,5 +91,5 @@ def json_line(record: FoundRecord) -> str:
 
 
 def encode(value: bytes | None) -> str | None:
-    """Bytes as base64."""
+    """Encode bytes as base64."""
     return None if value is None else base64.b64encode(value).decode()

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds(text: str) -> float:
-    """A time-out. Raises ValueError unless it is a number above 0."""
+    """Parse a time-out in seconds. Raises ValueError unless it is a number above 0."""
     value = float(text)
     if not 0 < value < MAX_TIMEOUT_S:
         raise ValueError(text)
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def local_bootstrap() -> str:
-    """Where the first listener of the environment's configuration is reached from this machine."""
+    """Find the local address of the first listener that the environment configures."""
     from tidelog.broker.config.broker_config import BrokerConfig
 
     endpoint = BrokerConfig.load(None, os.environ).listeners[0]

@@ -41,7 +41,7 @@ FLAGS = {
     "endingTimestamp": "--until",
     "kafka.bootstrap.servers": "--bootstrap",
 }
-"""Options of ``format("tidelog")``, which errors of reading name, and what they are on the command line."""
+"""Options of ``format("tidelog")`` that errors of reading name, with their command-line flags."""
 _OPTION = "|".join(map(re.escape, sorted(FLAGS, key=len, reverse=True)))
 _NAMED = re.compile(rf"^(?P<first>{_OPTION})(?:=|(?=[: ]))|(?<=\()(?P<inside>{_OPTION})(?=\))")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -55,8 +55,8 @@ BACKFILL_HELP = "write the rows of Parquet files into a topic, once, however oft
 
 
 class _JobParser(argparse.ArgumentParser):
-    """A job's options. What it does not know it refuses itself, with its own usage: argparse leaves that to the parser
-    above, whose usage has none of them."""
+    """The parser of a job's options. It refuses unknown ones itself, with its own usage: argparse would leave that to
+    the parser above, whose usage lists none of them."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_source(parser: argparse.ArgumentParser, *, is_written: bool = False) -> None:
-    """Which logs; those that a job writes lie in directories."""
+    """Add the options that choose logs; logs that a job writes lie in directories."""
     copies = "" if is_written else ", or their copies in an object store: s3://BUCKET/PREFIX"
     parser.add_argument(
         "--path", required=True, metavar="DIR[,DIR]", help=f"the broker's data directories (log.dirs){copies}"
@@ -129,7 +129,9 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-headers", action="store_true", help="leave the headers column out")
     parser.add_argument(
-        "--restart-recreated", action="store_true", help="a topic that was made anew begins anew; its old rows stay"
+        "--restart-recreated",
+        action="store_true",
+        help="export a re-created topic from its start; its old rows stay",
     )
     parser.add_argument(
         "--accept-data-loss", action="store_true", help="go on when retention took records before they were exported"
@@ -154,13 +156,13 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
 def _add_index(parser: argparse.ArgumentParser) -> None:
     _add_source(parser, is_written=True)
     _add_configs(parser)
-    parser.add_argument("--rebuild", action="store_true", help="build anew even what is there and in order")
+    parser.add_argument("--rebuild", action="store_true", help="build all indices again, even those in order")
 
 
 def _add_compact(parser: argparse.ArgumentParser) -> None:
     _add_source(parser, is_written=True)
     _add_configs(parser)
-    parser.add_argument("--dry-run", action="store_true", help="tell what would go; change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed; change nothing")
 
 
 def _add_configs(parser: argparse.ArgumentParser) -> None:
@@ -177,7 +179,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", required=True, metavar="TOPIC", help="the topic to write to")
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the broker to write to")
     parser.add_argument(
-        "--name", metavar="NAME", help="which run this is: one that was stopped goes on under its name; default: TOPIC"
+        "--name", metavar="NAME", help="name of the run: a stopped run goes on under its name; default: TOPIC"
     )
     parser.add_argument("--rate", type=float, metavar="N", help="records per second, all tasks together")
     parser.add_argument(
@@ -220,7 +222,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _missing_package(error: ModuleNotFoundError) -> Exception:
-    """The error that says which extra brings the package. Raises ``error`` itself when none does."""
+    """Build the error that names the extra with the missing package. Raises ``error`` itself when none has it."""
     from tidelog.pipeline.job_errors import PACKAGES, missing
 
     package = (error.name or "").partition(".")[0]
@@ -335,7 +337,7 @@ def _audited_iceberg(arguments: argparse.Namespace) -> IcebergTarget | None:
 
 
 def _configuration(arguments: argparse.Namespace) -> Configuration:
-    """Topic configurations: what the broker's metadata holds, and over it --config. Raises BadRequestError."""
+    """Read topic configurations from the broker's metadata, and lay --config over them. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.offline_logs import Configuration
 

@@ -84,13 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def environment_level() -> str:
-    """The level that Apache's image would log at, in this command's words."""
+    """Translate the log level of Apache's image into this command's names."""
     level = os.environ.get("KAFKA_LOG4J_ROOT_LOGLEVEL", "").lower()
     return LOG4J_LEVELS.get(level, level if level in LOG_LEVELS else "info")
 
 
 def stop_before_start(number: int, frame: object) -> None:
-    """What a signal does until the event loop listens for it."""
+    """End the process on a signal that comes before the event loop listens for it."""
     raise SystemExit(0)
 
 
@@ -103,7 +103,7 @@ def fill_standard_descriptors() -> None:
 
 
 def configure_logging(level: str) -> None:
-    """Logs to standard error, one line each."""
+    """Set up logging to standard error, one line per message."""
     import logging
 
     logging.basicConfig(
@@ -129,7 +129,7 @@ def serve(config: BrokerConfig, *, until_stdin_closes: bool = False) -> int:
 
 
 async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bool) -> None:
-    """Start, say so, wait for a signal (or the end of standard input), stop."""
+    """Start, print the ready line, wait for a signal (or the end of standard input), and stop."""
     import asyncio
 
     from tidelog.broker.server import Server
@@ -150,7 +150,7 @@ async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bo
 
 
 def announce(server: Server) -> None:
-    """Print the ready line; a reader that has gone is no reason to stop."""
+    """Print the ready line; a closed standard output does not stop the broker."""
     import gc
 
     from tidelog.broker.loop.garbage import AUTOMATIC_THRESHOLD
@@ -164,4 +164,4 @@ def announce(server: Server) -> None:
     gc.collect()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, AUTOMATIC_THRESHOLD)
-    gc.freeze()  # what is here now lives as long as the process: later collections need not look at it
+    gc.freeze()  # all objects so far live as long as the process: later collections can skip them

@@ -1,10 +1,10 @@
-"""``tidelog version``."""
+"""``tidelog version``: prints the versions of Tidelog, its dependencies and Python."""
 
 from __future__ import annotations
 
 import argparse
 
-HELP = "print the version of Tidelog, Python and what it stands on"
+HELP = "print the versions of Tidelog, its dependencies and Python"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
