@@ -1,1 +1,1 @@
-"""What must be fast, measured beside Apache Kafka in one run."""
+"""Benchmarks: Tidelog beside Apache Kafka in one run."""

@@ -1,4 +1,4 @@
-"""What one client's request costs the others: a bystander produces a record every 10 ms while the request is served.
+"""The cost of one client's request to others: a bystander produces a record every 10 ms while it is served.
 
     python -m benchmarks.bystander [--rival none] [--only TEXT]
 
@@ -48,7 +48,7 @@ LONGEST_TURN = re.compile(r"^tidelog_loop_longest_turn_since_read_cpu_seconds (\
 
 
 class Row(NamedTuple):
-    """What one request cost. ``turn_ms`` is None where the broker has no turn clock."""
+    """Cost of one request. ``turn_ms`` is None when the broker has no turn clock."""
 
     name: str
     request_bytes: int
@@ -101,7 +101,7 @@ class Bystander:
         try:
             while not self._stop.wait(EVERY_S):
                 self._produce()
-        except (OSError, EOFError, RuntimeError) as error:  # told by __exit__
+        except (OSError, EOFError, RuntimeError) as error:  # raised by __exit__
             self.failure = error
 
     def _produce(self) -> None:

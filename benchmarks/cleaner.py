@@ -86,7 +86,7 @@ def clean_here(data: DataSet, made: Path, directory: Path) -> dict[str, float]:
 
 
 def round_facts(stats: CleanerStats, size: int) -> dict[str, float]:
-    """What a round did per data byte."""
+    """Compute a round's figures per data byte."""
     return {
         "kept records": stats.records_after,
         "bytes read per data byte": stats.bytes_read / size,
@@ -97,7 +97,7 @@ def round_facts(stats: CleanerStats, size: int) -> dict[str, float]:
 
 
 class LoggingKafka(ApacheKafka):
-    """A node whose cleaner says what it did."""
+    """A node whose cleaner logs its rounds."""
 
     def command(self) -> list[str]:
         path = self.directory / "log4j2.properties"
@@ -190,7 +190,7 @@ def measure(data: DataSet, options: argparse.Namespace) -> Comparison:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure what was asked for."""
+    """Run the chosen measurements."""
     options = arguments(words)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.latency:

@@ -139,7 +139,7 @@ def segment_name(base_offset: int) -> str:
 
 
 def place(made: Path, partition: Path) -> int:
-    """Put a data set where a partition's log lies, in place of what is there; returns its bytes."""
+    """Put a data set where a partition's log lies, in place of the old files; returns its bytes."""
     partition.mkdir(parents=True, exist_ok=True)
     for path in partition.iterdir():
         if path.suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".deleted"):

@@ -1,4 +1,4 @@
-"""Single-record produce requests, one after the other, timed: what a client feels of a cleaning round.
+"""Single-record produce requests, one after the other, timed: the effect of a cleaning round on a client.
 
 Rounds are asked for over HTTP from this process: a command of its own would take a processor to start. Several rounds,
 each over a log of its own, with quiet phases before and after. The control is other processes that only compute: what
@@ -82,7 +82,7 @@ def measure_latency(directory: Path, rounds: int) -> dict[str, list[float]]:
     make(first, directory / "data")
     logs = [replace(first, name=f"first-{number}") for number in range(2 * rounds)]
     with broker_with([SMALL, *logs], directory) as bootstrap, Producer(bootstrap, ASIDE) as aside:
-        for data in (SMALL, *logs):  # a record behind what was put there, or the high watermark stays before it
+        for data in (SMALL, *logs):  # a record after the data set: without it the high watermark stays before the data
             with Producer(bootstrap, data.name) as once:
                 once.once()
         aside.run_for(1.0)

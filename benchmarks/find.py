@@ -1,4 +1,4 @@
-"""Finding: one key among many records, what indexing costs producers, how far the index is behind.
+"""The benchmark of finding: one key among many records, the cost of indexing to producers, the index's lag.
 
     python -m benchmarks.find [--records 10000000] [--rounds 5] [--value-bytes 100] [--only produce|look-up|scan ...]
         [--save]
@@ -65,7 +65,7 @@ PHASES = ("produce", "look-up", "scan")
 _PRODUCE_VERSION = 8
 KEY_DIGITS = 8
 BASE_TIMESTAMP = 27
-"""Where a batch has its base timestamp, and the largest one behind it."""
+"""Position of a batch's base timestamp and of the largest one after it."""
 
 
 def key_of(number: int) -> bytes:
@@ -165,7 +165,7 @@ def lag_of(bootstrap: str) -> float:
 
 
 def wait_for_index(bootstrap: str) -> None:
-    """Until everything is indexed, so that the next topic has the machine for itself."""
+    """Wait until everything is indexed, so that the next topic has the machine for itself."""
     deadline = time.monotonic() + CATCH_UP_S
     while lag_of(bootstrap):
         if time.monotonic() > deadline:
@@ -180,7 +180,7 @@ def quantile(values: list[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What each topic of each round gets."""
+    """The requests that each topic of each round gets."""
 
     rounds: int
     batches: int
@@ -194,7 +194,7 @@ class Load:
 def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> None:
     """Records per second into each kind of topic, in turn; shares are medians of rounds, each beside its plain one.
 
-    Pages of the page cache that the host has to give first make a round three times as slow, whatever is measured; so
+    Pages of the page cache that the host has to give first make any round three times as slow; so
     each round begins with pages that were in use a moment ago.
     """
     warm = [f"{kind}.warm" for kind in TOPICS]
@@ -221,7 +221,7 @@ def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> 
         p50, p99 = quantile(latencies[kind], 0.5), quantile(latencies[kind], 0.99)
         page.line(
             f"- produce {kind:<14} {rate:>12,.0f} records/s  {share:>6.1%} of plain  ack p50 {p50:.2f} p99 {p99:.2f} ms"
-            f"  behind at the end {statistics.median(lags[kind]):,.0f}"
+            f"  lag at the end {statistics.median(lags[kind]):,.0f}"
         )
 
 
@@ -314,7 +314,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--produce-records", type=int, default=1_000_000)
-    parser.add_argument("--value-bytes", type=int, default=VALUE_BYTES, help="of what is produced")
+    parser.add_argument("--value-bytes", type=int, default=VALUE_BYTES, help="bytes of each value")
     parser.add_argument("--only", action="append", choices=PHASES, help="one phase; more than one may be given")
     add_save(parser)
     arguments = parser.parse_args()
@@ -352,7 +352,7 @@ def measure_served(page: Page, broker: Broker, records: int, phases: Collection[
 
 
 def measure_http(page: Page, bootstrap: str, records: int) -> None:
-    """How far the index is behind, and look-ups over HTTP."""
+    """Measure the index's lag, and look-ups over HTTP."""
     began, lag = time.perf_counter(), lag_of(bootstrap)
     client = Tidelog(bootstrap)
     list(client.find("keys.look-up", key=key_of(1)))

@@ -1,7 +1,7 @@
 """Group fdatasync at 1, 10 and 100 producers, Tidelog and Apache Kafka: ``python -m benchmarks.fsync``.
 
 One topic with one partition and ``flush.messages=1``; each producer has one record of 100 B in flight with acks=all and
-sends the next when that one is acknowledged. Tidelog acknowledges after a sync that serves everybody who waits, Apache
+sends the next when that one is acknowledged. Tidelog acknowledges after a sync shared by all waiting producers, Apache
 Kafka syncs once for each append. The disk's own share is measured first: one write and one fdatasync after the other.
 """
 

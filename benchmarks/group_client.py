@@ -79,7 +79,7 @@ class Member:
         self.is_synced = False
 
     def join(self) -> None:
-        """Ask to be in; the answer comes when the rebalance is through."""
+        """Send JoinGroup; the answer comes at the end of the rebalance."""
         self.is_synced, self.waits_for = False, "join"
         request = JoinGroupRequest(
             group_id=self.group_id,
@@ -92,13 +92,13 @@ class Member:
         self.wire.send(frame_of(request, JOIN_VERSION))
 
     def heartbeat(self) -> None:
-        """Ask whether there is a rebalance."""
+        """Send a heartbeat, whose answer tells of a rebalance."""
         self.waits_for = "heartbeat"
         request = HeartbeatRequest(group_id=self.group_id, member_id=self.member_id, generation_id=self.generation_id)
         self.wire.send(frame_of(request, HEARTBEAT_VERSION))
 
     def take(self) -> None:
-        """Take the answer that has come, and go on with what follows from it."""
+        """Take the answer that has come, and send the next request."""
         waited_for, self.waits_for = self.waits_for, None
         body = self.wire.answer()
         if waited_for == "join":

@@ -68,7 +68,7 @@ MEMBERS, GROUPS, STREAMS_MEMBERS = 100, 1000, 50
 COMMIT_VERSION, FETCH_VERSION, FIND_VERSION = 7, 5, 2
 CONNECTIONS, IN_FLIGHT = 10, 10
 WARM_UP_COMMITS = 20_000
-"""Java compiles what it runs often; before that it is not what a broker that runs for days is."""
+"""Commits before the measurement: Java compiles code that runs often, as in a broker that has run for days."""
 RETRIED = {CoordinatorLoadInProgressError.code, CoordinatorNotAvailableError.code, NotCoordinatorError.code}
 RETRY_S = 0.005
 RECORDS_PER_TRANSACTION = 10
@@ -91,7 +91,7 @@ def until_ready(broker: BrokerProcess, connection: Wire) -> None:
 
 
 def commit_request(group_id: str, partitions: int) -> OffsetCommitRequest:
-    """From outside of the group's members, as tools commit."""
+    """Commit from outside of the group, as tools do."""
     parts = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=7, committed_metadata="")
         for index in range(partitions)
@@ -119,7 +119,7 @@ def joining(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def many_groups(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """Each with one member that stays."""
+    """Make groups with one member each."""
     before = rss_bytes(broker.pid)
     began, cpu = time.perf_counter(), run_time_s(broker.pid)
     for number in range(GROUPS):
@@ -193,7 +193,7 @@ def transactions(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def latency(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """The consumer polls in the same thread: what is measured is the way there and back."""
+    """Measure from produce to poll, with the consumer in the same thread."""
     settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap}
     consumer = Consumer({**settings, "group.id": "latency", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 500})
     consumer.subscribe([f"{TOPIC}-latency"])
@@ -248,7 +248,7 @@ def from_the_earliest(broker: BrokerProcess, group_id: str) -> None:
 
 
 def performance(printed: str) -> dict[str, str]:
-    """What one of Kafka's performance tools printed: its header's names, its last line's values."""
+    """Parse the output of one of Kafka's performance tools: its header's names, its last line's values."""
     lines = [[word.strip() for word in line.split(",")] for line in printed.splitlines() if "," in line]
     return dict(zip(lines[0], lines[-1], strict=True))
 
@@ -285,7 +285,7 @@ def streams(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def loading(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """A clean stop between, so that it is the coordinator that is measured and not the recovery of logs."""
+    """Restart after a clean stop, so that the figure is the coordinator's and not the recovery of logs."""
     connection = wire(broker)
     for number in range(GROUPS):
         code = commit(connection, f"loaded-{number}", PARTITIONS)

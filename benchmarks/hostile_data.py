@@ -95,7 +95,7 @@ def small_records(count: int, offset_delta: int | None = None) -> bytes:
 
 
 def lying_batch(count: int) -> bytearray:
-    """Records whose offset deltas are all 0: they have to be numbered anew one by one."""
+    """Records whose offset deltas are all 0: the broker has to renumber them one by one."""
     one = small_records(1)
     return batch_around(zstandard.ZstdCompressor().compress(one * count), ZSTD, count)
 

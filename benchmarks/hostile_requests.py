@@ -39,7 +39,7 @@ BROKER = 4
 
 
 class Hostile(NamedTuple):
-    """One request: what it is called in the table, the version it is sent in, and the message."""
+    """One request: its name in the table, the version it is sent in, and the message."""
 
     name: str
     version: int

@@ -1,6 +1,6 @@
 """``make load``: many producers and consumers against any broker, in steps of rate.
 
-Each step has a topic of its own. Producers send at intended times whatever the broker does; a request's latency counts
+Each step has a topic of its own. Producers send at intended times without waiting; a request's latency counts
 from its intended time, so a stall is seen by every request it delayed (no coordinated omission). Consumers tail the
 partitions; end to end counts from the same intended time to the arrival of the record. The load speaks only to the
 address it is given, so that node must lead the partitions.
@@ -31,7 +31,7 @@ PERCENTS = (50.0, 90.0, 99.0, 99.9, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rate and what came of it."""
+    """One rate and its results."""
 
     rate: float
     result: LoadResult
@@ -43,7 +43,7 @@ class Step:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the broker fell behind."""
+        """True when the broker could not keep up."""
         return self.achieved < SATURATED * self.rate
 
 
@@ -60,7 +60,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=1, help="records in a request")
     parser.add_argument("--acks", type=int, choices=[1, -1], default=1)
     parser.add_argument("--plot", type=Path, default=BUILD / "load.svg", help="where the plot goes (.svg or .png)")
-    parser.add_argument("--keep-going", action="store_true", help="go on after the broker fell behind")
+    parser.add_argument("--keep-going", action="store_true", help="go on after the broker could not keep up")
     return parser.parse_args(words)
 
 
@@ -113,7 +113,7 @@ def run_steps(asked: argparse.Namespace) -> list[Step]:
         if asked.consumers:
             print(line("end to end", step.achieved, step.result.end_to_end), flush=True)
         if step.is_saturated:
-            print(f"the broker fell behind at {rate:,.0f} requests/s")
+            print(f"the broker could not keep up at {rate:,.0f} requests/s")
             if not asked.keep_going:
                 break
     return steps

@@ -36,8 +36,8 @@ def _git(*arguments: str) -> str:
 def prewarm_page_cache(directory: Path, size: int) -> None:
     """Write ``size`` bytes to a file and delete it.
 
-    A virtual machine's first touch of a page costs up to ten times the later ones, and would be charged to whoever runs
-    first.
+    A virtual machine's first touch of a page costs up to ten times the later ones, and would be charged to the first
+    contender.
     """
     path = directory / "prewarm"
     block = os.urandom(CHUNK_BYTES)

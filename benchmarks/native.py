@@ -43,7 +43,7 @@ def compiled(name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What one run of the load client did. Fields that a mode does not know are 0."""
+    """Results of one run of the load client. Fields that a mode does not have are 0."""
 
     seconds: float
     requests: int

@@ -1,4 +1,4 @@
-"""What the kernel knows of a process: processor time, resident memory."""
+"""Figures of a process from /proc: processor time, resident memory."""
 
 from __future__ import annotations
 

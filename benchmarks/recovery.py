@@ -1,4 +1,4 @@
-"""How fast a log is recovered after a kill: ``python -m benchmarks.recovery [--mb N]``.
+"""The speed of a log's recovery after a kill: ``python -m benchmarks.recovery [--mb N]``.
 
 Segments are written straight to a directory (no broker), then opened as after a kill with recovery point 0, by plain
 Python and by the kernels: batches of several sizes, with and without idempotent producers. Apache Kafka opens the same

@@ -20,7 +20,7 @@ class Results:
 
     values: dict[tuple[str, str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     failures: list[str] = field(default_factory=list)
-    """What could not be measured, and why."""
+    """Measurements that could not be made, with the reason."""
 
     def add(self, row: str, contender: str, found: dict[str, float]) -> None:
         """Keep the figures of one round."""

@@ -4,7 +4,7 @@ The aims are those of the design; a metric is "met" when the median of its round
 absolute or a multiple of the floor measured in the same run.
 
 Where processor time is compared with the floor's, the two are measured in pairs, one right after the other and each
-first in every other pair: what the kernel takes for a page depends on who touched it before (0.2 to 2.9 s/GB for the
+first in every other pair: the kernel's time for a page depends on its last user (0.2 to 2.9 s/GB for the
 same write), so only neighbours in time are fair to each other. The figure is the median of the pairs' ratios. Where a
 measurement is readings of the same data, each of them is one of a pair: four times as many, each four times as close.
 """
@@ -117,7 +117,7 @@ QUICK = Scale(
 
 @dataclass(slots=True)
 class Contender:
-    """One who is measured: how to launch a fresh process of it, and the one that serves the serving rows."""
+    """A contender: how to launch a fresh process of it, and the process that serves the serving rows."""
 
     name: str
     launch: Callable[[Path], BrokerProcess]

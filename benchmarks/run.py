@@ -1,7 +1,7 @@
 """``make bench``: Tidelog and Apache Kafka in turn, in one run, with the same client.
 
 Order of a run: page cache made ready, the long-lived brokers started and warmed up, then for each row as many rounds as
-its scale says; in each round the contenders take turns, and who begins rotates. Medians of the rounds go to the table.
+its scale says; in each round the contenders take turns, and another one begins. Medians of the rounds go to the table.
 
     python -m benchmarks.run [--quick] [--only ROW ...] [--section NAME ...] [--rival kafka|none] [--save]
 
@@ -59,7 +59,7 @@ def launch_kafka(directory: Path) -> BrokerProcess:
 
 
 def contenders(rival: str, tidelog: bool) -> list[Contender]:
-    """Who takes part."""
+    """The contenders."""
     found = [Contender(TIDELOG, launch_tidelog)] if tidelog else []
     if rival == KAFKA:
         found.append(Contender(KAFKA, launch_kafka))
@@ -74,7 +74,7 @@ def in_turn(taking_part: Sequence[Contender], round_number: int) -> list[Contend
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One run: who takes part, how much is done, where files go, and what came of it."""
+    """One run: its contenders, scale, directories and results."""
 
     scale: Scale
     everyone: Sequence[Contender]
@@ -156,7 +156,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--section", action="append", metavar="NAME", choices=list(SECTIONS), default=[],
         help=f"these tables too ({', '.join(SECTIONS)}); full runs have all",
     )  # fmt: skip
-    parser.add_argument("--rival", choices=[KAFKA, "none"], default=KAFKA, help="who runs beside Tidelog")
+    parser.add_argument("--rival", choices=[KAFKA, "none"], default=KAFKA, help="the broker to compare with Tidelog")
     parser.add_argument("--rounds", type=int, help="rounds of each row (default 3, quick: 1)")
     parser.add_argument("--no-tidelog", action="store_true", help="measure the rival alone")
     parser.add_argument("--prewarm-gb", type=float, help="page cache to touch first (default 10, quick: 0)")
@@ -180,7 +180,7 @@ def save(rows: Sequence[Row], results: Results, tables: str, note: str) -> None:
 
 
 def main(words: Sequence[str] | None = None, report: Callable[[str], None] = print) -> int:
-    """Run the benchmark; 0 when it ran, whatever it found."""
+    """Run the benchmark; 0 when it ran, with any result."""
     asked = arguments(words)
     scale = QUICK if asked.quick else FULL
     if asked.rounds:

@@ -10,7 +10,7 @@
     point         one key, and a thousandth of the time, out of --point-gb of records: bytes read
     list-offsets  the broker's processor time for one ListOffsets request: Spark sends two for 500 records
 
-Everything runs in turn on one Spark of two cores, after a warm-up that nobody measures; medians of the rounds. Spark's
+Everything runs in turn on one Spark of two cores, after a warm-up that is not measured; medians of the rounds. Spark's
 processor time is the driver's, the JVM's and the Python workers'. Needs Java 17 or newer, Maven and gcc.
 """
 
@@ -57,7 +57,7 @@ AUDITED = 10
 """So many times the records are audited."""
 SECTIONS = ("source", "sink", "sink-parts", "export", "audit", "point", "list-offsets")
 SIDE_BY_SIDE = frozenset({"source", "export", "list-offsets"})
-"""What is measured on both brokers, over topics that both hold."""
+"""The measurements on both brokers, over topics that both hold."""
 
 
 def topic_of(size: str) -> str:

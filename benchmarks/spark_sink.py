@@ -95,7 +95,7 @@ def use_pages(path: Path, size: int) -> None:
 
 
 def adopt(file: StagedFile, target: Path, *, check: bool) -> None:
-    """Write the staged batches behind each other with offsets in them, as a broker that adopts them would at least."""
+    """Write the staged batches one after the other with offsets: the least work of a broker that adopts them."""
     next_offset = 0
     with target.open("wb", buffering=0) as log:
         for batch in file.batches:

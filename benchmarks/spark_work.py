@@ -139,7 +139,7 @@ def read_all(bench: Bench, road: Road, topic: str) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """One way to write a topic: a format and the broker behind it."""
+    """One way to write a topic: a format and its broker."""
 
     title: str
     format_name: str

@@ -2,7 +2,7 @@
  *
  *   loadgen produce  closed loop: `window` requests in flight on one connection, latency from send to answer
  *   loadgen fetch    closed loop: one connection reads a partition from its start
- *   loadgen paced    open loop: producers send at intended times whatever the broker does, and latency counts from the
+ *   loadgen paced    open loop: producers send at intended times without waiting, and latency counts from the
  *                    intended time (no coordinated omission); consumers tail the partitions and measure end to end
  *
  * Frames are built once. A closed-loop request only gets its correlation id patched; a paced one also gets its intended

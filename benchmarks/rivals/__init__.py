@@ -1,1 +1,1 @@
-"""The brokers Tidelog is measured against, and the client jars that prove it to Java."""
+"""The brokers that Tidelog is measured against, and Apache Kafka's jars."""

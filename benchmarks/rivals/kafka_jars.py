@@ -1,7 +1,7 @@
 """Apache Kafka's jars, resolved by Maven once and kept below ``build/kafka`` (others' too, in a place of their own).
 
 A small POM is written per set of jars, ``mvn dependency:copy-dependencies`` copies the closure into ``jars/``, and a
-``complete`` marker is made last: a directory without the marker is built anew, so a killed Maven leaves nothing that
+``complete`` marker is made last: a directory without the marker is built again, so a killed Maven leaves nothing that
 looks whole. A file lock makes parallel callers (pytest-xdist, a benchmark beside a test run) wait for one download.
 
 Which registry Maven asks is Maven's own configuration; none is named here.

@@ -1,1 +1,1 @@
-"""What several tests share: processes, jars, faulty file systems."""
+"""Helpers that several tests share: processes, jars, faulty file systems."""

@@ -1,4 +1,4 @@
-"""A client that produces a record every 10 ms while others send what they will."""
+"""A client that produces a record every 10 ms while other clients send requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Bystander:
         try:
             while not self._stop.wait(EVERY_S):
                 self._produce()
-        except Exception as error:  # noqa: BLE001 - told by __exit__
+        except Exception as error:  # noqa: BLE001 - raised by __exit__
             self._failure = error
 
     def _produce(self) -> None:
@@ -64,7 +64,7 @@ class Bystander:
         self.acknowledged += 1
 
     def end_offset(self) -> int:
-        """Where its log ends."""
+        """Read the end offset of its log."""
         asked = [ListOffsetsPartition(partition_index=0, timestamp=_LATEST)]
         request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self._topic, partitions=asked)])
         with raw_client.connect(self._port) as connection:

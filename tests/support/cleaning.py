@@ -127,5 +127,5 @@ def latest(pairs: Iterable[tuple[int, bytes | None, bytes | None]]) -> Mapping[b
 
 
 def file_names(log: UnifiedLog) -> list[str]:
-    """What lies in the log's directory."""
+    """List the files in the log's directory."""
     return sorted(os.listdir(log.directory))

@@ -1,4 +1,4 @@
-"""The same questions to Tidelog and to Apache Kafka, and in what their answers differ.
+"""The same questions to Tidelog and to Apache Kafka, and the differences between their answers.
 
 Questions are the scripts of ``tests/support/scripts``; answers are plain values made comparable by
 ``tests/support/questions.py``. A page of reasons says what may differ: patterns over question, field and both values.
@@ -65,7 +65,7 @@ def until_answered(broker: Broker, api: str, version: int, **fields: Any) -> Non
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
-    """Field and both values, for each difference. Where Kafka says nothing about an error, anything may be said."""
+    """Field and both values, for each difference. Where Kafka has no error message, any message is equal."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in ours:
             yield from differences(ours[key], theirs.get(key), f"{path}.{key}")

@@ -91,7 +91,7 @@ class ConnectWorker(BrokerProcess):
         return (0, SIGTERM_EXIT)
 
     def configure(self, connector: str, config: Mapping[str, str]) -> None:
-        """Create or change a connector; asks again while the cluster has no leader or shares its work out anew."""
+        """Create or change a connector; asks again while the cluster has no leader or distributes its work again."""
         deadline = time.monotonic() + self.start_timeout_s
         while self._try("PUT", f"/connectors/{connector}/config", dict(config)) is None:
             assert time.monotonic() < deadline, f"{connector} could not be configured\n{self.output()}"

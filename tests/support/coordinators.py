@@ -161,7 +161,7 @@ class GroupWorld:
         return str(self._ids)
 
     def restarted(self) -> GroupWorld:
-        """Another coordinator over the same log: what a restart or kill -9 leaves."""
+        """Start another coordinator over the same log, as after a restart or kill -9."""
         world = GroupWorld(self.log, self.time)
         world.config = self.config
         world._ids = self._ids + 1000
@@ -199,7 +199,7 @@ class GroupWorld:
         return self.coordinator.join_group(self.context(version), request)
 
     def join_twice(self, **fields: Any) -> tuple[str, Deferred[JoinGroupResponse]]:
-        """What a dynamic member does since KIP-394: ask for an id, then join with it."""
+        """Join as a dynamic member does since KIP-394: ask for an id, then join with it."""
         member_id = self.join(**fields).result().member_id
         return member_id, self.join(member_id, **fields)
 
@@ -237,7 +237,7 @@ class GroupWorld:
 
 
 class RecordingMarkers:
-    """A ``MarkerWriter`` that remembers; partitions in ``failures`` fail with their error."""
+    """A ``MarkerWriter`` that records its calls; partitions in ``failures`` fail with their error."""
 
     def __init__(self) -> None:
         self.written: list[tuple[PartitionKey, ProducerIdAndEpoch, bool]] = []
@@ -284,7 +284,7 @@ class TransactionWorld:
         return self.next_producer_id
 
     def restarted(self) -> TransactionWorld:
-        """Another coordinator over the same log: what a restart or kill -9 leaves."""
+        """Start another coordinator over the same log, as after a restart or kill -9."""
         world = TransactionWorld(self.log, self.time)
         world.config = self.config
         world.next_producer_id = self.next_producer_id + 1000

@@ -1,4 +1,4 @@
-"""A disk that fails under a real broker: a small library, preloaded, that gives EIO for one directory when told.
+"""A disk that fails under a real broker: a small library, preloaded, that gives EIO for one directory on demand.
 
 While the file ``trigger`` exists, writes and syncs of files below the directory whose path it holds fail with EIO, as
 they do when a disk dies under a running process. Nothing in the broker knows of it.

@@ -1,4 +1,4 @@
-"""A disk that forgets, tears and fails: :class:`FaultyFileSystem` works on a real directory and knows what is durable.
+"""A file system that loses, tears and fails writes: :class:`FaultyFileSystem` tracks a real directory's durable bytes.
 
 Durable are: a file's bytes as of its last ``sync``; a directory's names as of its last ``sync_directory``. ``crash``
 puts the real directory into a state a power loss may leave: unsynced bytes gone, or with ``torn`` any of the written
@@ -23,7 +23,7 @@ SECTOR = 512
 
 
 class Killed(BaseException):
-    """The process is dead from here on. Not an Exception: nothing in the code under test may catch it."""
+    """The simulated death of the process. Not an Exception: no code under test may catch it."""
 
 
 class _Inode:
@@ -34,7 +34,7 @@ class _Inode:
 
 
 class FaultyFile:
-    """:class:`tidelog.log.system.file_system.OpenFile` that tells its file system what is done."""
+    """:class:`tidelog.log.system.file_system.OpenFile` that reports its calls to its file system."""
 
     def __init__(self, owner: FaultyFileSystem, inner: OpenFile, inode: _Inode) -> None:
         self._owner = owner
@@ -97,7 +97,7 @@ class FaultyFileSystem:
         self.adopt()
 
     def adopt(self) -> None:
-        """Take what is in ``root`` now as durable."""
+        """Take the current contents of ``root`` as durable."""
         self._inodes.clear()
         self._durable.clear()
         for directory, directories, files in os.walk(self._root):

@@ -20,7 +20,7 @@ CONFIG = {
     "index.tag.entries": 90,
     "segment.bytes": 9_000,
 }
-#: "Aa" and "BB", and what is made of them, have one hash.
+#: "Aa" and "BB", and strings built from them, have one hash.
 KEYS = (None, b"", b"Aa", b"BB", b"AaAa", b"BBBB", b"AaBB", *(b"k%d" % number for number in range(12)))
 TAGS = (None, b"", b"paid", b"open", b"Aa", b"BB")
 QUERIES = (

@@ -1,4 +1,4 @@
-"""A file system at whose N-th call something else happens in another thread: all interleavings of a job and a change.
+"""A file system that starts a change in another thread at its N-th call: all interleavings of a job and a change.
 
 The call of the job waits until the change is done, or until the change stands before a lock that the job holds.
 """
@@ -33,7 +33,7 @@ class InterleavedFileSystem(OsFileSystem):
         self._thread, self._owner = None, threading.get_ident()
 
     def disarm(self) -> bool:
-        """Wait for the change; whether there was a call for it. Raises what the change raised."""
+        """Wait for the change; True if its call was reached. Raises the change's error."""
         self._owner = 0
         if self._thread is None:
             return False
@@ -55,7 +55,7 @@ class InterleavedFileSystem(OsFileSystem):
     def _run(self) -> None:
         try:
             self._change()
-        except BaseException as error:  # noqa: BLE001 - told by disarm
+        except BaseException as error:  # noqa: BLE001 - raised by disarm
             self._failure = error
 
     def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:

@@ -1,4 +1,4 @@
-"""Apache Kafka's jars for tests: as `benchmarks.rivals.kafka_jars`, but what is missing skips the test."""
+"""Apache Kafka's jars for tests: as `benchmarks.rivals.kafka_jars`, but a missing tool skips the test."""
 
 from __future__ import annotations
 

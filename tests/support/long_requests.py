@@ -1,4 +1,4 @@
-"""Requests with one long array each, for every API and array: what a hostile or a very large client sends.
+"""Requests with one long array each, for every API and array: as a hostile or a very large client sends them.
 
 A request is a template whose arrays have one element each; in the case's array that element is repeated, or followed
 by others like it. Names and numbers are those of things that exist, of things that do not, or of one thing again and
@@ -20,7 +20,7 @@ from tidelog.protocol.schema.fields import Field, Message, Struct
 WIDE_TOPIC = "wide"
 TOPIC_ID = b"\x07" * 16
 VALUES: dict[str, Any] = {
-    # What gets a request past its first checks.
+    # Values that get a request past its first checks.
     "group_id": "g",
     "member_id": "m",
     "transactional_id": "tx",
@@ -46,7 +46,7 @@ VALUES: dict[str, Any] = {
 
 
 class Naming(Enum):
-    """What the elements of the long array name."""
+    """Names in the elements of the long array."""
 
     SAME = "the same"
     UNKNOWN = "unknown"

@@ -1,4 +1,4 @@
-"""Records with a fixed place: what one client writes and another must find there, byte for byte."""
+"""Records with a fixed place: one client writes them, another must find them there, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strict reader of Prometheus' text format 0.0.4: what it does not like, a scraper may refuse."""
+"""A strict reader of Prometheus' text format 0.0.4: it refuses any page that a scraper may refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as bytes on a bare socket: for tests that send what no client library would."""
+"""Requests as bytes on a bare socket: for tests of requests that no client library sends."""
 
 from __future__ import annotations
 

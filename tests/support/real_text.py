@@ -1,4 +1,4 @@
-"""Real input for end-to-end tests: text that nobody wrote for a test, with empty, long and non-ASCII lines.
+"""Real input for end-to-end tests: text not written for tests, with empty, long and non-ASCII lines.
 
 The first choice is the package index of Debian as ``apt-cache dumpavail`` prints it. Where apt is absent or knows too
 little, the sources of the standard library of Python stand in, file after file by name. Both come without network and

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Option = str | dict[str, Any]
 Row = dict[str, Any]
 SHORT_WAIT = {"kafka.fetch.max.wait.ms": "50"}
-"""The connector asks for offsets behind a waiting fetch, and Apache Kafka answers in order: half a second a task."""
+"""The connector asks for offsets after a waiting fetch, and Apache Kafka answers in order: half a second a task."""
 JavaError: type[Exception] = Py4JJavaError
 """What an action raises whose task or broker failed."""
 AWAIT_S = 60
@@ -86,7 +86,7 @@ def available_now(frame: DataFrame, work: Path) -> tuple[list[int], list[Row]]:
 
 
 def causes(error: Exception) -> list[str]:
-    """The short names of the Java exceptions behind an error, outermost first: they do not depend on the run."""
+    """List the short names of an error's Java exceptions, outermost first: they do not depend on the run."""
     if not isinstance(error, Py4JJavaError):
         return [type(error).__name__]
     return [name.rsplit(".", 1)[1] for name in re.findall(r"^(?:Caused by)?: ?([\w.$]+)", str(error), re.MULTILINE)]

@@ -1,4 +1,4 @@
-"""One power loss: a point of the trace, and which of the pending effects the disk has kept. Seeded, and made smaller.
+"""One power loss: a point of the trace, and the pending effects that the disk has kept. Seeded; failures shrink.
 
 A crash is a list of losses, each by itself: "this change of names is not there", "of this file the writes are lost,
 torn, zeros, ...". Without losses it is the state that a killed process leaves. So a failing crash is made smaller by
@@ -16,7 +16,7 @@ from tests.support.power.disk import Content, Disk, apply
 
 SECTOR = 512
 MODES = ("none", "first", "zeros", "sectors", "pages")
-"""What is on the disk of a file's pending changes: none of them; the first few, the last of them torn; the size, with
+"""A file's pending changes that are on the disk: none of them; the first few, the last of them torn; the size, with
 zeros where the file grew; any sectors or pages of them at any of the sizes."""
 
 
@@ -31,14 +31,14 @@ class Loss:
 
 @dataclass(frozen=True)
 class Crash:
-    """Where in the trace, and what was lost."""
+    """A point of the trace, and the lost effects."""
 
     step: int
     ordered: bool
     losses: tuple[Loss, ...]
 
     def describe(self, disk: Disk) -> str:
-        """For whoever reads a failed test."""
+        """Describe the crash in the message of a failed test."""
         lines = [f"power loss after step {self.step} ({'ordered' if self.ordered else 'loose'} names), lost:"]
         for loss in self.losses:
             if loss.mode == "name":

@@ -1,4 +1,4 @@
-"""A disk as a power loss may find it: what is durable at a point of a trace, and every effect that is still pending.
+"""The model of a disk at a point of a trace: its durable contents, and every effect that is still pending.
 
 Contents   a file's bytes are durable once a sync of it, begun after them, has ended. What was written since may be on
            the disk or not, whole or in parts, or be zeros where the file grew.
@@ -149,7 +149,7 @@ class Disk:
             if not change.durable and any(parent == directory for parent, _ in change.slots):
                 change.durable = True
 
-    # ---- what a power loss finds
+    # ---- the state at a power loss
 
     def pending_contents(self) -> list[int]:
         """The files that have changes which are not durable and that a name may lead to."""

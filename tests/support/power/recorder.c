@@ -5,7 +5,7 @@
  * seen at the next recorded call: each mapped file is compared with a copy, and changed pages are recorded as writes.
  *
  * Record: u32 size of what follows | u8 operation | u64 inode | i64 number | u32 size of text | text | data
- * Operations are listed in trace.py. SQLite's -shm is left out: it is rebuilt by whoever opens the store first.
+ * Operations are listed in trace.py. SQLite's -shm is left out: it is rebuilt by the first process that opens the store.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

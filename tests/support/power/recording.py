@@ -1,4 +1,4 @@
-"""A broker under the recorder, and a client that notes in the trace what it asks for and what it is answered.
+"""A broker under the recorder, and a client that notes its requests and their answers in the trace.
 
 A note comes before the request is sent and another when the answer is there, so a point of the trace knows what was
 acknowledged before it, and what may have been done.
@@ -113,7 +113,7 @@ class RecordedBroker(TidelogProcess):
 
 
 class Asker:
-    """A client of the broker that notes what it does; one connection, one thread, any number beside each other."""
+    """A client of the broker that notes its requests; one connection, one thread, any number beside each other."""
 
     _numbers = itertools.count()
 
@@ -130,7 +130,7 @@ class Asker:
     # ---- notes
 
     def begin(self, what: str, **arguments: Any) -> int:
-        """Note that something is asked for; its number."""
+        """Note a request; returns its number."""
         number = next(self._numbers)
         append_note(self._trace, {"number": number, "what": what, **arguments})
         return number

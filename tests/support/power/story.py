@@ -1,6 +1,6 @@
-"""What a client asked for and was promised, up to a point of a trace.
+"""A client's requests and acknowledgements, up to a point of a trace.
 
-What was acknowledged must be there after a power loss at that point; what was only asked for may be there, as a whole.
+Acknowledged requests must survive a power loss at that point; others may survive, but only as a whole.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Setting(Generic[T]):
         self.acknowledged = value
 
     def allows(self, value: T | None) -> bool:
-        """Whether a broker that forgets nothing may say this."""
+        """Return whether a broker that loses no acknowledged value may answer this."""
         return value == self.acknowledged or value in self.asked
 
 
 @dataclass
 class Story:
-    """See the module."""
+    """The state that the notes promise so far."""
 
     topics: dict[str, TopicStory] = field(default_factory=dict)
     configs: dict[tuple[str, str], Setting[str]] = field(default_factory=dict)

@@ -118,14 +118,14 @@ class Recorded:
         return replace(self, steps=steps)
 
     def first_failure(self, count: int, seed: int, *, in_process: bool = True) -> str | None:
-        """What the first of ``count`` crashes shows that a broker does not survive, made as small as can be."""
+        """Find the first of ``count`` crashes that a broker does not survive, with as few losses as possible."""
         for crash, disk, story in self.draw(count, seed):
             if self.failure(crash, disk, story, in_process=in_process) is not None:
                 return self.explain(crash, disk, story, in_process=in_process)
         return None
 
     def failure(self, crash: Crash, disk: Disk, story: Story, *, in_process: bool = True) -> str | None:
-        """What is wrong with a broker over this crash, None when nothing is."""
+        """Examine a broker over this crash; returns its fault, None without one."""
         root = self.scratch / "crashed"
         shutil.rmtree(root, ignore_errors=True)
         crash.write(disk, root)

@@ -50,7 +50,7 @@ Find = Callable[[str, bytes | None, bytes | None], list[int]]
 
 @dataclass
 class Found:
-    """What a consumer reads of a partition."""
+    """Read a partition as a consumer does."""
 
     start: int
     end: int
@@ -148,7 +148,7 @@ class Verdict:
         return answer.producer_id
 
     def end_transactions(self) -> None:
-        """As their producers do when they come back: what is open is ended first."""
+        """End the open transactions first, as returning producers do."""
         for name in self.story.transactional_ids:
             self.init_producer(name)
 
@@ -178,10 +178,10 @@ class Verdict:
         assert end == expected, f"{where}: the next record got {end}, not {expected}"
 
     def check_values(self, where: str, found: Found, asked: list[Pair]) -> None:
-        """Nothing that nobody wrote, nothing twice."""
+        """Check that each record was written, and is there once."""
         values = list(found.records.values())
         strange = [pair for pair in values if pair not in asked]
-        assert not strange, f"{where}: nobody wrote {strange[:3]}"
+        assert not strange, f"{where}: no client wrote {strange[:3]}"
         assert len(values) == len(set(values)), f"{where}: a record is there twice"
 
     def check_batch(self, where: str, found: Found, batch: Batch, written: list[Pair] | None) -> None:

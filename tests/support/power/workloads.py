@@ -1,4 +1,4 @@
-"""What a recorded broker is put through: one function for each thing that must survive a power loss.
+"""The workloads of a recorded broker: one function for each kind of state that must survive a power loss.
 
 A workload starts and stops the broker itself, in several lives where the start or the stop is what matters. Small
 segments, indices and blocks make everything happen within some hundred records.

@@ -195,12 +195,12 @@ def unregister_broker(broker: Broker, version: int) -> None:
 def acls(broker: Broker, version: int) -> None:
     words = {"operation": 1, "permission_type": 1}
     of_all = {"resource_type_filter": 1, "pattern_type_filter": 1, **words}
-    nobody = {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
-    broker.ask("describe_acls", version, **of_all, **nobody)
+    of_all_users = {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
+    broker.ask("describe_acls", version, **of_all, **of_all_users)
     creation = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*"}
     made = {**creation, "resource_pattern_type": 3, "operation": 3, "permission_type": 3}
     broker.ask("create_acls", version, creations=[made])
-    broker.ask("delete_acls", version, filters=[{**of_all, **nobody}])
+    broker.ask("delete_acls", version, filters=[{**of_all, **of_all_users}])
 
 
 @script("create_delegation_token")

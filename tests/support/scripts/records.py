@@ -6,7 +6,7 @@ from tests.support.questions import Broker
 from tests.support.scripts.registry import TIMESTAMP, batch, create, script, topic_id, write
 
 FIRST_PRODUCE_VERSION = 3
-"""Kafka 4 names lower ones, for librdkafka's sake, and closes the connection of who uses them."""
+"""Kafka 4 names lower ones, for librdkafka's sake, and closes the connection of a client that uses them."""
 OF_REQUEST = ("isolation_level", "max_bytes", "min_bytes")
 """What a fetch says once for all partitions."""
 UNKNOWN_ID = b"\x09" * 16
@@ -59,10 +59,10 @@ def produce(broker: Broker, version: int) -> None:
     twice = [{"index": 0, "records": batch(b"1")}, {"index": 1, "records": batch(b"2")}]
     data = [{"name": name, "topic_id": known[name], "partition_data": twice}]
     broker.ask("produce", version, acks=-1, timeout_ms=5_000, topic_data=data)
-    broker.ask("produce", version, acks=-1, timeout_ms=5_000, transactional_id="nobody", topic_data=data)
+    broker.ask("produce", version, acks=-1, timeout_ms=5_000, transactional_id="unknown", topic_data=data)
     inside = batch(b"t", producer_id=960_000, producer_epoch=0, base_sequence=0, is_transactional=True)
     data = [{"name": name, "topic_id": known[name], "partition_data": [{"index": 0, "records": inside}]}]
-    broker.ask("produce", version, acks=-1, timeout_ms=5_000, transactional_id=f"{name}-nobody", topic_data=data)
+    broker.ask("produce", version, acks=-1, timeout_ms=5_000, transactional_id=f"{name}-unknown", topic_data=data)
     broker.ask("list_offsets", 5, topics=[{"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]}])
 
 

@@ -63,7 +63,7 @@ def until_led(broker: Broker, name: str, partitions: int) -> None:
 
 
 def until_error(broker: Broker, code: int, api: str, version: int, **fields: object) -> None:
-    """Ask until the answer's error code is this one: what Kafka does behind the answer has happened."""
+    """Ask until the answer's error code is this one: Kafka has then finished the work that follows the answer."""
     deadline = time.monotonic() + WAIT_S
     while broker.ask_quietly(api, version, **fields).error_code != code:
         assert time.monotonic() < deadline, (api, fields)

@@ -17,7 +17,7 @@ UNKNOWN_ID = b"\x06" * 16
 GROUP_RESOURCE = 32
 SET = 0
 SETTLE_S = 0.3
-"""What Kafka does behind an answer takes less: releasing what a session held, writing markers."""
+"""Longer than Kafka's work after an answer: releasing a session's records, writing markers."""
 SHARE_SCRIPTS: list[Entry] = []
 
 

@@ -1,7 +1,7 @@
 """Streams groups (KIP-1071): members, topologies, tasks, statuses, offsets.
 
 A table of its own: groups are to assign at once in both brokers. One subtopology over one topic is asked about, so that
-no internal topic's making is waited for; ``missing`` tells what is said of these.
+no internal topic's making is waited for; ``missing`` asks about internal topics.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def members(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def statuses(broker: Broker, version: int) -> None:
-    """What is said of topics that are missing or do not fit."""
+    """Ask about topics that are missing or do not fit."""
     join(broker, "streams-missing", "a", "streams-none")
     create(broker, "streams-one", 1)
     create(broker, "streams-three", 3)

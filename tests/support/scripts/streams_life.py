@@ -52,7 +52,7 @@ def tasks(*partitions: int) -> dict[str, Any]:
 
 @streams_script("streams_group_heartbeat")
 def initial_delay(broker: Broker, version: int) -> None:
-    """While a new group waits for more members, nobody has tasks; a group that was left begins anew."""
+    """While a new group waits for more members, no member has tasks; a group that was left starts again."""
     create(broker, "streams-delayed", 4)
     configure(broker, "streams-d", streams_initial_rebalance_delay_ms="60000")
     first = join(broker, "streams-d", "a", "streams-delayed")
