@@ -1,7 +1,8 @@
 """Proof of transaction indices: the entries of a segment's ``.txnindex`` are compared with the markers in its records.
 
-A missing, emptied or cut index looks like one of a segment without aborted transactions. After a load each index that
-nothing vouches for is *unproven*; a read_committed fetch, a look-up or a cleaning proves it before its first use.
+A missing, emptied or cut index looks like one of a segment without aborted transactions. After a load each index is
+*unproven* that no digest of the last clean stop (``tidelog.log.files.index_digests``) vouches for. A read_committed
+fetch, a look-up or a cleaning proves it before its first use.
 
     producer state at the segment's base    -> transactions that are open there
     headers of the segment, once            -> aborted transactions, and what is open at its end
@@ -20,6 +21,7 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from tidelog.log.files.index_digests import digest_of
 from tidelog.log.index.abstract_index import IndexCorruptError
 from tidelog.log.index.transaction_index import AbortedTxn, TransactionIndex
 from tidelog.log.producer.replay import rebuild_producer_state
@@ -49,6 +51,17 @@ def ensure_proven(log: UnifiedLog, segment: LogSegment) -> TransactionIndex:
                 with lock:
                     _prove(log, segment, is_active=is_active)
     return index
+
+
+def segment_digest(topic_id: bytes | None, segment: LogSegment) -> str:
+    """What vouches for a proven index at the next load, as long as records and index stay as they are. Raises
+    KafkaStorageError."""
+    return digest_of(topic_id, segment.base_offset, segment.size, segment.transaction_index.content())
+
+
+def proven_digests(log: UnifiedLog) -> list[str]:
+    """The digests of the segments whose index is proven. Raises KafkaStorageError."""
+    return [segment_digest(log.topic_id, one) for one in log.segments if one.transaction_index.is_proven]
 
 
 def _prove(log: UnifiedLog, segment: LogSegment, *, is_active: bool) -> None:

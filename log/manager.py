@@ -43,10 +43,12 @@ from tidelog.log.files.checkpoints import (
     write_clean_shutdown,
     write_offset_checkpoint,
 )
+from tidelog.log.files.index_digests import IndexDigests
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.index_proof import proven_digests
 from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
 from tidelog.log.recovery.loader import LoadRequest, load_log
-from tidelog.log.recovery.progress import RecoveryProgress
+from tidelog.log.recovery.progress import RecoveryProgress, unsynced_bytes
 from tidelog.log.recovery.scan_engine import SCAN
 from tidelog.log.retention_clock import RetentionClock
 from tidelog.log.room import RoomWatch
@@ -95,11 +97,13 @@ class LogDirectory:
     """One entry of ``log.dirs``: its state and the offsets its checkpoint files hold."""
 
     __slots__ = (
-        "_write_lock", "_written", "high_watermarks", "path", "recovery_points", "start_offsets", "state", "was_clean",
+        "_write_lock", "_written", "high_watermarks", "index_digests", "path", "recovery_points", "start_offsets",
+        "state", "was_clean",
     )  # fmt: skip
 
-    def __init__(self, path: str, state: DirectoryState) -> None:
+    def __init__(self, path: str, state: DirectoryState, file_system: FileSystem) -> None:
         self.path = path
+        self.index_digests = IndexDigests(file_system, path)
         self.state = state
         self.was_clean = False
         self.recovery_points: dict[TopicPartition, int] = {}
@@ -164,12 +168,16 @@ class LogDirectory:
         else:
             self.start_offsets.pop(partition, None)
 
-    def finish(self, file_system: FileSystem, broker_epoch: int, *, clean: bool) -> None:
-        """Write all checkpoints, then the clean-shutdown marker if every log of the directory was closed well."""
+    def finish(
+        self, file_system: FileSystem, broker_epoch: int, partitions: Iterable[TopicPartition], *, clean: bool
+    ) -> None:
+        """Write all checkpoints, then the clean-shutdown marker if every log of the directory was closed well.
+        ``partitions``: those that were not deleted."""
         try:
             for name in _OFFSET_FILES:
                 self.write(file_system, name)
             if clean and self.is_online:
+                self.state.with_reserve(lambda: self.index_digests.write(partitions))
                 self.state.with_reserve(lambda: write_clean_shutdown(file_system, self.path, broker_epoch))
         except KafkaStorageError as error:
             logger.error("%s: no clean shutdown: %s", self.path, error)
@@ -208,7 +216,7 @@ class LogManager:
     ) -> None:  # fmt: skip
         self.environment = LogEnvironment(file_system, time, producer_id_expiration_ms=producer_id_expiration_ms)
         self.directories = [
-            LogDirectory(path, DirectoryState(path, Reserve(file_system, path, reserve_bytes)))
+            LogDirectory(path, DirectoryState(path, Reserve(file_system, path, reserve_bytes)), file_system)
             for path in map(os.path.abspath, dict.fromkeys(log_dirs))
         ]
         self.default_config = default_config
@@ -298,7 +306,8 @@ class LogManager:
         from concurrent.futures import ThreadPoolExecutor, wait
 
         waiting_bytes = {
-            partition: _unsynced_bytes(self._file_system, partition, entry) for partition, entry in pending
+            partition: unsynced_bytes(self._file_system, entry.path, entry.directory.recovery_points.get(partition, 0))
+            for partition, entry in pending
         }
         progress = RecoveryProgress(sum(waiting_bytes.values()), len(pending))
         SCAN.expect_bytes(sum(waiting_bytes.values()))
@@ -345,7 +354,7 @@ class LogManager:
         for directory in self.directories:
             if directory.is_online:
                 _collect(directory, self._entries, self._lock)
-                directory.finish(self._file_system, broker_epoch, clean=directory.path not in dirty)
+                directory.finish(self._file_system, broker_epoch, self.partitions(), clean=directory.path not in dirty)
 
     # ---- finding, making, deleting
 
@@ -443,6 +452,7 @@ class LogManager:
                 recovery_point=directory.recovery_points.get(partition, 0),
                 clean=entry.clean,
                 progress=progress,
+                index_digests=directory.index_digests.of(partition),
             )
         )
         log.update_high_watermark(directory.high_watermarks.get(partition, log.log_start_offset))
@@ -585,21 +595,6 @@ class LogManager:
         return described
 
 
-def _unsynced_bytes(file_system: FileSystem, partition: TopicPartition, entry: _Entry) -> int:
-    """Bytes of the segments that hold offsets at or behind the recovery point: what a recovery walks."""
-    recovery_point = entry.directory.recovery_points.get(partition, 0)
-    try:
-        listing = file_system.list_directory(entry.path)
-    except KafkaStorageError:
-        return 0  # loading it will say what is wrong
-    segments = sorted(
-        (file.name, file.size) for file in listing if file.name.endswith(LOG_SUFFIX) and file.name[:20].isdigit()
-    )
-    below = [name for name, _ in segments if int(name[:20]) <= recovery_point]
-    first = below[-1] if below else ""
-    return sum(size for name, size in segments if name >= first)
-
-
 def _is_of(topics: Mapping[bytes, str], file_system: FileSystem, partition: TopicPartition, path: str) -> bool:
     """Whether the directory at ``path`` is of one of these topics, by its id. Raises KafkaStorageError."""
     if partition.topic not in topics.values():
@@ -651,6 +646,7 @@ def _close_cleanly(entry: _Entry) -> bool:
     try:
         if entry.log is not None:
             entry.log.flush()
+            entry.directory.index_digests.note(entry.log.topic_partition, proven_digests(entry.log))
             entry.log.close()
             if entry.log.failure is not None:
                 return False

@@ -114,6 +114,10 @@ class TransactionIndex:
     def __iter__(self) -> Iterator[AbortedTxn]:
         return self._iterate()
 
+    def content(self) -> bytes:
+        """The bytes of all entries. Raises KafkaStorageError."""
+        return self._read(0, self.entries) if self.entries else b""
+
     def append(self, transaction: AbortedTxn) -> None:
         """Add an aborted transaction. Raises KafkaStorageError."""
         entries = self.entries

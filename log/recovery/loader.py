@@ -30,6 +30,7 @@ from tidelog.log.files.checkpoints import (
     write_partition_metadata,
 )
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.index_proof import segment_digest
 from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.producer.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
 from tidelog.log.producer.state import ProducerStateManager
@@ -75,6 +76,8 @@ class LoadRequest(NamedTuple):
     recovery_point: int = 0
     clean: bool = False
     progress: RecoveryProgress | None = None
+    index_digests: frozenset[str] = frozenset()
+    """Of the transaction indices, when the log was closed."""
 
 
 def load_log(request: LoadRequest) -> UnifiedLog:
@@ -100,11 +103,12 @@ class LogLoader:
             self._file_system, self._directory, request.environment.time, request.environment.producer_id_expiration_ms
         )
         self._epochs = LeaderEpochCache(self._file_system, self._directory)
+        self._topic_id: bytes | None = None
 
     def load(self) -> UnifiedLog:
         """See :func:`load_log`."""
         request = self._request
-        topic_id = self._ensure_topic_id()
+        topic_id = self._topic_id = self._ensure_topic_id()
         segments = LogSegments(self._open_segments(self._resolve_leftovers()))
         epochs_known = self._load_epochs()
         if request.clean:
@@ -308,7 +312,9 @@ class LogLoader:
             rebuild_transaction_index(segment, self._state_at(segments, segment.base_offset))
             flush_indices(segment)
             return
-        segment.transaction_index.is_proven = segment.size == 0
+        digests = self._request.index_digests
+        is_known = bool(digests) and segment_digest(self._topic_id, segment) in digests
+        segment.transaction_index.is_proven = is_known or segment.size == 0
 
     def _state_at(self, segments: LogSegments, offset: int) -> ProducerStateManager:
         """Producer state just before ``offset``, apart from the log's own."""

@@ -1,8 +1,12 @@
-"""How far a recovery is, over all its threads, and the line that says so."""
+"""Progress of a recovery over all its threads: the bytes that wait, the bytes that are done, the line that tells."""
 
 from __future__ import annotations
 
 import threading
+
+from tidelog.log.segment.segment import LOG_SUFFIX
+from tidelog.log.system.file_system import FileSystem
+from tidelog.protocol.errors import KafkaStorageError
 
 
 class RecoveryProgress:
@@ -40,3 +44,17 @@ class RecoveryProgress:
             f"recovered {min(share, 100):.0f} % in {seconds:.1f} s: {self._bytes / 1e6:,.0f} of "
             f"{self._total_bytes / 1e6:,.0f} MB ({rate:,.0f} MB/s), {self._logs} of {self._total_logs} logs"
         )
+
+
+def unsynced_bytes(file_system: FileSystem, path: str, recovery_point: int) -> int:
+    """Bytes of the segments that hold offsets at or behind the recovery point: what a recovery walks."""
+    try:
+        listing = file_system.list_directory(path)
+    except KafkaStorageError:
+        return 0  # loading it will say what is wrong
+    segments = sorted(
+        (file.name, file.size) for file in listing if file.name.endswith(LOG_SUFFIX) and file.name[:20].isdigit()
+    )
+    below = [name for name, _ in segments if int(name[:20]) <= recovery_point]
+    first = below[-1] if below else ""
+    return sum(size for name, size in segments if name >= first)

@@ -13,11 +13,12 @@ import pytest
 
 from tests.support.cleaning import whole
 from tests.support.pipelines import NOW_MS, TOPIC_ID
-from tests.support.transactions import DAMAGES, Damage, committed_by_markers, write_transactions
+from tests.support.transactions import DAMAGES, Damage, committed_by_markers, indices, write_transactions
 from tidelog.cleaner.engine.engine import ReferenceEngine
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.config import LogConfig
 from tidelog.log.fetch import FetchIsolation
+from tidelog.log.files.index_digests import INDEX_DIGESTS_FILE, digest_of
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
@@ -100,3 +101,71 @@ def test_fetches_and_cleaning_go_by_the_markers(tmp_path: Path, damage: Damage) 
         assert clean(log) == cleaned, seed
         manager.shutdown()
         assert committed_by_markers(directory) == cleaned, seed
+
+
+def unproven(log: UnifiedLog) -> set[str]:
+    """The transaction indices that have to be compared with the markers before they are used."""
+    paths = [segment.transaction_index for segment in log.segments]
+    return {os.path.basename(index.path) for index in paths if not index.is_proven}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_only_indices_that_changed_are_compared(tmp_path: Path, damage: Damage) -> None:
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        directory = stopped_log(tmp_path / str(seed), chance)
+        manager = start(tmp_path / str(seed))
+        assert not unproven(open_log(manager))
+        clean(open_log(manager))
+        manager.shutdown()
+        manager = start(tmp_path / str(seed))
+        assert not unproven(open_log(manager))
+        manager.shutdown()
+        before = {path.name: path.read_bytes() for path in indices(directory)}
+        if len(before) < 2:
+            continue
+        damage(directory, chance)
+        changed = {name for name in before if not (directory / name).exists()}
+        changed |= {path.name for path in indices(directory) if path.read_bytes() != before[path.name]}
+        assert unproven(open_log(start(tmp_path / str(seed)))) <= changed
+
+
+def test_segments_of_an_earlier_clean_stop_are_known_after_a_kill(tmp_path: Path) -> None:
+    stopped_log(tmp_path, random.Random(1))
+    manager = start(tmp_path)
+    log = open_log(manager)
+    known = {os.path.basename(segment.transaction_index.path) for segment in list(log.segments)[:-1]}
+    write_transactions(log, random.Random(2), first_producer_id=10)
+    log.flush()
+    manager.checkpoint_recovery_points()
+    again = open_log(start(tmp_path))
+    assert unproven(again)
+    assert not unproven(again) & known
+    committed = committed_by_markers(tmp_path / PARTITION.directory_name)
+    assert committed_by_fetch(again, 500) == committed
+    assert not unproven(again)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n1\n", b"\xff\xfe", b"0\n1\nt 0\n"], ids=repr)
+def test_without_readable_digests_every_index_is_compared(tmp_path: Path, content: bytes | None) -> None:
+    directory = stopped_log(tmp_path, random.Random(3))
+    digests = tmp_path / INDEX_DIGESTS_FILE
+    digests.unlink()
+    if content is not None:
+        digests.write_bytes(content)
+    indices(directory)[0].unlink()
+    log = open_log(start(tmp_path))
+    assert len(unproven(log)) == len(log.segments)
+    assert committed_by_fetch(log, 500) == committed_by_markers(directory)
+
+
+def test_digests_speak_of_one_topic(tmp_path: Path) -> None:
+    """Another topic of the same name, as long as the first, inherits nothing; a deleted one leaves no line."""
+    digests = {digest_of(topic_id, 0, 100, b"") for topic_id in (None, TOPIC_ID, bytes(16))}
+    assert len(digests) == 3
+    stopped_log(tmp_path, random.Random(4))
+    manager = start(tmp_path)
+    open_log(manager)
+    manager.delete_log(PARTITION)
+    manager.shutdown()
+    assert (tmp_path / INDEX_DIGESTS_FILE).read_bytes() == b"0\n0\n"

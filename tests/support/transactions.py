@@ -15,15 +15,16 @@ from tidelog.protocol.record.record_batch import Record, RecordBatch, parse_end_
 PRODUCERS = 4
 
 
-def write_transactions(log: UnifiedLog, chance: random.Random, steps: int = 110) -> None:
+def write_transactions(log: UnifiedLog, chance: random.Random, steps: int = 110, first_producer_id: int = 0) -> None:
     """Transactions of several producers, interleaved, over many segments; records of no transaction between them."""
-    is_open = dict.fromkeys(range(PRODUCERS), False)
-    sequences = dict.fromkeys(range(PRODUCERS), 0)
+    last = first_producer_id + PRODUCERS
+    is_open = dict.fromkeys(range(first_producer_id, last), False)
+    sequences = dict.fromkeys(is_open, 0)
     for step in range(steps):
-        producer_id = chance.randrange(PRODUCERS + 1)
+        producer_id = chance.randrange(first_producer_id, last + 1)
         records = [Record(i, NOW_MS + step, b"k%d" % chance.randrange(30), b"v" * chance.randrange(120))
                    for i in range(chance.randrange(1, 4))]  # fmt: skip
-        if producer_id == PRODUCERS:
+        if producer_id == last:
             write(log, records)
         elif is_open[producer_id] and chance.random() < 0.4:
             end_transaction(log, producer_id, commit=chance.random() < 0.5)

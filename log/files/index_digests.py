@@ -1,0 +1,81 @@
+"""Digests of transaction indices, by partition: what a data directory's indices held when their log was closed.
+
+File ``transaction-index-digests`` in the data directory, written before the clean-shutdown marker: Kafka's frame of a
+checkpoint (version, count, lines), a line ``topic partition digest,digest,...``. A digest speaks of one segment: topic
+id, base offset, size of the records, content of the index. So one that is out of date fits nothing and does no harm.
+Apache Kafka neither writes nor reads the file. It is read when the first log opens, not at the start. Any thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from struct import Struct
+
+from tidelog.log.files.checkpoints import decode_lines, encode_lines
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileSystem
+from tidelog.protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+INDEX_DIGESTS_FILE = "transaction-index-digests"
+_PLACE = Struct(">qq")
+
+
+def digest_of(topic_id: bytes | None, base_offset: int, size: int, content: bytes) -> str:
+    """16 hexadecimal digits for a segment of ``size`` bytes of records whose transaction index holds ``content``."""
+    place = (topic_id or b"") + _PLACE.pack(base_offset, size)
+    return hashlib.blake2b(place + content, digest_size=8).hexdigest()
+
+
+class IndexDigests:
+    """The digests of one data directory."""
+
+    __slots__ = ("_file_system", "_lines", "_lock", "_path")
+
+    def __init__(self, file_system: FileSystem, directory: str) -> None:
+        self._file_system = file_system
+        self._path = os.path.join(directory, INDEX_DIGESTS_FILE)
+        self._lines: dict[tuple[str, str], str] | None = None
+        self._lock = threading.Lock()
+
+    def _loaded(self) -> dict[tuple[str, str], str]:
+        """The lines by topic and partition. Under the lock. A file that cannot be read speaks of nothing."""
+        if self._lines is None:
+            self._lines = {}
+            if self._file_system.exists(self._path):
+                try:
+                    found = decode_lines(self._file_system.read_file(self._path), self._path, 3)
+                    self._lines = {(topic, partition): digests for topic, partition, digests in found}
+                except KafkaStorageError as error:
+                    logger.warning("transaction indices will be compared with the markers: %s", error)
+        return self._lines
+
+    def of(self, partition: TopicPartition) -> frozenset[str]:
+        """The digests of a partition's segments."""
+        with self._lock:
+            known = self._loaded().get((partition.topic, str(partition.partition)), "")
+        return frozenset(known.split(",")) if known else frozenset()
+
+    def note(self, partition: TopicPartition, digests: Iterable[str]) -> None:
+        """Take over the digests of a log that is about to be closed."""
+        joined = ",".join(digests)
+        with self._lock:
+            lines, key = self._loaded(), (partition.topic, str(partition.partition))
+            if joined:
+                lines[key] = joined
+            else:
+                lines.pop(key, None)
+
+    def write(self, partitions: Iterable[TopicPartition]) -> None:
+        """Replace the file by what is known of ``partitions``, unless nothing was asked or noted. Raises
+        KafkaStorageError."""
+        with self._lock:
+            if self._lines is not None:
+                kept = {(partition.topic, str(partition.partition)) for partition in partitions}
+                lines = [f"{' '.join(key)} {digests}" for key, digests in self._lines.items() if key in kept]
+                self._file_system.replace_file(self._path, encode_lines(lines))
