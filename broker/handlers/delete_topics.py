@@ -6,13 +6,13 @@ or by id (KIP-516).
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.topic_changes import Change
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, without_traceback
+from tidelog.broker.loop.steps import Steps, distinct_by, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.quota.quotas import MutationQuota, mutation_quota
 from tidelog.broker.requests.context import RequestContext
@@ -36,13 +36,12 @@ _FIRST_VERSION_WITH_STRICT_QUOTA = 5
 
 def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> Steps[DeleteTopicsResponse]:
     """Delete each topic by itself; one that is asked for twice is refused, and answered once."""
-    asked = asked_topics(request)
-    times = Counter((topic.name, topic.topic_id) for topic in asked)
+    asked = yield from distinct_by(asked_topics(request), lambda topic: (topic.name, topic.topic_id))
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
-    for topic in {(topic.name, topic.topic_id): topic for topic in asked}.values():
+    for key, topic in asked.items.items():
         try:
-            if times[topic.name, topic.topic_id] > 1:
+            if key in asked.repeated:
                 raise InvalidRequestError("Duplicate topic name.")
             results.append((topic, delete(broker, context, topic, quota)))
         except KafkaError as error:
@@ -66,9 +65,9 @@ def answer(topic: DeleteTopicState, result: Change | KafkaError) -> DeletableTop
     return DeletableTopicResult(name=image.name, topic_id=image.topic_id, error_message=None)
 
 
-def asked_topics(request: DeleteTopicsRequest) -> list[DeleteTopicState]:
+def asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
     """The request's topics in the form of version 6, whatever its version."""
-    return request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    return request.topics or (DeleteTopicState(name=name) for name in request.topic_names)
 
 
 def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quota: MutationQuota) -> Change:

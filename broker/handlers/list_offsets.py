@@ -9,7 +9,7 @@ Nothing is tiered here: earliest local is the earliest, latest tiered and pendin
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.steps import Steps, distinct_by
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -42,17 +42,15 @@ _MAX_OLD_STYLE_OFFSETS = 10_000
 
 def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
     """Answer each partition on its own; one that is asked for twice is refused, and answered once."""
-    counts: dict[tuple[str, int], int] = {}
-    for topic in request.topics:
-        for asked in topic.partitions:
-            counts[topic.name, asked.partition_index] = counts.get((topic.name, asked.partition_index), 0) + 1
-        yield None
+    named = ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+    repeated = (yield from distinct_by(named, lambda pair: pair)).repeated
     topics = []
     for topic in request.topics:
         partitions = []
-        for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
+        once = yield from distinct_by(topic.partitions, lambda asked: asked.partition_index)
+        for asked in once.items.values():
             try:
-                if counts[topic.name, asked.partition_index] > 1:
+                if (topic.name, asked.partition_index) in repeated:
                     raise InvalidRequestError
                 partition = broker.replica_manager.partition(topic.name, asked.partition_index)
                 partitions.append(_look_up(partition, asked, request, context.api_version))

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol.errors import KafkaError
 
 E = TypeVar("E", bound=BaseException)
+K = TypeVar("K")
 S = TypeVar("S")
 T = TypeVar("T")
 Steps = Generator[Deferred[Any] | None, None, T]
@@ -32,7 +33,7 @@ Steps = Generator[Deferred[Any] | None, None, T]
 SLICE_MS = 2.0
 """How long work goes on before the loop serves others. One step may take longer: it is kept to some microseconds."""
 
-FREED_PER_STEP = 64
+FREED_PER_STEP = ITEMS_PER_STEP = 64
 
 
 def without_traceback(error: E) -> E:
@@ -47,6 +48,26 @@ def each(items: Iterable[S], work: Callable[[S], T]) -> Steps[list[T]]:
         results.append(work(item))
         yield None
     return results
+
+
+class Distinct(NamedTuple, Generic[K, S]):
+    """Items by their keys: the last one of each key, and the keys that came more than once."""
+
+    items: dict[K, S]
+    repeated: set[K]
+
+
+def distinct_by(items: Iterable[S], key: Callable[[S], K]) -> Steps[Distinct[K, S]]:
+    """Group items by key, some of them in a step."""
+    found: Distinct[K, S] = Distinct({}, set())
+    for number, item in enumerate(items):
+        found_key = key(item)
+        if found_key in found.items:
+            found.repeated.add(found_key)
+        found.items[found_key] = item
+        if not number % ITEMS_PER_STEP:
+            yield None
+    return found
 
 
 def let_go(held: list[list[Any]]) -> Steps[None]:

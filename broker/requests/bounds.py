@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 
+from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.protocol.api_keys import ApiKey
 
 PARTITIONS = NAMES = 50_000
@@ -60,13 +61,22 @@ MAX_ELEMENTS: dict[int, int] = {
 
 MAX_BYTES = 8 * 1024 * 1024
 """Of a request without records: five times the longest array of names as they mostly are."""
-_UNBOUNDED = (ApiKey.PRODUCE, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.PUSH_TELEMETRY)
-"""They carry bytes that the broker does not read; ``socket.request.max.bytes`` bounds them."""
+_BYTES_KEYS: dict[int, str] = {
+    # A group's members and assignments are stored as one record.
+    ApiKey.JOIN_GROUP: "message.max.bytes",
+    ApiKey.SYNC_GROUP: "message.max.bytes",
+    ApiKey.PUSH_TELEMETRY: "telemetry.max.bytes",
+}
+"""Requests with bytes that the broker does not read, and the key that bounds those. Beyond its value the answer is an
+error, as in Kafka; a request that is longer than twice that value is not decoded."""
 
 
-def max_bytes(api_key: int) -> int:
-    """How long a request may be."""
-    return sys.maxsize if api_key in _UNBOUNDED else MAX_BYTES
+def max_bytes(api_key: int, config: BrokerConfig) -> int:
+    """How long a request may be. ``socket.request.max.bytes`` alone bounds records."""
+    if api_key == ApiKey.PRODUCE:
+        return sys.maxsize
+    key = _BYTES_KEYS.get(api_key)
+    return MAX_BYTES if key is None else max(MAX_BYTES, 2 * config.get_int(key))
 
 
 def max_elements(api_key: int) -> int:

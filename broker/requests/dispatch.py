@@ -26,11 +26,13 @@ from typing import Any, TypeVar
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import StepRunner
+from tidelog.broker.requests.bounds import max_bytes
 from tidelog.broker.requests.context import Repeat, RequestContext
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import _PREFIX, Answer, FrameSteps, Route, wait_for_frame
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, UnknownServerError, UnsupportedVersionError
+from tidelog.protocol.frames import OWNED_BYTES
 from tidelog.protocol.header import decode_request_header
 
 logger = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class Dispatcher:
         return list(self._routes.values())
 
     def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
-        """Answer one request. ``frame`` is valid only until this returns.
+        """Answer one request. ``frame`` is valid only until this returns, unless it has more than OWNED_BYTES.
 
         Raises InvalidRequestError or CloseConnectionError when the connection is to be closed.
         """
@@ -99,17 +101,18 @@ class Dispatcher:
     def _answer(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
         """Decode the message at ``position`` and handle it. Raises InvalidRequestError, CloseConnectionError."""
         if len(frame) > route.one_turn_bytes:
-            if len(frame) > route.max_bytes:
-                raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {route.max_bytes}")
-            return route.run(self._answer_in_steps(route, context, memoryview(bytes(frame)), position))
+            allowed = max_bytes(route.api_key, self._broker.config)
+            if len(frame) > allowed:
+                raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {allowed}")
+            return route.run(self._answer_in_steps(route, context, to_own(frame), position))
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
         try:
             request, _ = route.decode_from(frame, position, route.api_version, route.one_turn_elements)
         except InvalidRequestError:
             if route.one_turn_elements == route.max_elements:
                 raise
-            return route.run(self._answer_in_steps(route, context, memoryview(bytearray(frame)), position))
-        context.owns_frame, context.frame_bytes = False, len(frame)
+            return route.run(self._answer_in_steps(route, context, to_own(frame), position))
+        context.owns_frame, context.frame_bytes = len(frame) > OWNED_BYTES, len(frame)
         if self._broker.quotas is not None:
             return self._answer_measured(route, context, request, len(frame))
         found = route.answer(self._broker, context, request)
@@ -162,6 +165,11 @@ class Dispatcher:
         route = Route(api_key, api_version, importlib.import_module(entry.module), self.runner)
         self._routes[word] = route
         return route
+
+
+def to_own(frame: memoryview) -> memoryview:
+    """The frame in memory that nothing else is received into."""
+    return frame if len(frame) > OWNED_BYTES else memoryview(bytearray(frame))
 
 
 def expect_repeats(context: RequestContext, route: Route, repeat: Repeat | None) -> None:

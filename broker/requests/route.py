@@ -13,7 +13,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Job, StepRunner, Steps, let_go
-from tidelog.broker.requests.bounds import max_bytes, max_elements
+from tidelog.broker.requests.bounds import max_elements
 from tidelog.broker.requests.context import Repeat, RequestContext, RequestCount
 from tidelog.log.records.work_budget import AppendPostponedError
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
@@ -41,7 +41,7 @@ FEW = 8
 
 
 ONE_TURN_BYTES = 8192
-"""A longer request is decoded in steps, from a copy: at 2 bytes for the smallest element it may be over a
+"""A longer request is decoded in steps, from memory of its own: at 2 bytes for the smallest element it may be over a
 millisecond's work. Requests of records are long and have few elements: they are decoded where they are."""
 
 
@@ -66,7 +66,6 @@ class Route(RequestCount):
         "flexible_header",
         "handle",
         "has_slices",
-        "max_bytes",
         "max_elements",
         "one_turn_bytes",
         "one_turn_elements",
@@ -83,7 +82,6 @@ class Route(RequestCount):
         self.request_class: type[Message] = module.Request
         self.decode_from: Callable[[memoryview, int, int, int], tuple[Any, int]] = module.Request.decode_from
         self.max_elements = max_elements(api_key)
-        self.max_bytes = max_bytes(api_key)
         self.one_turn_bytes = sys.maxsize if api_key == ApiKey.PRODUCE else ONE_TURN_BYTES
         self.one_turn_elements = ONE_TURN_ELEMENTS if api_key == ApiKey.PRODUCE else self.max_elements
         self.handle: Callable[[Broker, RequestContext, Any], Any] = module.handle

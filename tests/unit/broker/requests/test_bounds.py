@@ -1,0 +1,53 @@
+"""Byte bounds of requests: their own, or what the key of what they carry allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.long_requests import frame
+from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.requests.bounds import MAX_BYTES, max_bytes
+from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.broker.requests.registry import REGISTRY
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tidelog.protocol.messages.push_telemetry import PushTelemetryRequest
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tidelog.protocol.schema.fields import Message
+
+BEYOND = bytes(MAX_BYTES + 1)
+CARRIERS: list[tuple[Message, int]] = [
+    (JoinGroupRequest(group_id="g", protocols=[JoinGroupRequestProtocol(name="p", metadata=BEYOND)]), 5),
+    (SyncGroupRequest(group_id="g", assignments=[SyncGroupRequestAssignment(member_id="m", assignment=BEYOND)]), 3),
+    (PushTelemetryRequest(metrics=BEYOND), 0),
+]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataBroker]:
+    data = DataBroker(tmp_path)
+    yield data
+    data.close()
+
+
+def test_every_request_but_produce_has_a_bound_of_its_own(data: DataBroker) -> None:
+    bounds = {key: max_bytes(key, data.broker.config) for key in REGISTRY if key != ApiKey.PRODUCE}
+    assert set(bounds.values()) == {MAX_BYTES}
+
+
+def test_the_key_of_what_a_request_carries_raises_its_bound(tmp_path: Path) -> None:
+    data = DataBroker(tmp_path, {"telemetry.max.bytes": str(MAX_BYTES), "message.max.bytes": str(3 * MAX_BYTES)})
+    assert max_bytes(ApiKey.PUSH_TELEMETRY, data.broker.config) == 2 * MAX_BYTES
+    assert max_bytes(ApiKey.JOIN_GROUP, data.broker.config) == 6 * MAX_BYTES
+    assert max_bytes(ApiKey.SYNC_GROUP, data.broker.config) == 6 * MAX_BYTES
+    data.close()
+
+
+@pytest.mark.parametrize(("request_", "version"), CARRIERS, ids=lambda value: type(value).__name__)
+def test_a_request_beyond_its_bound_closes_the_connection(data: DataBroker, request_: Message, version: int) -> None:
+    with pytest.raises(InvalidRequestError, match="this API has at most"):
+        Dispatcher(data.broker).dispatch(data.context(0), memoryview(bytearray(frame(request_, version))))
