@@ -197,7 +197,6 @@ class UnifiedLog:
     def append_as_leader(  # noqa: C901 - one flat function: each call less is 0.1 µs of each append
         self,
         records: memoryview,
-        *,
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         budget: WorkBudget = NO_BUDGET,

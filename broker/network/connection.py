@@ -195,7 +195,7 @@ class Connection:
         """
         dispatch, context, out = self._shell.dispatch, self.context, self._out
         max_frame_bytes = self._shell.limits.max_frame_bytes
-        monotonic_ms = self._shell.monotonic_ms
+        monotonic_ms, deadline = self._shell.monotonic_ms, self._last_active_ms + TURN_MS
         position = owed = 0
         self._has_frames = True
         for handled in range(FRAMES_PER_TURN):
@@ -209,8 +209,8 @@ class Connection:
             if end > count:
                 self._has_frames = False
                 break
-            may_be_over = handled and (size > SMALL_FRAME_BYTES or not handled % FRAMES_PER_LOOK)
-            if may_be_over and monotonic_ms() - self._last_active_ms >= TURN_MS:
+            is_due = not handled % FRAMES_PER_LOOK or size > SMALL_FRAME_BYTES
+            if is_due and handled and monotonic_ms() >= deadline:
                 break
             answer = dispatch(context, view[position + 4 : end])
             position = end

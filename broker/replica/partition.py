@@ -30,6 +30,7 @@ from tidelog.protocol.errors import (
 if TYPE_CHECKING:
     from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 
+_CLIENT = AppendOrigin.CLIENT
 ALL_REPLICAS = -1
 """``acks=all`` of a produce request."""
 NO_LEADER_EPOCH = -1
@@ -117,7 +118,6 @@ class Partition:
     def append_records(
         self,
         records: memoryview,
-        *,
         required_acks: int = -1,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         budget: WorkBudget = NO_BUDGET,
@@ -132,12 +132,23 @@ class Partition:
             log = self.log
         if not log.config.acknowledges_at_once and required_acks == ALL_REPLICAS and origin is AppendOrigin.CLIENT:
             self.check_in_sync_replicas(log.config.min_insync_replicas)
-        info = log.append_as_leader(
-            records, leader_epoch=self.leader_epoch, origin=origin, budget=budget, validated=validated
-        )
+        info = log.append_as_leader(records, self.leader_epoch, origin, budget, validated)
         if log.config.flush_messages != NEVER or self._flush is not None:
             self._group_flush(log).appended()
             return info
+        log.update_high_watermark(log.log_end_offset)
+        self._purgatory.touch(self)
+        return info
+
+    def append_at_once(self, records: memoryview, budget: WorkBudget) -> LogAppendInfo:
+        """``append_records`` of a client's records while ``acknowledges_at_once`` holds: nothing else is asked.
+
+        Raises what ``UnifiedLog.append_as_leader`` raises.
+        """
+        log = self._log
+        if log is None:
+            log = self.log
+        info = log.append_as_leader(records, self.leader_epoch, _CLIENT, budget, None)
         log.update_high_watermark(log.log_end_offset)
         self._purgatory.touch(self)
         return info

@@ -115,7 +115,7 @@ class RepeatedProduce:
         ):  # fmt: skip
             return None
         try:
-            info = partition.append_records(records, budget=TURN)
+            info = partition.append_at_once(records, TURN)
         except KafkaError as error:
             return self._refusal(error, correlation_id)
         except TooMuchForTurnError:

@@ -61,7 +61,9 @@ class WorkBudget:
         compressed_records: int = MAX_COMPRESSED_RECORDS,
         rebuilt_records: int = MAX_REBUILT_RECORDS,
     ) -> None:
-        self.enter_turn(in_turn=in_turn)
+        self.in_turn = in_turn
+        self.header_bytes = TURN_HEADER_BYTES if in_turn else NO_LIMIT
+        """Bytes of record headers that may be walked over in plain Python."""
         self._plain_bytes = plain_bytes
         self._compressed_records = compressed_records
         self._rebuilt_records = rebuilt_records
@@ -70,7 +72,6 @@ class WorkBudget:
         """Have the limits of a turn hold, or only those of the request."""
         self.in_turn = in_turn
         self.header_bytes = TURN_HEADER_BYTES if in_turn else NO_LIMIT
-        """Bytes of record headers that may be walked over in plain Python."""
 
     def decompress(self, section: Buffer, codec: int, max_bytes: int, count: int) -> Buffer:
         """The records section of a magic 2 batch that claims ``count`` records, at most ``max_bytes`` of it.
