@@ -140,14 +140,15 @@ class Partition:
         self._purgatory.touch(self)
         return info
 
-    def append_at_once(self, records: memoryview, budget: WorkBudget) -> LogAppendInfo:
-        """``append_records`` of a client's records while ``acknowledges_at_once`` holds: nothing else is asked.
+    def append_at_once(self, records: memoryview, budget: WorkBudget) -> LogAppendInfo | None:
+        """``append_records`` where a client's records are acknowledged at once, waiting for no disk, and whatever
+        replicas are in sync; None, and nothing is done, where that is not so or the log is closed or offline.
 
         Raises what ``UnifiedLog.append_as_leader`` raises.
         """
         log = self._log
-        if log is None:
-            log = self.log
+        if log is None or self._flush is not None or not log.config.acknowledges_at_once or not log.is_serving:
+            return None
         info = log.append_as_leader(records, self.leader_epoch, _CLIENT, budget, None)
         log.update_high_watermark(log.log_end_offset)
         self._purgatory.touch(self)
@@ -159,11 +160,6 @@ class Partition:
         Fails with KafkaStorageError. Only for an offset at or above the high watermark.
         """
         return self._group_flush(self.log).when_durable(offset)
-
-    @property
-    def acknowledges_at_once(self) -> bool:
-        """Whether an append is acknowledged at once, waiting for no disk, and whatever replicas are in sync."""
-        return self._flush is None and self.log.config.acknowledges_at_once
 
     def check_in_sync_replicas(self, least: int) -> None:
         """Raises NotEnoughReplicasError when fewer than ``least`` replicas would have a record."""

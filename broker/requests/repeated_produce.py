@@ -23,7 +23,6 @@ from typing import NamedTuple
 from tidelog.broker.broker import Broker
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.records.work_budget import TURN, TooMuchForTurnError
-from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
@@ -76,7 +75,7 @@ class ResponsePattern(NamedTuple):
 class RepeatedProduce:
     """One connection's pattern. See the module."""
 
-    __slots__ = ("_broker", "_bytes_in", "_log", "_messages_in", "_partition", "_refused", "_request", "_response")
+    __slots__ = ("_broker", "_bytes_in", "_messages_in", "_partition", "_refused", "_request", "_response")
 
     def __init__(
         self, broker: Broker, partition: Partition, patterns: tuple[RequestPattern, ResponsePattern], refused: Refused
@@ -84,7 +83,6 @@ class RepeatedProduce:
         self._broker = broker
         self._bytes_in, self._messages_in = broker.metrics.bytes_in, broker.metrics.messages_in
         self._partition = partition
-        self._log: UnifiedLog = partition.log
         self._request, self._response = patterns
         self._refused = refused
 
@@ -111,7 +109,7 @@ class RepeatedProduce:
             length <= RECORD_BATCH_OVERHEAD or frame[end:] != after or records[MAGIC_OFFSET] != MAGIC_V2
             or records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
             or _unpack_length(records, _LENGTH_OFFSET)[0] != length - 1 - LOG_OVERHEAD
-            or broker.quotas is not None or not partition.acknowledges_at_once or not self._log.is_serving
+            or broker.quotas is not None
         ):  # fmt: skip
             return None
         try:
@@ -119,6 +117,8 @@ class RepeatedProduce:
         except KafkaError as error:
             return self._refusal(error, correlation_id)
         except TooMuchForTurnError:
+            return None
+        if info is None:
             return None
         self._bytes_in.count += info.size_bytes
         partition.bytes_in += info.size_bytes

@@ -26,6 +26,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.records import engine
+from tidelog.log.records.reference import check_usual_record
 from tidelog.log.records.work_budget import (
     NO_BUDGET,
     TURN_OLD_BYTES,
@@ -52,6 +53,7 @@ from tidelog.protocol.record.record_batch import (
     MAGIC_OFFSET,
     MAGIC_V0,
     MAGIC_V2,
+    MIN_RECORD_BYTES,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
@@ -258,7 +260,11 @@ class LogValidator:
             ensure_few_records(count, budget)
         if codec:
             section = budget.decompress(section, codec, self._max_plain, count)
-        low, high, first_keyless, is_consecutive = engine.check_section(section, count, budget.header_bytes)
+        # The usual single record is checked at once: three calls less than through the engine.
+        found = check_usual_record(bytes(section)) if count == 1 and len(section) >= MIN_RECORD_BYTES else None
+        if found is None:
+            found = engine.check_section(section, count, budget.header_bytes)
+        low, high, first_keyless, is_consecutive = found
         low += base_timestamp
         if (
             not is_consecutive
