@@ -30,9 +30,9 @@ from tidelog.broker.requests.appended_response import FIRST_VERSION as _FIRST_WI
 from tidelog.broker.requests.appended_response import encode_appended
 from tidelog.broker.requests.context import Repeat, RequestContext
 from tidelog.broker.requests.repeated_produce import repeated_produce
-from tidelog.broker.requests.route import log_own_mistake, shielded
+from tidelog.broker.requests.route import shielded
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.records.work_budget import TURN, AppendPostponedError, TooMuchForTurnError, WorkBudget
+from tidelog.log.records.work_budget import TURN, TooMuchForTurnError, WorkBudget
 from tidelog.log.unified_log import LogAppendInfo
 from tidelog.log.validation.relocation import StaleOffsetsError
 from tidelog.log.validation.validator import AppendOrigin, ValidationResult, record_errors
@@ -391,13 +391,9 @@ def _append(
     """Append one partition's records: what was appended, or the answer where that is an error or has to wait for a sync
     (then it is noted in ``progress``). Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError."""
     try:
-        partition, info = _append_records(broker, context, request, topic, data, progress.budget, validated)
+        partition, info = shielded(_append_records, broker, context, request, topic, data, progress.budget, validated)
     except KafkaError as error:
         return _failed(data.index, context.api_version, error)
-    except (CloseConnectionError, AppendPostponedError):
-        raise
-    except Exception:  # noqa: BLE001 - logged; as in ``shielded``, with a call less for each partition
-        return _failed(data.index, context.api_version, log_own_mistake())
     if request.acks and info.last_offset >= partition.log.high_watermark:
         answer = _appended(data.index, info)
         progress.waits.append((answer, partition.when_durable(info.last_offset)))

@@ -207,13 +207,8 @@ def shielded(work: Callable[..., T], *arguments: Any) -> T:
     except (KafkaError, CloseConnectionError, AppendPostponedError):
         raise
     except Exception as error:
-        raise log_own_mistake() from error
-
-
-def log_own_mistake() -> UnknownServerError:
-    """Log the exception that is handled, and return the error that answers one partition's part of a request."""
-    logger.exception("one partition of a request failed")
-    return UnknownServerError()
+        logger.exception("one partition of a request failed")
+        raise UnknownServerError from error
 
 
 class Pending:
