@@ -1,1 +1,5 @@
-"""Segments on disk in Kafka's format. Synchronous; depends on protocol alone."""
+"""Segments on disk in Kafka's format.
+
+Imports: ``tidelog.protocol``; no event loop and no sockets.
+Invariant: the end of a log is published last, and readers take no lock.
+"""

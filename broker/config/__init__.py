@@ -1,1 +1,5 @@
-"""The broker's configuration: declared keys, where values come from, and how DescribeConfigs tells of them."""
+"""The broker's configuration: declared keys, sources of values, and the answers of DescribeConfigs.
+
+Imports: ``tidelog.broker.replica``, ``metadata``, ``loop`` and ``metrics``, and the packages below the broker.
+Invariant: a key is declared with its reader or stands in ``NO_EFFECT``; a value that does not fit refuses the start.
+"""

@@ -1,1 +1,5 @@
-"""One module per API key: what the broker answers."""
+"""One module per API key: what the broker answers.
+
+Imports: ``tidelog.broker.network`` and the floors below; not ``admin`` or ``adoption``.
+Invariant: a module's key and versions are those of its line in ``tidelog.broker.requests.registry``.
+"""

@@ -1,2 +1,7 @@
-"""From a frame to an answer: the table of APIs, routes, dispatch, throttling, and ways around decoding for repeated
-requests."""
+"""From a frame to an answer: table of APIs, routes, dispatch, bounds, throttling, patterns of repeated requests.
+
+Imports: ``tidelog.broker.coordinator``, ``share``, ``find``, ``quota`` and the floors below; handlers are loaded by
+name.
+Invariant: what ApiVersions advertises is what the registry serves, and a request beyond its bounds never reaches a
+handler.
+"""

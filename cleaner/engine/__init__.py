@@ -1,2 +1,6 @@
-"""Record-level work of a round: the map of keys, the tables of batches, and the compiled routines with their plain
-references."""
+"""Record-level work of a round: map of keys, tables of batches, compiled routines with their plain references.
+
+Imports: ``tidelog.cleaner.errors``, ``tidelog.log`` and ``tidelog.protocol``; not ``checkpoint``, ``config`` or
+``throttle``.
+Invariant: compiled routines and plain references give equal results.
+"""

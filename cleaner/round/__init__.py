@@ -1,2 +1,5 @@
-"""One round of compaction over one log: which records are superseded, the copy, and the files it writes. No threads, no
-clock."""
+"""One round of compaction over one log: superseded records, the copy, and the files it writes.
+
+Imports: ``tidelog.cleaner.engine`` and the floor below.
+Invariant: no threads and no clock; offsets never change.
+"""

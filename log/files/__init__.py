@@ -1,2 +1,6 @@
-"""What lies beside the records of a partition: its files by name, checkpoints, and the topic and partition a directory
-is named by."""
+"""Files beside the records of a partition: file records, checkpoints, and a partition's directory name.
+
+Imports: ``tidelog.log.system`` and ``tidelog.protocol``.
+Invariant: a checkpoint is replaced as a whole; nothing reads a ``.log`` file past ``size``, the end of its last whole
+append.
+"""

@@ -1,1 +1,5 @@
-"""Work per record: a plain Python reference and numba kernels with equal results."""
+"""Work per record: a plain Python reference and compiled kernels.
+
+Imports: ``tidelog.log.segment``, ``index``, ``files`` and ``system``, and ``tidelog.protocol``.
+Invariant: the reference and the kernels give equal results.
+"""

@@ -1,1 +1,4 @@
-"""Options of the source, the sink and tables, offsets as JSON, and the columns."""
+"""Options of the source, the sink and tables, offsets as JSON, and the columns.
+
+Imports: ``tidelog.pipeline.engine`` and the floors below; not ``plan``.
+"""

@@ -1,2 +1,5 @@
-"""Schemas of the records that coordinators keep in ``__consumer_offsets``, ``__transaction_state`` and
-``__share_group_state``."""
+"""Schemas of records in ``__consumer_offsets``, ``__transaction_state`` and ``__share_group_state``.
+
+Imports: ``tidelog.protocol.schema`` and the floors below; not ``messages``.
+Invariant: names, types and versions are Kafka's, so that each opens the other's directory.
+"""

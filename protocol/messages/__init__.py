@@ -1,1 +1,5 @@
-"""One module per API: its request and response declared once for all versions. Imported on the API's first use."""
+"""One module per API: its request and response declared once for all versions.
+
+Imports: ``tidelog.protocol.schema``, ``record`` and the floors below; not ``coordinator_records``.
+Invariant: a module is imported on its API's first use.
+"""

@@ -1,1 +1,5 @@
-"""Schemas of the records of ``__cluster_metadata``."""
+"""Schemas of the records of ``__cluster_metadata``.
+
+Imports: ``tidelog.protocol.schema`` and the floors below; not ``messages``.
+Invariant: names, types and versions are Kafka's.
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -69,3 +70,17 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
 def test_every_test_that_is_named_exists(page: Path) -> None:
     for name, test in _TEST.findall(text_of(page)):
         assert re.search(rf"^(?:async )?def {test}\(", (ROOT / name).read_text(), re.MULTILINE), f"{name} has no {test}"
+
+
+ROOMS = [
+    path.parent
+    for package in ("protocol", "log", "cleaner", "broker", "pipeline")
+    for path in sorted((ROOT / package).rglob("__init__.py"))
+    if path.parent.name not in ("jobs", "reports") and path.parent != ROOT / "pipeline"
+]
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=[str(path.relative_to(ROOT)) for path in ROOMS])
+def test_every_room_says_what_it_may_import(room: Path) -> None:
+    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    assert re.search(r"^Imports: ", text, re.MULTILINE), f"{room} does not say what it may import"

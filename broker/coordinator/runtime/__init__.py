@@ -1,2 +1,5 @@
-"""What every coordinator runs on: shards over an internal topic, results with records, replay, timers and
-durability."""
+"""The runtime of every coordinator: shards over an internal topic, results with records, replay, timers and durability.
+
+Imports: no other room of the coordinators.
+Invariant: records are appended, then replayed, then answered; a failed append replays nothing. Loop thread only.
+"""
