@@ -152,7 +152,7 @@ def until_stable(members: list[Member]) -> float:
 
 
 def is_stable(members: list[Member]) -> bool:
-    """Whether all have their assignment, of one generation, which is of this size."""
+    """Return whether all have their assignment, of one generation, which is of this size."""
     if not all(member.is_synced for member in members):
         return False
     generations = {member.generation_id for member in members}

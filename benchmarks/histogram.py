@@ -54,7 +54,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many latencies were counted."""
+        """Number of latencies counted."""
         return self.buckets.total()
 
     def percentile_us(self, percent: float) -> float:

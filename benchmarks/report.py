@@ -39,7 +39,7 @@ class Results:
 
 
 def ratio(metric: Metric, tidelog: float | None, kafka: float | None) -> float | None:
-    """How many times better Tidelog is than Kafka; below 1 it is worse. None where one of them is missing."""
+    """Compute how many times better Tidelog is than Kafka; below 1 it is worse. None where one of them is missing."""
     if not tidelog or not kafka:
         return None
     return tidelog / kafka if metric.more_is_better else kafka / tidelog

@@ -1,4 +1,4 @@
-"""What a row of the benchmark is: metrics with their aims, and a function that measures them on one contender.
+"""The rows of the benchmark: metrics with their aims, and a function that measures them on one contender.
 
 The aims are those of the design; a metric is "met" when the median of its rounds keeps its limit. A limit may be
 absolute or a multiple of the floor measured in the same run.
@@ -47,7 +47,7 @@ class Metric:
         return f"{sign} {self.limit:,g}" if self.limit is not None else ""
 
     def is_met(self, value: float, floor: float | None) -> bool | None:
-        """Whether ``value`` keeps the aim; None where there is no aim or no floor to compare with."""
+        """Return whether ``value`` keeps the aim; None where there is no aim or no floor to compare with."""
         limit = self.limit
         if self.floor_ratio is not None:
             limit = None if floor is None else self.floor_ratio * floor
@@ -58,7 +58,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much work each row does. Bytes are of record values."""
+    """Amounts of work of the rows. Bytes are of record values."""
 
     rounds: int
     payload_bytes: int
@@ -129,7 +129,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a measuring function may use: how much to do, and a directory of its own."""
+    """Context of a measuring function: the amount of work, and a directory of its own."""
 
     scale: Scale
     directory: Path
@@ -152,6 +152,6 @@ class Row:
     rounds: int | None = None
     """Fixed number of rounds; None takes the scale's."""
     in_pairs: bool = False
-    """Whether all CPU (``total``) is also compared with the floor's pair by pair, as ``times_floor``."""
+    """True when all CPU (``total``) is also compared with the floor's pair by pair, as ``times_floor``."""
     reads: bool = False
-    """Whether a measurement is ``fetch_readings`` readings, each of which can be one of a pair."""
+    """True when a measurement is ``fetch_readings`` readings, each of which can be one of a pair."""

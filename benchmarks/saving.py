@@ -1,4 +1,4 @@
-"""What a benchmark prints, line by line, and with ``--save`` as a section of RESULTS.md as well."""
+"""The output of a benchmark, line by line, and with ``--save`` as a section of RESULTS.md as well."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ SECTIONS = {
 
 
 def command(name: str, rival: str, *, quick: bool) -> list[str]:
-    """How a section is run."""
+    """The command of a section."""
     section = SECTIONS[name]
     words = [sys.executable, "-m", f"benchmarks.{name}", *section.arguments]
     return [*words, *(section.quick if quick else ()), *(() if rival == KAFKA else section.alone)]
@@ -57,7 +57,7 @@ def run_sections(
 
 
 def run_section(words: Sequence[str]) -> str:
-    """What a section printed, or why it failed."""
+    """Output of a section, or the reason of its failure."""
     shown = " ".join(words[1:])
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=SECTION_TIMEOUT_S, check=False)

@@ -128,7 +128,7 @@ def _produce(
     broker = serving(contender)
     with topic_for(contender, topic), measured(broker) as spent:
         done = load_batches(broker, topic, payload_bytes, value_bytes, batch_bytes)
-    # Everybody gives back what it wrote before the next one writes: that one takes these very pages.
+    # Each contender frees its pages before the next one writes, and that one takes the same pages.
     if contender.has_topics:
         time.sleep(FILES_GONE_S)
     else:

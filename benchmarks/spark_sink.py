@@ -1,4 +1,4 @@
-"""Where the time of a write through ``format("tidelog")`` goes, without Spark: what adopting ready batches could save.
+"""Times of the parts of a write through ``format("tidelog")``, without Spark, and the saving of adopted batches.
 
     stage      Arrow rows -> record batches -> staged file                    a task's work
     publish    staged file -> one transaction of Produce requests             the driver's and the broker's work

@@ -1,4 +1,4 @@
-"""What ``benchmarks.spark`` measures: queries on the three roads into Spark, jobs, look-ups, ListOffsets.
+"""The measurements of ``benchmarks.spark``: queries on the three roads into Spark, jobs, look-ups, ListOffsets.
 
 Every figure is of work between two looks at the clock and at /proc: wall time, the processor time of Spark (the JVM
 and the Python workers below it) and of the broker that is asked. Queries end in Spark's ``noop`` sink.
@@ -56,7 +56,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What the measurements share."""
+    """Context shared by the measurements."""
 
     spark: SparkSession
     tidelog: BrokerProcess
@@ -201,7 +201,7 @@ def source(bench: Bench, topic: str) -> LogSource:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """What a point query gave."""
+    """Result of a point query."""
 
     rows: int
     seconds: float

@@ -90,7 +90,7 @@ def until_settled(members: list[TaskMember], tasks: int) -> tuple[float, int]:
 
 
 def is_settled(members: list[TaskMember], tasks: int) -> bool:
-    """Whether all are in one epoch, every task is with one, and none has two more than another."""
+    """Return whether all are in one epoch, every task is with one, and none has two more than another."""
     held = [task for member in members for task in member.tasks]
     sizes = [len(member.tasks) for member in members]
     is_even = max(sizes) - min(sizes) <= 1

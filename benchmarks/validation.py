@@ -1,4 +1,4 @@
-"""What validating produced batches costs, by both engines: ``python -m benchmarks.validation``.
+"""The cost of validating produced batches, by both engines: ``python -m benchmarks.validation``.
 
 One uncompressed batch of 100-byte records at a time goes through ``LogValidator`` as an append does it: CRC, structure
 of every record, timestamps, offsets in place. The aim is 30 ns per record with kernels. Apache Kafka has no such

@@ -14,7 +14,7 @@ class ConflictError(JobError):
 
 
 class BadRequestError(JobError):
-    """What was asked for makes no sense: an option's value, or options that contradict each other."""
+    """An option has an impossible value, or options contradict each other."""
 
 
 class MissingPackageError(JobError):

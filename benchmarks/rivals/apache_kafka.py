@@ -16,7 +16,7 @@ TOOL_HEAP = ("-Xmx256M",)
 TOOL_TIMEOUT_S = 180.0
 START_POLL_S = 0.02
 SIGTERM_EXIT = 143
-"""What a JVM that stopped cleanly on SIGTERM returns: 128 + 15."""
+"""Exit code of a JVM that stopped cleanly on SIGTERM: 128 + 15."""
 
 CONFIG_COMMAND = "kafka.admin.ConfigCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

@@ -108,7 +108,7 @@ class BrokerProcess:
         return self
 
     def stdout(self) -> int:
-        """Where the process's standard output goes."""
+        """Path of the process's standard output."""
         return subprocess.DEVNULL
 
     def answer_or_fail(self, deadline: float, pause_s: float) -> None:
@@ -141,7 +141,7 @@ class BrokerProcess:
             raise BrokerError(f"{self.name} ended with {code} on SIGTERM\n{self.output()}")
 
     def clean_exit_codes(self) -> tuple[int, ...]:
-        """What a clean stop on SIGTERM may return."""
+        """Exit codes of a clean stop on SIGTERM."""
         return (0,)
 
     def kill(self) -> None:

@@ -160,7 +160,7 @@ def decode_section(  # noqa: C901 - one loop: with a record's walk in a function
     table: IntegerArray,
     progress: IntegerArray,
 ) -> Integer:
-    """See the reference."""
+    """Compiled twin of the function of this name in ``columns_reference``."""
     position, end, count = context[SECTION_START], context[SECTION_END], context[RECORDS]
     if count < 0 or count * _MIN_RECORD_BYTES > end - position:
         return MALFORMED
@@ -274,7 +274,7 @@ def decode_chunk(
     table: IntegerArray,
     progress: IntegerArray,
 ) -> Integer:
-    """See the reference."""
+    """Compiled twin of the function of this name in ``columns_reference``."""
     at, size = bounds[0], bounds[1]
     context = np.empty(CONTEXT_SLOTS, np.int64)
     status = NEED_BYTES
@@ -313,7 +313,7 @@ def gather(
     validity: ByteArray,
     data: ByteArray,
 ) -> Integer:
-    """See the reference."""
+    """Compiled twin of the function of this name in ``columns_reference``."""
     nulls, out = np.int64(0), span[2]
     at = np.int64(offsets[out])
     for row in range(span[0], span[1]):
@@ -331,7 +331,7 @@ def gather(
 
 @kernel
 def total_size(sizes: IntegerArray) -> Integer:
-    """See the reference."""
+    """Compiled twin of the function of this name in ``columns_reference``."""
     total = np.int64(0)
     for size in sizes:
         total += max(size, np.int64(0))
@@ -340,7 +340,7 @@ def total_size(sizes: IntegerArray) -> Integer:
 
 @kernel
 def header_fields(buffer: ByteArray, table: IntegerArray, span: IntegerArray, fields: IntegerArray) -> Integer:
-    """See the reference."""
+    """Compiled twin of the function of this name in ``columns_reference``."""
     number = span[2]
     for row in range(span[0], span[1]):
         position = table[HEADERS_START, row]

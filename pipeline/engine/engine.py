@@ -92,7 +92,7 @@ class HashRoom:
 
     @property
     def room(self) -> int:
-        """How many records fit."""
+        """Number of records that fit."""
         return len(self.columns[0])
 
     def make_room(self, count: int) -> None:

@@ -60,7 +60,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What a table holds of one partition: offsets from ``start`` to below ``end``.
+    """Contents of a table for one partition: offsets from ``start`` to below ``end``.
 
     ``complete_offset`` is ``end``: every committed record below it is in the table. ``complete_timestamp`` is the
     largest record time (ms) among them, -1 without records. ``lost`` are (start, end) that were gone before they

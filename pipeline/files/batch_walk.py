@@ -16,7 +16,7 @@ from tidelog.protocol.errors import CorruptMessageError
 
 
 class ValidEnd(NamedTuple):
-    """Where a segment's valid bytes end: the byte, and the offset the next record gets."""
+    """End of a segment's valid bytes: the byte, and the offset the next record gets."""
 
     position: int
     next_offset: int

@@ -47,7 +47,7 @@ class RemoteInfo(NamedTuple):
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path leads to an object store."""
+    """Return whether a path leads to an object store."""
     return _SEPARATOR in path
 
 
@@ -154,7 +154,7 @@ def forget_listing(directory: str) -> None:
 
 
 def info_of(path: str) -> RemoteInfo | None:
-    """What lies at a path, from the listing around it; None when nothing does. Raises RemoteError."""
+    """Look a path up in the listing around it; None when it is missing. Raises RemoteError."""
     directory, _, name = path.rpartition("/")
     try:
         return listing(directory).get(name)
@@ -178,7 +178,7 @@ class RemoteFiles:
         self._contents: dict[str, bytes] = {}
 
     def exists(self, path: str) -> bool:
-        """Whether it is there; it is read then. Raises RemoteError."""
+        """Return whether the file is there, and read it then. Raises RemoteError."""
         try:
             self._contents[path] = _content(path)
         except FileNotFoundError:

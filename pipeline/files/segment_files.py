@@ -31,7 +31,7 @@ _POLL_S = 0.002
 
 @dataclass(slots=True)
 class ReadCount:
-    """What was read from disk (or the page cache) or fetched from a store: bytes, and how many reads or requests."""
+    """Counts of reads from disk (or the page cache) and requests to a store, and their bytes."""
 
     bytes_read: int = 0
     reads: int = 0

@@ -63,7 +63,7 @@ class SparseIndex:
         return data
 
     def _filled(self, slots: int) -> int:
-        """How many entries stand before the hole: both fields 0 is no entry of either index."""
+        """Count the entries before the hole: both fields 0 is no entry of either index."""
         low, high = 0, slots
         while low < high:
             middle = (low + high) // 2

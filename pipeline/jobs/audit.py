@@ -58,7 +58,7 @@ SUMMED = (
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """What to audit. ``table``: a directory that an export wrote, to compare with, or with ``iceberg`` a table's name.
+    """An audit's request. ``table``: an exported directory to compare with, or with ``iceberg`` a table's name.
     ``records``: hash every record."""
 
     source: LogSource
@@ -107,7 +107,7 @@ class PartitionAudit:
         )
 
     def accepts(self, comparison: Comparison) -> bool:
-        """Whether table and log agree; rows that only the table has are no fault where the log was compacted."""
+        """Return whether table and log agree; rows that only the table has are no fault where the log was compacted."""
         extra = comparison.extra and not self.total("compacted_offsets")
         return not (comparison.missing or comparison.different or comparison.twice or comparison.unreadable or extra)
 
@@ -124,7 +124,7 @@ class AuditResult:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether any partition has a fault."""
+        """Return whether any partition has a fault."""
         return any(partition.is_wrong for partition in self.partitions)
 
     def total(self, name: str) -> int:

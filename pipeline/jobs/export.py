@@ -56,7 +56,7 @@ DEFAULT_COMMIT_FILES = 64
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What to export, and where to: ``table`` is a directory.
+    """Request of an export: ``table`` is a directory.
 
     ``file_bytes``: bytes of the log per file. ``headers``: whether the table has the column. ``keep_damaged``: damaged
     batches go to the dead-letter table; without it they end the job. ``commit_files``: files per commit.
@@ -128,7 +128,7 @@ class PartitionPlan:
 
     @property
     def is_new(self) -> bool:
-        """Whether the state changes."""
+        """Return whether the state changes."""
         return self.before is None or self.end > self.before.end or self.lost != self.before.lost
 
     def state(self) -> PartitionState:

@@ -56,7 +56,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """How to open one log."""
+    """Settings to open one log with."""
 
     topic: str
     partition: int

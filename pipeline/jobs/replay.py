@@ -43,7 +43,7 @@ _COLUMNS = Columns(("key", "value", "partition", "offset", "timestamp", "headers
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What to replay, where to, and under which name. ``source``: see :func:`replay_source`."""
+    """Request of a replay: the range, the target and the run's name. ``source``: see :func:`replay_source`."""
 
     source: SourceOptions
     target: Target

@@ -50,8 +50,8 @@ _CHUNKS_PER_SECOND = 4
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where rows go: a topic of the brokers at ``bootstrap``; ``codec`` by Kafka's number; records per second and task,
-    None for as fast as it goes."""
+    """Target of the rows: a topic of the brokers at ``bootstrap``; ``codec`` by Kafka's number; records per second and
+    task, None for as fast as it goes."""
 
     bootstrap: str
     topic: str
@@ -115,7 +115,7 @@ def is_there(target: Target) -> bool:
 
 
 def partitions_of(target: Target) -> int:
-    """How many partitions the topic has; it is made where the broker allows that. Raises PipelineError."""
+    """Ask for the topic's number of partitions; it is made where the broker allows that. Raises PipelineError."""
     return PartitionCounts(SinkOptions(target.bootstrap, Path(), topic=target.topic)).of(target.topic)
 
 

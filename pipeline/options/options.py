@@ -67,7 +67,7 @@ class TopicChoice:
     partitions: tuple[tuple[str, int], ...] | None = None
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether the partition is asked for."""
+        """Return whether the partition is asked for."""
         if self.pattern is not None:
             return topic not in INTERNAL_TOPICS and re.fullmatch(self.pattern, topic) is not None
         if self.partitions is not None:
@@ -77,7 +77,7 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where reading begins or ends, in exactly one of three ways: ``offsets`` by partition (``default`` for those that
+    """Beginning or end of reading, in exactly one of three ways: ``offsets`` by partition (``default`` for those that
     are not named: LATEST or EARLIEST; None means all must be named), ``timestamps`` in ms by partition, or one
     ``timestamp`` in ms for all. ``option`` is the option's name, for errors."""
 
@@ -313,7 +313,7 @@ def _check_columns(given: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Where reading begins and ends, out of the three pairs of options."""
+    """The beginning and end of reading from the three pairs of options."""
 
     given: Mapping[str, str]
     streaming: bool

@@ -16,5 +16,5 @@ class RowFilter:
     key: bytes | None = None
 
     def wants(self, timestamp: int, key: bytes | None) -> bool:
-        """Whether a record of that time and key counts."""
+        """Return whether a record of that time and key counts."""
         return self.min_time <= timestamp <= self.max_time and self.key in (None, key)

@@ -63,7 +63,7 @@ class _Bytes:
 
 
 class MarkerWalk:
-    """See the module. ``file`` stays the caller's; ``close`` closes what the walk opened itself."""
+    """A walk over the markers. ``file`` stays the caller's; ``close`` closes files that the walk opened itself."""
 
     def __init__(
         self, place: TopicPartition, segment: SegmentFile, file: OpenSegment, *, position: int, end_offset: int,
@@ -151,7 +151,7 @@ class MarkerWalk:
         self._at.position = begin + done
 
     def _pass_other(self, chunk: ByteArray, done: int, begin: int) -> int:
-        """Behind an old message, which is in no transaction, or behind damage; -1 when more bytes are needed."""
+        """Pass an old message, which is in no transaction, or damage; returns -1 when more bytes are needed."""
         self._at.position = begin + done
         rest = chunk[done : done + RECORD_BATCH_OVERHEAD].tobytes()
         try:
@@ -166,7 +166,7 @@ class MarkerWalk:
         return done + header.size
 
     def _resume(self, position: int, why: str) -> int:
-        """Go on behind damage: markers of transactions that are open may be lost in it."""
+        """Go on after damage: markers of transactions that are open may be lost in it."""
         here = self._at
         indexed = indexed_batches(here.segment, position)
         here.position = find_resume_position(here.file, position, here.file.size, indexed)
@@ -255,7 +255,7 @@ class MarkerWalk:
             )
 
     def _indexed(self) -> list[tuple[int, int, int]]:
-        """What the index files say; nothing when one is damaged."""
+        """Read the index files' entries; none when one is damaged."""
         if self._index is None:
             try:
                 found = aborted_transactions(os.path.dirname(self._own.file.path), 0, 2**63 - 1)

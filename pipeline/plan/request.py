@@ -77,7 +77,7 @@ def _range(partition: Partition, options: SourceOptions, count: ReadCount) -> Of
 
 
 def starting_offset(partition: Partition, options: SourceOptions, count: ReadCount | None = None) -> int:
-    """Where reading of a partition begins. Raises OffsetRangeError, DataLossError."""
+    """Find the offset at which reading of a partition begins. Raises OffsetRangeError, DataLossError."""
     spec = options.starting
     if spec.default is not None:
         return partition.bounds.start if spec.default == EARLIEST else partition.end

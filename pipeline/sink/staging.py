@@ -98,7 +98,7 @@ class StagedFile:
 
 
 def directory_of(staging: Path, writer: str, batch_id: int) -> Path:
-    """Where the attempts of one batch, or its runs, lie."""
+    """Return the directory of one batch's attempts or runs."""
     return staging / writer / f"{batch_id:0{_DIGITS}d}"
 
 

@@ -32,7 +32,7 @@ _WHOLE_SEGMENT = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """What one trigger may take; None where nothing limits."""
+    """Limits of one trigger; None means unlimited."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -54,7 +54,7 @@ class TriggerLimits:
         )
 
     def default(self) -> ReadLimit:
-        """What Spark is told; it hands the same back unless its trigger wants everything."""
+        """Build the limit that Spark is given; it hands the same back unless its trigger wants everything."""
         if self.max_offsets is not None:
             return ReadMaxRows(self.max_offsets)
         if self.max_bytes is not None:
@@ -83,7 +83,7 @@ class Patience:
         self._last_trigger_s: float | None = None
 
     def is_enough(self, limits: TriggerLimits, waiting: int) -> bool:
-        """Whether to read now; the first trigger always reads."""
+        """Return whether to read now; the first trigger always reads."""
         now, last = time.monotonic(), self._last_trigger_s
         is_short = limits.min_offsets is not None and waiting < limits.min_offsets
         if is_short and last is not None and (now - last) * 1000 < limits.max_delay_ms:
@@ -119,7 +119,7 @@ def _limited_by_bytes(ranges: Ranges, limit: int) -> dict[PartitionDirectory, in
 
 
 def _end_within(directory: PartitionDirectory, span: tuple[int, int], share: int) -> int:
-    """How far ``share`` bytes reach, one step at least."""
+    """Find the end offset that ``share`` bytes reach, one step at least."""
     reached, used = span[0], 0
     while reached < span[1]:
         size, end = next(iter(_steps(directory, (reached, span[1]), max(1, share - used))), (0, span[1]))

@@ -55,7 +55,7 @@ class StreamOffset:
         return cls(offsets, ids)
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark writes as JSON: topics and partitions ascending, equal positions equal to the letter."""
+        """Build the values of Spark's JSON: topics and partitions ascending, so equal positions give equal text."""
         written: dict[str, Any] = {
             topic: {str(number): self.offsets[topic][number] for number in sorted(self.offsets[topic])}
             for topic in sorted(self.offsets)

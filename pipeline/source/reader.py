@@ -40,7 +40,7 @@ class TidelogReader(DataSourceReader):
         return batch_request(self.options)
 
     def read_options(self) -> ReadOptions:
-        """How tasks read their slices."""
+        """Build the options with which tasks read their slices."""
         return ReadOptions(
             isolation=Isolation.READ_COMMITTED if self.options.read_committed else Isolation.READ_UNCOMMITTED,
             fail_on_data_loss=self.options.fail_on_data_loss,

@@ -62,7 +62,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new query begins. Raises PipelineError."""
+        """Find the position at which a new query begins. Raises PipelineError."""
         partitions = self._watch.partitions()
         ensure_named(self.options.starting, partitions)
         offsets = _offsets({p.directory: starting_offset(p, self.options) for p in partitions})
@@ -196,7 +196,7 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 
 def _begin(position: StreamOffset, partition: Partition) -> int:
-    """Where the next batch begins in a partition: one that is new to the query at its first offset."""
+    """Find where the next batch begins in a partition: one that is new to the query at its first offset."""
     known = position.get(partition.directory)
     return partition.bounds.start if known is None else known
 

@@ -32,7 +32,7 @@ def versions(declared: VersionRange) -> range:
 
 
 class Choices(Protocol):
-    """Where arbitrary values come from: ``random.Random`` or hypothesis."""
+    """Source of arbitrary values: ``random.Random`` or hypothesis."""
 
     def integer(self, lowest: int, highest: int) -> int: ...
 

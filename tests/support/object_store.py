@@ -26,7 +26,7 @@ ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",  # the server knows no checksums of uploads in pieces
 }
-"""What readers need in theirs; writing takes the last one."""
+"""Environment variables of readers; writing takes the last one."""
 
 
 class ObjectStore:

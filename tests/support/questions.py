@@ -109,7 +109,7 @@ class Broker:
 
 
 def _place(item: Any) -> tuple[str, ...]:
-    """What puts a list in order whose order means nothing; lists of scalars stay as they are."""
+    """Return the sort key of a list whose order means nothing; lists of scalars stay as they are."""
     return tuple(str(getattr(item, name)) for name in _ORDER if getattr(item, name, None) is not None)
 
 

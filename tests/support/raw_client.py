@@ -67,7 +67,7 @@ def receive_produced(connection: socket.socket) -> tuple[int, int, int]:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the broker closes this connection without another byte. Raises TimeoutError when it does nothing."""
+    """Return whether the broker closes this connection without another byte. Raises TimeoutError after silence."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""What a test needs from outside Python. Missing: the test skips and says how to install it; in CI it fails."""
+"""Programs that tests need beside Python. If one is missing the test skips with a hint; in CI it fails."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The same records given to any broker, of every kind a partition directory can hold, and what it serves of them.
 
-Topics (each name behind a prefix): ``codecs`` has one partition per codec and several segments; ``compacted`` is
+Topics (each name with a prefix): ``codecs`` has one partition per codec and several segments; ``compacted`` is
 keyed, with tombstones, and is cleaned; ``transactions`` holds committed, aborted and one open transaction; ``trimmed``
 lost its first records to DeleteRecords; ``format.0`` and ``format.1`` (and ``compacted.0``, ``compacted.1``) are of the
 old message formats, where a broker writes them.
@@ -175,7 +175,7 @@ class Samples:
         consumer.close()
 
     def committed_offsets(self) -> list[TopicPartition]:
-        """What the group has committed."""
+        """Read the group's committed offsets."""
         name = self.name("codecs")
         return [TopicPartition(name, partition, 100 + partition, "checked") for partition in range(len(CODECS))]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What to copy: ``data`` is the broker's data directory."""
+    """A copy's source: ``data`` is the broker's data directory."""
 
     data: str
     source: str

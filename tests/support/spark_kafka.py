@@ -21,7 +21,7 @@ Row = dict[str, Any]
 SHORT_WAIT = {"kafka.fetch.max.wait.ms": "50"}
 """The connector asks for offsets after a waiting fetch, and Apache Kafka answers in order: half a second a task."""
 JavaError: type[Exception] = Py4JJavaError
-"""What an action raises whose task or broker failed."""
+"""Errors of an action whose task or broker failed."""
 AWAIT_S = 60
 
 
@@ -61,7 +61,7 @@ class Stream:
         self.query: StreamingQuery = writer.option("checkpointLocation", str(checkpoint)).start()
 
     def rows(self) -> list[Row]:
-        """What has come so far."""
+        """Read the rows that have come so far."""
         return rows(self.spark.table(self.table))
 
     def __enter__(self) -> Stream:

@@ -17,7 +17,7 @@ FLUSH_S = 60.0
 TRANSACTION_TIMEOUT_MS = 7_200_000
 """A transaction that is left open outlives every test, of the whole suite too."""
 BROKER_SETTINGS = {"transaction.max.timeout.ms": str(TRANSACTION_TIMEOUT_MS)}
-"""What a broker needs to take such a transaction."""
+"""Configuration of a broker that takes such a transaction."""
 START_MS = 1_700_000_000_000
 STEP_MS = 1000
 PARTITIONS = 3

@@ -23,7 +23,7 @@ _API_KEY = struct.Struct(">h")
 
 @dataclass
 class Trip:
-    """Where to halt; ``reached`` is set there. The connection then stays open and silent."""
+    """A point to halt at; ``reached`` is set there. The connection then stays open and silent."""
 
     api_key: int
     after: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,12 @@ WIDE_CLASSES = {
     "log/unified_log.py:UnifiedLog": "the log as everyone meets it; its work is in the modules it calls",
     "protocol/record/record_batch.py:RecordBatch": "one property per header field",
 }
+
+# Rooms whose words have been gone through, and words that are riddles or old-fashioned in English.
+PLAIN_ROOMS = ("pipeline", "pyspark_tidelog", "tidelog", "benchmarks", "tests/support")
+BANNED_WORDS = re.compile(
+    r"\b(anew|nobody|somebody|everybody|whoever|for ever|be it)\b|\"\"\"(What|Who|See the module)\b", re.IGNORECASE
+)
 
 
 def modules() -> Iterator[Path]:
@@ -121,3 +128,14 @@ def test_packages_with_common_names_are_imported_by_module(path: Path) -> None:
 def test_a_package_can_be_looked_over(folder: Path) -> None:
     loose = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
     assert len(loose) <= MAX_LOOSE_MODULES or relative(folder) in WIDE_PACKAGES, f"{len(loose)} modules: {loose}"
+
+
+@pytest.mark.parametrize("room", PLAIN_ROOMS)
+def test_words_are_plain(room: str) -> None:
+    found = [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if BANNED_WORDS.search(line)
+    ]
+    assert not found, "\n".join(found)

@@ -69,7 +69,7 @@ class Timeline:
 
     @property
     def minutes(self) -> int:
-        """How long a step is."""
+        """Length of a step."""
         return int(self.edges[1] - self.edges[0]) // 60_000
 
 

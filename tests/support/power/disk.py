@@ -31,7 +31,7 @@ class Content:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     settled: int = 0
-    """How many changes were made durable so far."""
+    """Number of changes made durable so far."""
 
     def settle(self, changes: int) -> None:
         """The first ``changes`` ever made are durable."""

@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
     @property
     def note(self) -> dict[str, Any]:
-        """What a note says."""
+        """Parse a note's contents."""
         found: dict[str, Any] = json.loads(self.path)
         return found
 

@@ -213,7 +213,7 @@ class Verdict:
             assert there or not (commit and acknowledged), f"{where} was committed and is not shown"
 
     def has_settled(self, topic: str, partition: int) -> bool:
-        """Whether no transaction is open."""
+        """Return whether no transaction is open."""
         data = self.fetch(topic, partition, self.offset(topic, partition, -2), committed=True)
         return data.last_stable_offset == data.high_watermark
 

@@ -240,7 +240,7 @@ def cleaning(broker: RecordedBroker) -> None:
 
 
 def is_cleaned(broker: RecordedBroker, rounds: int) -> bool:
-    """Whether the cleaner has come so far that what was written in the last life is being superseded."""
+    """Return whether the cleaner has come so far that what was written in the last life is being superseded."""
     path = broker.data_directory / "cleaner-offset-checkpoint"
     lines = path.read_text().splitlines()[2:] if path.exists() else []
     return any(line.startswith("table 0 ") and int(line.split()[2]) > 125 * rounds + 60 for line in lines)

@@ -19,7 +19,7 @@ def subscription(*topics: str) -> bytes:
 
 
 def protocols(*topics: str) -> list[dict[str, object]]:
-    """What a consumer with the range assignor offers."""
+    """Protocols that a consumer with the range assignor offers."""
     return [{"name": "range", "metadata": subscription(*topics)}]
 
 

@@ -8,7 +8,7 @@ from tests.support.scripts.registry import TIMESTAMP, batch, create, script, top
 FIRST_PRODUCE_VERSION = 3
 """Kafka 4 names lower ones, for librdkafka's sake, and closes the connection of a client that uses them."""
 OF_REQUEST = ("isolation_level", "max_bytes", "min_bytes")
-"""What a fetch says once for all partitions."""
+"""Fields of a fetch that count for all partitions."""
 UNKNOWN_ID = b"\x09" * 16
 
 

@@ -185,7 +185,7 @@ def describe(broker: Broker, version: int) -> None:
 
 @share_script("share_group_heartbeat")
 def other_protocols(broker: Broker, version: int) -> None:
-    """What consumers of the other protocols are told of a share group's id."""
+    """Ask with a share group's id as consumers of the other protocols."""
     create(broker, "op")
     member(broker, "op-group", "op")
     join = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000, "protocol_type": "consumer"}

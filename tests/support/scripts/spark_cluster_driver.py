@@ -45,7 +45,7 @@ def write_and_die_once(plan: FilePlan) -> FileResult:
 
 
 def main(arguments: dict[str, str]) -> None:
-    """See the module."""
+    """Run the driver's steps."""
     work = Path(arguments["work"])
     os.environ["SPARK_WORKER_DIR"] = str(work / "executors")
     settings = {

@@ -39,14 +39,14 @@ def configure(broker: Broker, group: str, **configs: str | None) -> None:
 
 
 def end(broker: Broker, group: str, *members: str) -> None:
-    """Everybody leaves, and the group is deleted."""
+    """All members leave, and the group is deleted."""
     for member in members:
         beat(broker, group, member, -1, quiet=True)
     broker.ask_quietly("delete_groups", 2, groups_names=[group])
 
 
 def tasks(*partitions: int) -> dict[str, Any]:
-    """What a member says it holds."""
+    """Tasks that a member reports as its own."""
     return {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": list(partitions)}]}
 
 
