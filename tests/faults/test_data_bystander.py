@@ -19,8 +19,9 @@ from tidelog.protocol.messages.create_topics import CreatableTopic, CreatableTop
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
-#: What 20 ms are on a free processor; here caches are shared with whatever else the machine does.
-LONGEST_TURN_CPU_S = 0.03
+LONGEST_TURN_CPU_S = 0.02
+#: CPU time varies with what else uses the caches: a row that takes longer has to keep the limit the second time.
+TRIES = 2
 MOST_GROWTH_BYTES = 256 << 20
 WAIT_S = 120.0
 
@@ -70,12 +71,14 @@ def test_a_bystander_is_served_beside(broker: TidelogProcess, row: HostileReques
     frame = row.frame(topic)
     with Bystander(broker.port, topic + "-bystander") as bystander:
         bystander.wait_for(3)
-        longest_turn_cpu_s(broker)
         before = rss_bytes(broker.pid)
-        ask(broker, frame)
-        bystander.wait_for(3)
+        turns: list[float] = []
+        while len(turns) < TRIES and (not turns or turns[-1] > LONGEST_TURN_CPU_S):
+            longest_turn_cpu_s(broker)
+            ask(broker, frame)
+            bystander.wait_for(3)
+            turns.append(longest_turn_cpu_s(broker))
         grown = rss_bytes(broker.pid) - before
-        longest = longest_turn_cpu_s(broker)
     assert bystander.end_offset() == bystander.acknowledged
-    assert longest <= LONGEST_TURN_CPU_S
+    assert min(turns) <= LONGEST_TURN_CPU_S, turns
     assert grown <= MOST_GROWTH_BYTES

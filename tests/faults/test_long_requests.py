@@ -1,8 +1,8 @@
 """One client's longest requests hold up nobody: measured on a broker process by its own turn clock, beside a bystander.
 
 The bystander produces a record every 10 ms; its records must all be there. A turn's CPU time does not depend on what
-else the machine does, but for its caches: TURN_LIMIT_S is twice what the broker promises. ``TIDELOG_ALL_LONG_REQUESTS``
-also sends the largest legal request of every array of every API.
+else the machine does, but for its caches: a request whose turn exceeds TURN_LIMIT_S is sent once more, and must keep it
+then. ``TIDELOG_ALL_LONG_REQUESTS`` also sends the largest legal request of every array of every API.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest
 
-TURN_LIMIT_S = 0.04
+TURN_LIMIT_S = 0.02
+TRIES = 2
 GROWTH_LIMIT_BYTES = 256 * 1024 * 1024
 ALL = bool(os.environ.get("TIDELOG_ALL_LONG_REQUESTS"))
 OTHERS = {ApiKey.PRODUCE}
 ROWS = list(hostile_requests(node_id=1))
-SLOW = ("ListOffsets, 49", "CreateTopics", "DeleteTopics, 300")
-"""They make files by the thousand."""
+SLOW = ("ListOffsets, 49", "Fetch, 19", "CreateTopics", "DeleteTopics, 300")
+"""They make or open files by the thousand."""
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +52,14 @@ def bystander(broker: TidelogProcess) -> Iterator[Bystander]:
 
 
 def check(broker: TidelogProcess, bystander: Bystander, hostile: Hostile) -> None:
-    longest_turn_cpu_s(broker)
     before, acknowledged = resident_bytes(broker.pid), bystander.acknowledged
-    with contextlib.suppress(EOFError, ConnectionError):  # refused: more than anybody may ask
-        ask(broker.port, hostile)
-    assert longest_turn_cpu_s(broker) <= TURN_LIMIT_S
+    turns: list[float] = []
+    while len(turns) < TRIES and (not turns or turns[-1] > TURN_LIMIT_S):
+        longest_turn_cpu_s(broker)
+        with contextlib.suppress(EOFError, ConnectionError):  # refused: more than a client may ask
+            ask(broker.port, hostile)
+        turns.append(longest_turn_cpu_s(broker))
+    assert min(turns) <= TURN_LIMIT_S, turns
     assert resident_bytes(broker.pid) - before <= GROWTH_LIMIT_BYTES
     while bystander.acknowledged == acknowledged:
         assert bystander.failure is None

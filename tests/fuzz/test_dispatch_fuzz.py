@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ CASES = int(os.environ.get("TIDELOG_FUZZ_CASES", "100000"))
 SEED = 20_261_121
 LARGE_BODIES = 100
 """One body of so many is large: arrays of thousands of elements, decoded and handled in steps."""
+CPU_LIMIT_S = 1.0
+"""For one turn of any request: fifty times what is promised, for a shared machine."""
 LEAK_LIMIT_BYTES = 16 * 1024 * 1024
 
 
@@ -63,10 +66,14 @@ def test_nothing_escapes_and_nothing_leaks(data: DataBroker, caplog: pytest.LogC
         if number == CASES // 4:
             gc.collect()
             settled = resident_bytes()
+        frame = memoryview(random_frame(choose, keys))
+        began = time.thread_time()
         try:
-            answer = dispatcher.dispatch(context, memoryview(random_frame(choose, keys)))
+            answer = dispatcher.dispatch(context, frame)
         except (InvalidRequestError, CloseConnectionError):
             continue
+        finally:
+            assert time.thread_time() - began <= CPU_LIMIT_S, bytes(frame[:300]).hex()
         if isinstance(answer, Pending):
             answer.abandon()
         elif isinstance(answer, list):
