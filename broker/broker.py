@@ -1,4 +1,4 @@
-"""The parts of one broker, as handlers see them. Built once at start, owned by the loop thread, changed by nobody."""
+"""The parts of one broker, as handlers see them. Built once at start, owned by the loop thread, never changed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The cleaner in the broker: which logs it sees, when it starts, where its settings come from.
 
 It starts a moment after the listeners are open, or with the first request for it, whichever comes first, so that it
-costs the start nothing. Logs that nobody has opened since a clean stop are looked at once: only those with more than
+costs the start nothing. Logs that were not opened since a clean stop are looked at once: only those with more than
 one segment can have anything to clean, and are opened; so are those with records that ``max.compaction.lag.ms`` waits
 for, whose only segment will have to be closed.
 """
@@ -86,7 +86,7 @@ def config_of(broker: Broker, topic: str) -> LogConfig | None:
 
 
 def statuses(broker: Broker) -> list[PartitionStatus]:
-    """Every compacted partition by name: also those nobody has opened since the start, and those that are refused, with
+    """Every compacted partition by name: also those not opened since the start, and those that are refused, with
     the reason. Blocks on disk: in a worker."""
     cleaner: LogCleaner = broker.cleaner
     seen = {status.topic_partition: status for status in cleaner.status()}
@@ -100,7 +100,7 @@ def statuses(broker: Broker) -> list[PartitionStatus]:
 
 
 def open_for_cleaning(broker: Broker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaError]:
-    """Open logs that somebody wants cleaned and nobody has asked for since the start; those that are refused, and why.
+    """Open logs that are to be cleaned and were not opened since the start. Returns those refused, and why.
 
     Blocks on disk: in a worker.
     """

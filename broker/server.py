@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 DRAIN_MS = 3_000
 """How long clients may take to receive the answers in flight when the broker stops."""
 FLUSH_MS = 1_000
-"""Rolled segments are synced this soon, whatever the scheduler's interval: recovery begins behind them."""
+"""Rolled segments are synced this soon, whatever the scheduler's interval: recovery begins after them."""
 DELETIONS_MS = 1_000
 """Files go at most this much later than ``file.delete.delay.ms`` says. With the rounds of retention, five minutes
 apart, they kept their room on the disk and a descriptor each."""

@@ -126,7 +126,7 @@ def plain(value: Any) -> Any:
 async def compaction(request: web.Request) -> web.Response:
     """Every compacted partition."""
     broker = request.app[BROKER]
-    cleaner_of(broker)  # started now, if nobody has
+    cleaner_of(broker)  # started now, if it is not yet
     found = await broker.loop.run_in_executor(None, statuses, broker)
     return web.json_response([plain(status) for status in found])
 
@@ -161,7 +161,7 @@ async def run_compaction(request: web.Request) -> web.Response:
 
 
 async def retry_logs(request: web.Request) -> web.Response:
-    """Load the refused logs again, those as well whose reason cannot pass by itself: somebody may have mended them."""
+    """Load the refused logs again, also those whose fault needs a repair: the operator may have made it."""
     try:
         read_parameters(request.query.items(), ())
     except ValueError as error:

@@ -130,7 +130,7 @@ async def add_headers(_request: web.Request, response: web.StreamResponse) -> No
 class RequestClock(asyncio.Protocol):
     """Hands everything on to aiohttp's protocol, and closes a connection whose request header does not come in time.
 
-    The time runs from the accept, later from the first bytes that follow an answer: aiohttp itself waits for ever. A
+    The time runs from the accept, later from the first bytes that follow an answer: aiohttp itself has no limit. A
     connection that is kept open has ``KEEPALIVE_S`` until its next header is whole, if part of it came earlier.
     """
 

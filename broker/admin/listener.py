@@ -1,4 +1,4 @@
-"""The admin listener: a bound socket, and nothing else until somebody connects to it.
+"""The admin listener: a bound socket, and nothing else until the first connection.
 
 ``admin.listener`` says where (default: the loopback address, any free port; empty: none). The address that came of it
 is what DescribeConfigs answers for that key, so who knows the broker's address finds this one. The HTTP library is

@@ -8,7 +8,7 @@
     .kafka_cleanshutdown     and ``.adopting`` goes
 
 A kill at any point leaves a data directory that shows nothing new, or everything: what lies in ``.adopting``, and the
-directories its journal names whose topics the store does not know, are removed by the next run, which then begins anew.
+directories its journal names whose topics the store does not know, are removed by the next run, which then starts over.
 
 With ``link`` the record files that will never change again (all but the last segment's) are the source's own, under a
 second name; everything that may change is copied. The source is only ever read.

@@ -2,15 +2,15 @@
 
 A source is one entry of Kafka's ``log.dirs``; a broker's directories are given together. Looked at, in this order:
 
-1. nobody uses the sources (``.lock``) or the target; ``meta.properties`` agree on one cluster;
+1. no process uses the sources (``.lock``) or the target; ``meta.properties`` agree on one cluster;
 2. ``__cluster_metadata`` where there is one: topics, ids, configs, quotas, SCRAM credentials, producer ids. Without it
    (a ZooKeeper-era broker) ids come from ``partition.metadata``, configs from the caller;
 3. every topic has all its partitions here, once, under one id, and none that the target has otherwise;
 4. ``tidelog.log.check`` over every partition. What recovery mends (indices, snapshots, and in a source without the
-   clean-shutdown marker whatever lies behind the recovery point) is mended on the copy; anything else is a problem;
+   clean-shutdown marker whatever lies after the recovery point) is mended on the copy; anything else is a problem;
 5. the target's disk has room.
 
-A topic whose configs nobody knows is taken over with unlimited retention, so that nothing is deleted before its owner
+A topic whose configs are unknown is taken over with unlimited retention, so that nothing is deleted before its owner
 has said so, and stays compacted where the source's cleaner had been at it.
 """
 
@@ -48,7 +48,7 @@ STORE_FILE = "metadata.sqlite"
 TOPIC_RESOURCE = 2
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 SPARE_BYTES = 64 * 1024 * 1024
-"""Room for what is not counted: the store, indices built anew."""
+"""Room for what is not counted: the store, rebuilt indices."""
 
 
 class AdoptionError(Exception):
@@ -252,7 +252,7 @@ class Planner:
         self._check_complete(name, partitions, known)
         for partition in partitions:
             mended, wrong = check_partition(self._file_system, partition)
-            self._plan.notes += [f"built anew: {finding}" for finding in mended]
+            self._plan.notes += [f"rebuilt: {finding}" for finding in mended]
             self._plan.problems += map(str, wrong)
         leader_epoch = max((known.leader_epochs.values() if known else ()), default=-1) + 1
         configs = self._configs(name, partitions)

@@ -1,7 +1,7 @@
 """A stopped Apache Kafka's partition directories: found, and looked through with ``tidelog.log.check``. Read-only.
 
-What a start of Kafka would mend is mended on the copy. Indices and snapshots that are wrong are not copied and built
-anew. Without the clean-shutdown marker recovery reads everything from the recovery point on: what lies there may be
+What a start of Kafka would mend is mended on the copy. Indices and snapshots that are wrong are not copied but
+rebuilt. Without the clean-shutdown marker recovery reads everything from the recovery point on: what lies there may be
 torn, and its indices (which Kafka allocates at full size) are not copied. Anything else that is wrong stays wrong, and
 nothing is taken over.
 """
@@ -125,7 +125,7 @@ def list_source(file_system: FileSystem, source: str) -> SourceListing:
 
 
 def check_partition(file_system: FileSystem, partition: SourcePartition) -> tuple[list[Finding], list[Finding]]:
-    """(what is built anew, what stands against taking the partition over); sets ``omit``. Raises KafkaStorageError."""
+    """Return (what is rebuilt, what forbids taking the partition over); sets ``omit``. Raises KafkaStorageError."""
     first_recovered = partition.first_recovered()
     for file in partition.files:
         is_index = file.name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX))

@@ -24,7 +24,7 @@ ADMIN_KEYS = (
         None,
         Importance.MEDIUM,
         "HOST:PORT of the HTTP interface with /healthz, /readyz, /metrics and /compaction; port 0 takes any free one, "
-        "an empty value switches it off. It asks nobody who they are: keep it on a private address.",
+        "an empty value switches it off. It does not authenticate: keep it on a private address.",
     ),
     ConfigKey(
         ADMIN_ALLOWED_HOSTS,

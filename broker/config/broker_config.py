@@ -206,7 +206,7 @@ class BrokerConfig:
         return endpoints
 
     def _advertised_listeners(self, protocols: Mapping[str, str]) -> dict[str, Endpoint]:
-        """By name; Kafka, too, refuses those that nobody could reach."""
+        """Return the listeners by name; like Kafka, refuse those that no client could reach."""
         names = [endpoint.listener_name for endpoint in self.listeners]
         text = self._values["advertised.listeners"] or ""
         endpoints = self._without_controllers("advertised.listeners", text, protocols)

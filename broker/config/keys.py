@@ -292,7 +292,7 @@ TRANSACTION_KEYS = (
 # Times that Kafka takes in several units; the finer one wins where it is set.
 LOG_TIME_KEYS = (
     ConfigKey("log.retention.ms", LONG, None, None, HIGH,
-        "How long segments are kept; -1: for ever. Default: log.retention.minutes.", dynamic=True),
+        "How long segments are kept; -1: without limit. Default: log.retention.minutes.", dynamic=True),
     ConfigKey("log.retention.minutes", INT, None, None, HIGH,
         "As log.retention.ms, in minutes. Default: log.retention.hours."),
     ConfigKey("log.retention.hours", INT, 168, None, HIGH, "As log.retention.ms, in hours."),

@@ -1,6 +1,6 @@
 """Feature levels (KIP-584): what this broker could do, and up to which level it has been told to.
 
-A feature is offered when its APIs are in the registry. Until somebody updates a level it is the highest, so that
+A feature is offered when its APIs are in the registry. Until a client updates a level it is the highest, so that
 clients get all there is; updated levels are kept in the store under ``/features/<name>``. The levels in force stand in
 the MetadataCache, with the store's revision as their epoch, because every new connection asks for them. Loop thread
 only.

@@ -1,4 +1,4 @@
-"""Producer ids, unique for ever: handed out from blocks that the metadata store has given away before (KIP-98).
+"""Producer ids that are never repeated: handed out from blocks that the metadata store has given away before (KIP-98).
 
 A block is taken by one transaction that moves ``/producer_ids/next``; a crash loses the rest of the block and nothing
 else, so an id is never handed out twice. Loop thread only.
@@ -30,7 +30,7 @@ class ProducerIdManager:
         self._next = self._end = 0
 
     def next_id(self) -> int:
-        """An id that nobody had before.
+        """Return an id that was never handed out before.
 
         Raises CoordinatorNotAvailableError when other nodes take every block before us.
         """

@@ -75,7 +75,7 @@ def call_now(work: Callable[[], None]) -> None:
 
 
 def do_nothing() -> None:
-    """There is nobody who keeps logs."""
+    """A broker without a listener that keeps logs."""
 
 
 def storage_error(error: Exception) -> KafkaError:

@@ -4,7 +4,7 @@ Order, and why a crash between two steps is harmless
   create   store commits -> MetadataCache shows it -> logs are made. Without its logs after a crash, a topic gets them
            when they are first asked for, empty as they were.
   delete   store commits -> MetadataCache forgets it -> logs are renamed away. The commit also notes the topic's id as
-           being deleted, so that the start knows logs that a crash left behind and removes them
+           being deleted, so that the start knows logs that a crash left over and removes them
            (``broker/replica/strays.py``).
 When a call returns, all three steps are done: a deleted topic's name can be used again at once. ``changes`` does the
 same steps without holding up the loop.

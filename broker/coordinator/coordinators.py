@@ -217,7 +217,7 @@ class Coordinators:
             self.groups.topic_deleted(topic)
 
     def close(self) -> None:
-        """The broker stops: whoever waits for a rebalance is told to look for its coordinator again."""
+        """Stop: members that wait for a rebalance are told to look for their coordinator again."""
         if "groups" in self.__dict__:
             for _, shard in self.groups.runtime.loaded:
                 shard.close()
@@ -234,7 +234,7 @@ def new_uuid() -> str:
 
 
 def coordinators_of(broker: Broker) -> Coordinators:
-    """The broker's coordinators, made now if nobody needed them before."""
+    """Return the broker's coordinators, made at the first call."""
     coordinators: Coordinators | None = broker.coordinators
     if coordinators is None:
         coordinators = broker.coordinators = Coordinators(broker)

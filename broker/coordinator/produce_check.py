@@ -3,8 +3,8 @@
     client of version 1 (Produce up to v11) ... each partition must have been added by AddPartitionsToTxn
     client of version 2 (Produce v12+) ........ partitions are added here, with the first records that come for them
 
-Without this a late batch of a transaction that is over would begin another one that nobody ever ends, and
-read_committed readers would wait for it for ever. Costs one look-up per transactional request once the partition is
+Without this a late batch of a transaction that is over would begin another one that is never ended, and
+read_committed readers would wait for it without end. Costs one look-up per transactional request once the partition is
 known. Loop thread only.
 """
 

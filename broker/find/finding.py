@@ -2,7 +2,7 @@
 
     loop thread   ``plan``: the partitions' logs and indexers, as they are now
     worker        ``FindAnswer``: waits for the indexers if asked, then an iterator of records; damage found on the way
-                  makes the index anew and the answer is taken from the log as far as it has no index
+                  rebuilds the index and the answer is taken from the log as far as it has no index
 
 An answer that stopped at ``max_records`` says where to go on: ``next``, a text that names for each partition the offset
 below which the next page begins. Pages together are the whole answer, each record once.

@@ -1,4 +1,4 @@
-"""The indexer thread: keeps the key and tag indices of the topics that ask for them close behind their logs.
+"""The indexer thread: keeps the key and tag indices of the topics that ask for them close to the end of their logs.
 
     loop thread   a topic comes, goes or changes its configs -> its logs are handed over, one opened per turn
     indexer       round after round over those logs: one step each; waits when there is nothing to do
@@ -164,7 +164,7 @@ class Indexing:
             return self._condition.wait_for(is_indexed_now, timeout_s)
 
     def rebuild(self, partition: TopicPartition, reason: object) -> None:
-        """A look-up met damage: the thread builds the log's indices anew. Any thread."""
+        """Have the thread rebuild the log's indices, after a look-up met damage. Any thread."""
         logger.warning("%s: index damaged: %s", partition, reason)
         self._damaged.add(partition)
         self.kick()

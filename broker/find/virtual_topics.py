@@ -198,7 +198,7 @@ class FilteredLog:
 
 
 def join(offset: int, matching: Matching) -> Matching:
-    """A gap that began at ``offset`` and what came behind it: one gap, or the records."""
+    """A gap that began at ``offset`` and what came after it: one gap, or the records."""
     if not matching.is_gap:
         return matching
     return matching._replace(records=gap_batch(offset, matching.next_offset))

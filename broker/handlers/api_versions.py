@@ -67,7 +67,7 @@ def supported(version: int) -> list[SupportedFeatureKey]:
 
 
 def served(broker: Broker) -> list[ApiVersion]:
-    """The table; the APIs of client metrics only while somebody has subscribed to some (KIP-714).
+    """The table; the APIs of client metrics only while there is a subscription (KIP-714).
 
     Clients that see them ask for subscriptions on each connection, and librdkafka prints a line then.
     """

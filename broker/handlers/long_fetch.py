@@ -55,7 +55,7 @@ def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: floa
 
 
 def read_in_steps(read: PartitionRead, context: FetchContext) -> Steps[ReadResult]:
-    """What ``read_targets`` gives. The slices are released when nobody waits any more."""
+    """Run ``read_targets`` in steps and return its result. The slices are released if the client has gone."""
     from tidelog.broker.handlers.fetch import release_results
 
     try:

@@ -2,7 +2,7 @@
 
 v0-1 carry message sets of magic 0, v2 magic 1, v3+ exactly one or more batches of magic 2; v7+ may use zstd; v8+ answer
 with the records at fault (KIP-467); v13 names topics by id. acks 0 is never answered: an error closes
-the connection, so that the client asks for metadata anew; 1 and -1 are the same with one replica.
+the connection, so that the client asks for metadata again; 1 and -1 are the same with one replica.
 
     a partition, or few with little    appended in the turn in which the request came
     many partitions, many bytes        in steps, a partition in each
@@ -94,7 +94,7 @@ TURN_PARTITIONS, TURN_BYTES = 64, 1024 * 1024
 """A request with no more of both is appended within one turn of the loop, if its records allow it."""
 _MERGED_PER_STEP = 256
 _MOST_VALIDATIONS = 8
-"""So often are wrappers of magic 0 validated anew because others append meanwhile."""
+"""Attempts to validate wrappers of magic 0 again because others appended meanwhile."""
 
 
 class Progress:

@@ -54,7 +54,7 @@ def handle(
 
 
 def drop_records(response: ShareFetchResponse) -> None:
-    """Nobody gets this response: let go of the files of its slices."""
+    """Release the files of the slices of a response that is not sent."""
     for topic in response.responses:
         for data in topic.partitions:
             if isinstance(data.records, TransferableRecords):

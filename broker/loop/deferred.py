@@ -1,10 +1,10 @@
-"""A response that comes later: plain, loop-thread only, no asyncio future behind it.
+"""A response that comes later: plain, loop-thread only, without an asyncio future.
 
 A handler that cannot answer at once (a long-polling fetch, an append that waits for its fsync, a join that waits for
 a rebalance) returns a :class:`Deferred`. Invariants: it is settled once, by ``complete`` or ``fail``; callbacks run
-then, in the order they were added, in the caller's turn; ``abandon`` tells the owner that nobody waits any more (the
+then, in the order they were added, in the caller's turn; ``abandon`` tells the owner that no client waits any more (the
 connection closed), so that parked state is dropped instead of waiting for its clock; ``hurry`` asks the owner to answer
-now with what there is, because the client has sent something else that waits behind this answer.
+now with what there is, because the client has sent something else that waits for this answer.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Deferred(Generic[T]):
             self._callbacks.append(callback)
 
     def on_abandon(self, callback: Callable[[], None]) -> None:
-        """What the owner does when nobody waits any more; at most one, the last given stands."""
+        """Set what the owner does when no client waits any more; at most one, the last given stands."""
         self._on_abandon = callback
 
     def on_hurry(self, callback: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class Deferred(Generic[T]):
             self._on_hurry()
 
     def abandon(self) -> None:
-        """Say that nobody waits any more: callbacks are dropped, the owner is told."""
+        """Say that no client waits any more: callbacks are dropped, the owner is told."""
         if self.done or self._abandoned:
             return
         self._abandoned = True

@@ -17,7 +17,7 @@ INTERVAL_MS = 5_000
 WORTH_COLLECTING = 10
 """Collections of the middle generation since the last full one; Python's own trigger for a full one."""
 AUTOMATIC_THRESHOLD = 500
-"""Full collections without the job come after so many: 3.5 million objects that nobody freed."""
+"""Full collections without the job come after so many: 3.5 million objects that were not freed."""
 MOST_DELAYS = 12
 
 

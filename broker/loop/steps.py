@@ -6,10 +6,10 @@ A handler over many elements is a generator function that returns its response a
     yield deferred     go on when it is settled, well or badly; what it holds is the generator's to read
     return response    a response, or a Deferred of one, as any handler returns it
 
-Work that fits into its first slice is done in the turn in which it was begun, and nobody else notices. What is left
+Work that fits into its first slice is done in the turn in which it was begun, unnoticed by others. What is left
 waits in the one queue of a :class:`StepRunner`, which gives the job in front a slice of SLICE_MS per turn of the loop,
 so that a hundred long requests hold the loop no longer than one does. Between two steps anything may happen: topics
-are deleted, groups change. A generator therefore looks things up anew, iterates over copies, and keeps no view of the
+are deleted, groups change. A generator therefore looks things up again, iterates over copies, and keeps no view of the
 receive buffer. When the connection goes away, the generator is closed where it stands (``GeneratorExit``): what was
 done so far stands, as it does when a client dies between two requests. Loop thread only.
 """
@@ -114,7 +114,7 @@ class StepRunner:
             self._call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Advance the first job that somebody still waits for."""
+        """Advance the first job whose result is still waited for."""
         self._is_scheduled = False
         while self._jobs:
             job = self._jobs.popleft()

@@ -1,7 +1,7 @@
 """How long the turns of the event loop are: the longest one, and a line in the log about each that is too long.
 
 A turn is one callback of the loop: a connection that handles what it received, a timer, an answer that comes back from
-a thread. While it runs nobody else is served. The clock tells two times of it: wall time, which is what the others
+a thread. While it runs no other client is served. The clock tells two times of it: wall time, which is what the others
 wait, and CPU time of the loop's thread, which does not depend on what else the machine does.
 
     begin -> the CPU clock is read, unless it was within the last READ_EVERY_MS

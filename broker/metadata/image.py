@@ -55,7 +55,7 @@ class MetadataCache:
         self._virtual_ids: dict[bytes, None] = {}
 
     def find(self, name: str) -> TopicImage | None:
-        """The topic of this name, be it a virtual one (``tidelog.broker.metadata.virtual_names``)."""
+        """Return the topic of this name, virtual ones included (``tidelog.broker.metadata.virtual_names``)."""
         image = self.topics.get(name)
         if image is None and ("?" in name or "..." in name):
             return self._find_virtual(name)

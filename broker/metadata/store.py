@@ -167,7 +167,7 @@ class SqliteMetadataStore:
     SQLite runs with ``synchronous=NORMAL``, where a commit is in the WAL but not synced; ``sync`` does what FULL would
     do at each commit, when and in which thread the caller wants: fdatasync of the WAL, and once of the directory that
     got its name. Checkpoints, which sync two files, run there too, once the WAL is CHECKPOINT_BYTES long. After a
-    failed sync nobody knows what the disk holds, so the store takes and syncs nothing more (F9).
+    failed sync the disk's content is unknown, so the store takes and syncs nothing more (F9).
 
     On a full disk ``make_room`` is called once and what failed is done again. Where that gives no room for the shared
     index of the WAL, the store is opened for this process alone, which needs none; it can be read then.
@@ -228,7 +228,7 @@ class SqliteMetadataStore:
             )
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
-        # A WAL that begins anew is cut to what is in it: its size is what tells ``sync`` when to write it back.
+        # A WAL that begins again is cut to what is in it: its size is what tells ``sync`` when to write it back.
         self._connection.execute("PRAGMA journal_size_limit = 0")
         if version < _SCHEMA_VERSION:
             self._connection.execute("PRAGMA journal_mode = WAL")
@@ -402,7 +402,7 @@ class SqliteMetadataStore:
 
 
 def _protect(path: str) -> None:
-    """Let nobody but the owner read the store: it holds SCRAM keys. SQLite gives its other files the same mode.
+    """Let only the owner read the store: it holds SCRAM keys. SQLite gives its other files the same mode.
 
     A file that exists is not opened here: closing it would give up the locks that SQLite holds in this process.
     """

@@ -1,9 +1,9 @@
 """Counters, gauges and histograms with Kafka's names, in plain Python: an integer add on the hot path, no more.
 
 A hot path holds its :class:`Counter` and writes ``counter.count += n``. Gauges are functions that are asked only when
-somebody reads. A histogram keeps power-of-two buckets: recording is one ``bit_length`` and one list add. Names follow
+they are read. A histogram keeps power-of-two buckets: recording is one ``bit_length`` and one list add. Names follow
 Kafka's MBeans in short form (``BytesInPerSec`` is the counter ``kafka_server_brokertopicmetrics_bytesin_total``);
-whoever exports them (``/metrics``) walks :meth:`Metrics.collect`. Loop thread only.
+an exporter (``/metrics``) walks :meth:`Metrics.collect`. Loop thread only.
 """
 
 from __future__ import annotations

@@ -521,7 +521,7 @@ class Muted(Pending):
 
 
 def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> None:
-    """Take what came behind the part of a frame that is here, and answer the frames in it."""
+    """Take what came after the first part of a frame, and answer the frames in it."""
     shell = connection._shell
     if shell.memory.is_full:
         connection.update_reading()
@@ -610,11 +610,11 @@ def expect_the_next(connection: Connection, wakefulness: Wakefulness) -> None:
 
 
 def hurry(pending: Pending, reader: FrameReader) -> None:
-    """Have a waiting fetch answered now when another request came behind it.
+    """Answer a waiting fetch now when another request came after it.
 
     Spark's Kafka source and every Java consumer that asks a position send ListOffsets on the connection of a fetch that
     waits at the end of the log: in order, it would be answered ``fetch.max.wait.ms`` later (500 ms: a query of three
-    small partitions took 1.17 s, and takes 0.18). A fetch behind a fetch hurries nothing: its sender would spin.
+    small partitions took 1.17 s, and takes 0.18). A fetch after a fetch hurries nothing: its sender would spin.
     """
     key = reader.next_api_key()
     if key is not None and key != ApiKey.FETCH:
@@ -649,7 +649,7 @@ def set_writing(connection: Connection, wanted: bool) -> None:
 
 
 def release_socket(sock: socket.socket, queue: SendQueue | None) -> None:
-    """Close the socket and let the files of unsent slices go: nobody uses them any more."""
+    """Close the socket and release the files of unsent slices."""
     if queue is not None:
         queue.drop()
     sock.close()

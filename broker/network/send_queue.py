@@ -32,7 +32,7 @@ _PAGE_BYTES = 4096
 _NOT_SUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _MSG_MORE = socket.MSG_MORE
 _PROBE = [bytearray(1)]
-"""Where the probed byte goes; nobody reads it."""
+"""Buffer for the probed byte; it is never read."""
 
 ALL = -1
 """What ``send_at_once`` returns when nothing is left."""

@@ -8,7 +8,7 @@ get their turns as ever (the interpreter lock is free while the loop polls).
 
 Where the processors are wanted by others too there is nothing to gain, because a busy processor need not be woken, and
 much to lose: a loop that never sleeps uses up its time slice and waits milliseconds for the next, or the client waits
-behind it. So it is tried out, with the gaps from request to request::
+for it. So it is tried out, with the gaps from request to request::
 
     asleep for SAMPLE gaps -> awake for SAMPLE gaps -> whichever is better for DECISION_MS -> again
 

@@ -49,7 +49,7 @@ PRODUCE, FETCH, REQUEST, MUTATION = CLIENT_QUOTAS
 ALL_QUOTAS = (*CLIENT_QUOTAS, *IP_QUOTAS)
 _METRIC = "kafka_server_clientquotas"
 MAX_METERS = 10_000
-"""Meters and remembered look-ups; a client can name itself anew with each request."""
+"""Meters and remembered look-ups; a client can change its name with each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class Quotas:
         return wait_ms
 
     def note_wait(self, key: str, wait_ms: int) -> None:
-        """Somebody has to wait for so long, by this quota."""
+        """Note that a client has to wait for so long, by this quota."""
         self.waits[key].note(wait_ms, self.monotonic_ms())
 
     def fetch_limit(self, client: Client) -> int | None:

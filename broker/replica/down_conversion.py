@@ -5,7 +5,7 @@ memory while slices do not; the client comes again for the rest. Within that it 
 hard limit, so that a first message beyond it comes cut, which tells the client to ask for more (KIP-74). A request has
 at most ``MAX_CONVERTED_RECORDS`` records converted; partitions that come later in it get none, and the client comes
 again. What takes more than a turn is converted in a thread: everything here may run in any thread. A range of control
-batches only has no messages; reading goes on behind it, or the client would ask for the same offset for ever.
+batches only has no messages; reading goes on after it, or the client would ask for the same offset without end.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The high watermark is the log's; with one replica in the set it follows the log end at each append, unless the topic's
 ``flush.messages`` asks for durability first: then it moves when the sync is done, so that no consumer is shown a
-record that a power loss could still take back (faults.md I2). ``append_records`` and whoever moves the high watermark
+record that a power loss could still take back (faults.md I2). ``append_records`` and all that moves the high watermark
 or the last stable offset touches the purgatory, which wakes the fetches parked on this partition.
 
 The log opens when it is first touched: ten thousand quiet partitions cost ten thousand names. Loop thread only.
@@ -89,7 +89,7 @@ class Partition:
     def log(self) -> UnifiedLog:
         """The log, opened now if it was not yet. Raises KafkaStorageError.
 
-        What recovery left is committed: with one replica in the set there is nobody to wait for.
+        What recovery left is committed: with one replica in the set there is no follower to wait for.
         """
         log = self._log
         if log is None:
@@ -98,7 +98,7 @@ class Partition:
         return log
 
     def delete(self) -> None:
-        """The topic was deleted: whoever still has this object must not open, and so make, a log of its name."""
+        """Mark the topic as deleted: holders of this object must not open, and so make, a log of its name."""
         self._open_log = _no_log
 
     @property

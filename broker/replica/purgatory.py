@@ -1,6 +1,6 @@
 """Where requests wait: watched under keys, looked at again when one of them moves, expired by the clock.
 
-Whoever changes something (an append, the high watermark, the last stable offset) calls ``touch(key)``. That only notes
+A change (an append, the high watermark, the last stable offset) calls ``touch(key)``. That only notes
 the key, one set insertion, and asks the loop for one later call; all touches of a turn are then answered
 together, after the producers' own responses are on their way. Keys are compared by identity or hash (a ``Partition``).
 

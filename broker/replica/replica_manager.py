@@ -1,7 +1,7 @@
 """The partitions this broker holds, by topic and index; the listener through which topics come, change and go.
 
-A :class:`Partition` is made when it is first asked for and its log is opened when that is first touched, so a partition
-nobody uses costs nothing beyond its name. Partitions are filed under their topic's id: a topic that is deleted and
+A :class:`Partition` is made when first asked for and its log is opened when that is first touched, so a partition
+that is never used costs nothing beyond its name. Partitions are filed under their topic's id: a topic that is deleted and
 made again is another topic, and a stale object can never be found under its name. Loop thread only.
 """
 
@@ -194,5 +194,5 @@ class ReplicaManager:
 
 
 def no_virtual_partition(_image: TopicImage, _index: int) -> Partition:
-    """Where nobody makes virtual partitions there are none. Raises UnknownTopicOrPartitionError."""
+    """Refuse a virtual partition, in a broker without them. Raises UnknownTopicOrPartitionError."""
     raise UnknownTopicOrPartitionError

@@ -1,4 +1,4 @@
-"""Partition directories that belong to no topic: what a crash left of deleted topics, and what somebody put there.
+"""Partition directories that belong to no topic: what a crash left of deleted topics, and what was put there by hand.
 
 A deletion commits to the store before any directory is renamed, and the same transaction notes the topic's id as being
 deleted. So a directory found at the start without a topic is one of two things:

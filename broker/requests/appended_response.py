@@ -21,7 +21,7 @@ _NO_ERROR = 0
 _pack_int16, _pack_int32 = Struct(">h").pack, Struct(">i").pack
 _NO_THROTTLE = _pack_int32(0)
 _OLD, _WITH_ERRORS, _COMPACT = b"", b"\0\0\0\0\xff\xff", b"\1\0\0"
-"""Behind a partition's offsets: nothing; no records at fault and a null message; the same and no tagged fields."""
+"""Bytes after a partition's offsets: nothing; no records at fault and a null message; the same and no tagged fields."""
 _PACKS = {end: Struct(f">ihqqq{len(end)}s").pack for end in (_OLD, _WITH_ERRORS, _COMPACT)}
 
 

@@ -5,7 +5,7 @@
           -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
 
 A :class:`Route` is made on the first request of its API and version: only then are the handler module and its message
-module imported, so a broker that nobody asked for groups never loads them. The registry is the table
+module imported, so a broker without requests for groups never loads them. The registry is the table
 ApiVersions answers from. What cannot be routed:
 
     ApiVersions in an unknown version -> answered in version 0 with UNSUPPORTED_VERSION and the table (KIP-511)

@@ -64,7 +64,7 @@ _EPOCH = Struct(">i")
 _OFFSET = Struct(">q")
 _THREE_OFFSETS = Struct(">qqq")
 _REQUEST_START = 8
-"""Behind the API key, version and correlation id."""
+"""Place after the API key, version and correlation id."""
 _SIZE_OF_SIZE = 4
 _MARKER_BYTES = 1 << 20
 LOOKS_SKIPPED = 64
@@ -270,7 +270,7 @@ class RepeatedFetch:
         return begun
 
     def _read_on(self, log: UnifiedLog, found: NextBatch) -> TransferableRecords | None:
-        """The batch that was looked at when the one before it was sent; looks at the one behind it.
+        """The batch that was looked at when the one before it was sent; looks at the one after it.
 
         Raises KafkaStorageError when the segment's file is closed.
         """
@@ -298,8 +298,9 @@ class RepeatedFetch:
         return records
 
     def _nothing_aborted(self, segments: LogSegments, segment: LogSegment) -> bool:
-        """Whether no transaction whose marker is in ``segment`` or behind it was aborted. Only the active segment's
-        index can grow; the others are looked at once for each list of segments."""
+        """Return whether no transaction whose marker is in ``segment`` or after it was aborted.
+
+        Only the active segment's index can grow; the others are looked at once for each list of segments."""
         known = self._committed_from
         if known is None or known[0] is not segments or segment.base_offset < known[1]:
             indices = [later.transaction_index for later in segments.values(segment.base_offset, _MOST)]
@@ -410,7 +411,7 @@ def response_pattern(version: int, request: FetchRequest, topic: FetchTopic, ind
 
 
 class _NoFile:
-    """The file of the slice that marks the records' place in a response pattern; nobody reads it."""
+    """The file of the slice that marks the records' place in a response pattern; it is never read."""
 
     def fileno(self) -> int:
         return -1

@@ -1,6 +1,6 @@
 """A produce request that differs from its connection's last one in its records alone.
 
-A producer that fills one partition sends the same bytes before and behind its batches again and again. So the first
+A producer that fills one partition sends the same bytes before and after its batches again and again. So the first
 such request is kept as a pattern, and of a request that matches only the records are looked at::
 
     request   | same | correlation id | same | length | records | same |
@@ -41,7 +41,7 @@ _MARKS = (0x1122334455667701, 0x1122334455667702, 0x1122334455667703)
 _MARKER = bytes(range(80, 96))
 _THREE_OFFSETS = Struct(">qqq")
 _REQUEST_START = 8
-"""Behind the API key, version and correlation id."""
+"""Place after the API key, version and correlation id."""
 _SIZE_OF_SIZE = 4
 _LENGTH = Struct(">i")
 _unpack_version = Struct(">h").unpack_from

@@ -54,7 +54,7 @@ class Throttled(Pending):
         callback(b"" if self._frame is None else self._frame)
 
     def abandon(self) -> None:
-        """Nobody is waited for."""
+        """Do nothing: no client is waited for."""
 
     def hurry(self) -> None:
         """It is there."""

@@ -133,7 +133,7 @@ class ShareGroups:
     def acknowledge(self, key: StateKey, member_id: str, batches: Sequence[AcknowledgementBatch]) -> None:
         """Take a member's acknowledgements over, all or none.
 
-        Raises UnknownTopicOrPartitionError for a share partition nobody reads, and as ``SharePartition.acknowledge``.
+        Raises UnknownTopicOrPartitionError for a partition without readers, and as ``SharePartition.acknowledge``.
         """
         served = self._served.get(key)
         if served is None:
@@ -180,7 +180,7 @@ class ShareGroups:
         self.wake(served.key)
 
     def _make_anyhow(self, served: ServedPartition, change: Change) -> None:
-        """Take a change over though it may not have been written: nobody holds these records any more in any case."""
+        """Take a change over though it may not have been written: no member holds these records any more."""
         if not change.is_news:
             return
         try:

@@ -46,7 +46,7 @@ _STATES = {
 
 
 class Limits(NamedTuple):
-    """What the group's configuration says; read anew for each request."""
+    """Limits from the group's configuration; read again for each request."""
 
     lock_duration_ms: int = 30_000
     delivery_count: int = 5
@@ -195,7 +195,7 @@ class SharePartition:
             self._set(self._after(gone))
 
     def drop_aborted(self, aborted: Iterable[BatchRange], acquired: list[Acquired]) -> list[Acquired]:
-        """Take records of aborted transactions back from what was acquired: nobody may see them."""
+        """Take records of aborted transactions back from what was acquired: no consumer may see them."""
         for first, last in aborted:
             hidden = [(max(run.first, first), min(run.last, last)) for run in acquired]
             gone = [span.settled(ARCHIVED) for bounds in hidden for span in parts_between(self.spans, *bounds)]
@@ -282,7 +282,7 @@ class SharePartition:
         return self._after(spans)
 
     def _after(self, changed: list[Span]) -> Change:
-        """The state once these spans are changed: what is dealt with at the beginning is left behind."""
+        """Return the state after these spans change; its start moves past the finished records at the beginning."""
         spans = replaced(self.spans, changed) if changed else self.spans
         begin = 0
         while begin < len(spans) and spans[begin].is_terminal:
@@ -310,7 +310,7 @@ class SharePartition:
         self._may_have_available = True
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """Records below are gone: nobody gets them any more, and acknowledgements of them change nothing."""
+        """Drop the records below: they are delivered no more, and acknowledgements of them change nothing."""
         if log_start_offset <= self.start_offset:
             return
         kept = [span.within(log_start_offset, span.last) for span in self.spans if span.last >= log_start_offset]
@@ -375,7 +375,7 @@ def cut_at(request: AcquireRequest, first: int, room: int) -> int:
 
 
 def fresh(request: AcquireRequest, first: int, last: int, room: int) -> list[tuple[int, int]]:
-    """Runs of offsets from ``first`` on that nobody had yet: whole batches, cut where one is large enough."""
+    """Runs of offsets from ``first`` on that no member had yet: whole batches, cut where one is large enough."""
     last = min(last, cut_at(request, first, room))
     if request.strict or last - first + 1 <= request.batch_size:
         return [(first, last)]

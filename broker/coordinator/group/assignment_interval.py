@@ -1,4 +1,4 @@
-"""How often the target of a group may be worked out anew (KIP-1263): ``*.assignment.interval.ms``.
+"""The least interval between two target assignments of a group (KIP-1263): ``*.assignment.interval.ms``.
 
 Changes that come within the interval are gathered: the group's epoch rises with each, and the first heartbeat after the
 interval, of whichever member, works out one target for them all. The default here is 0, at once; Apache Kafka's is a
@@ -32,5 +32,5 @@ def assignment_interval_ms(config: BrokerConfig, own: Mapping[str, str], protoco
 
 
 def may_assign(assigned_at_ms: int, interval_ms: int, now_ms: int) -> bool:
-    """Whether a target may be worked out now. ``assigned_at_ms`` is when the last one was, 0 when nobody knows."""
+    """Return whether a target may be worked out now. ``assigned_at_ms``: when the last one was, 0 if unknown."""
     return interval_ms == 0 or assigned_at_ms == 0 or now_ms >= assigned_at_ms + interval_ms

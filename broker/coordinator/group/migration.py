@@ -145,7 +145,7 @@ class Migration:
         return found
 
     def finish_upgrade(self, group: ClassicGroup) -> None:
-        """The records are in the log: whoever waits for the classic group's rebalance hears of another one."""
+        """Tell members that wait for the classic group's rebalance of another one, once the records are in the log."""
         self._rebalance.refuse_all(group, RebalanceInProgressError.code)
         for kind in ("join", "sync"):
             self._rebalance.timer.cancel((kind, group.group_id))

@@ -46,7 +46,7 @@ class EpochGroup(Generic[M, T]):
             raise NonEmptyGroupError
 
     def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
-        """Offsets of topics that nobody reads expire after their commit."""
+        """Offsets of topics that no member reads expire after their commit."""
         return commit_timestamp_ms
 
 

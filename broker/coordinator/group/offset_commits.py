@@ -4,7 +4,7 @@ A commit checks the member, then makes one record per partition; partitions that
 metadata too large) get their own error and leave the others alone. From OffsetCommit and OffsetFetch v10 on topics
 come by id; they are stored by name, as Kafka stores them.
 
-Retention (KIP-211): offsets of a group with members expire only for topics nobody in it reads; offsets of an empty
+Retention (KIP-211): offsets of a group with members expire only for topics no member reads; offsets of an empty
 group ``offsets.retention.minutes`` after it became empty; those of a simple group after their commit.
 
 Source: OffsetCommit v0-10, TxnOffsetCommit v0-5, OffsetFetch v0-10, OffsetDelete v0; KIP-447 (require stable).

@@ -1,7 +1,7 @@
 """Answers of the coordinators that wait for the disk, where an internal topic's ``flush.messages`` asks for it.
 
 A coordinator appends, replays and answers in one turn of the loop; with ``flush.messages`` the append is only written
-then. What was decided stands, but nobody may be told before it is safe: not the one who asked, nor those whose waiting
+then. What was decided stands, but none may be told before it is safe: not the one who asked, nor those whose waiting
 JoinGroup or SyncGroup the decision completed. So handlers of coordinators are wrapped in ``durably``: an answer that is
 ready while appends are unsynced waits for those syncs, all of them. A sync that fails takes the partition's directory
 offline; the client hears NOT_COORDINATOR. Without ``flush.messages`` nothing is ever unsynced. Loop thread only.

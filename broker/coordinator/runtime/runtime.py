@@ -3,7 +3,7 @@
     request -> shard(key) -> state machine -> CoordinatorResult -> append one batch -> replay its records -> answer
 
 A partition is loaded when it is first asked for, and after a start all partitions that hold something are loaded one
-after the other (sessions and open transactions have clocks that must run though nobody asks). Loading reads
+after the other (sessions and open transactions have clocks that must run without requests). Loading reads
 ``LOAD_CHUNK_BYTES`` per turn of the loop; a partition that is not there yet answers COORDINATOR_LOAD_IN_PROGRESS,
 which clients retry. A small partition loads within the first request's turn, so that a quick restart is not seen.
 
@@ -190,7 +190,7 @@ class CoordinatorRuntime(Generic[S]):
     def execute(self, key: str, result: CoordinatorResult[T]) -> T:
         """Append, replay, settle, and give the answer.
 
-        Raises the KafkaError of the append where nobody else is told of it (``on_append``).
+        Raises the KafkaError of the append where no callback is told of it (``on_append``).
         """
         if not result.records and result.on_append is None:
             return result.response
@@ -341,7 +341,7 @@ class CoordinatorRuntime(Generic[S]):
 def execute_for_clock(
     runtime: CoordinatorRuntime[S], partition: int, shard: S, result: CoordinatorResult[None] | None
 ) -> None:
-    """What a clock, or the loading itself, asks for; nobody waits for an answer."""
+    """A step that a clock or the loading itself asks for; no client waits for an answer."""
     if result is None:
         return
     try:

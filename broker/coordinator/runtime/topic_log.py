@@ -40,7 +40,7 @@ class InternalTopicLog:
             self._broker.topics.ensure_internal_topic(self._topic)
         found = self._broker.replica_manager.partition(self._topic, partition)
         info = found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
-        if info.last_offset >= found.high_watermark:  # flush.messages: nobody may be told before the disk has it
+        if info.last_offset >= found.high_watermark:  # flush.messages: no answer before the disk has it
             self._broker.coordinators.gate.add(found.when_durable(info.last_offset))
         return info.first_offset
 

@@ -34,7 +34,7 @@ class RecordState(IntEnum):
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
 ACKNOWLEDGED, ARCHIVED = RecordState.ACKNOWLEDGED, RecordState.ARCHIVED
 
-NOBODY = ""
+NO_MEMBER = ""
 NO_DEADLINE = 0.0
 
 
@@ -45,7 +45,7 @@ class Span(NamedTuple):
     last: int
     state: RecordState
     delivery_count: int
-    member_id: str = NOBODY
+    member_id: str = NO_MEMBER
     deadline_ms: float = NO_DEADLINE
 
     @property
@@ -53,7 +53,7 @@ class Span(NamedTuple):
         return self.state >= ACKNOWLEDGED
 
     def settled(self, state: RecordState) -> Span:
-        """The span in this state, in nobody's hands."""
+        """Return the span in this state, held by no member."""
         return Span(self.first, self.last, state, self.delivery_count)
 
     def within(self, first: int, last: int) -> Span:

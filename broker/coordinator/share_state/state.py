@@ -2,11 +2,11 @@
 
 A state is written whole (ShareSnapshot) when it is made and after every ``UPDATES_PER_SNAPSHOT`` changes, and as what
 changed (ShareUpdate) in between. So the log below the oldest snapshot still in use says nothing any more: each
-``PRUNE_INTERVAL_MS`` it is cut off. A state that nobody changes would hold the cut back for ever, so one that has been
+``PRUNE_INTERVAL_MS`` it is cut off. A state that never changes would hold the cut back always, so one that has been
 quiet for ``COLD_AFTER_MS`` is written again whole, if anything could be cut for it.
 
 Epochs: ``state_epoch`` is the group's epoch when the state was made, ``snapshot_epoch`` counts snapshots. The leader
-epoch of the partition is kept for readers; with one node nobody can be fenced by it.
+epoch of the partition is kept for readers; with one node no leader can be fenced by it.
 
 Decisions return records, ``replay`` takes them over. Loop thread only. Source: KIP-932; ShareSnapshot, ShareUpdate.
 """
@@ -66,7 +66,7 @@ class ShareState:
 
 
 class Written(NamedTuple):
-    """A change of a state: the batches that changed, where the group is since, and how much behind that is done."""
+    """A change of a state: changed batches, the new start offset, and how many records after it are done."""
 
     start_offset: int
     delivery_complete_count: int
@@ -115,7 +115,7 @@ class ShareStateShard:
     # -- deciding -----------------------------------------------------------------------------------------------
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> CoordinatorResult[None]:
-        """Make the state, or make it anew where the group was reset."""
+        """Create the state, or replace it where the group was reset."""
         held = self._held.get(key)
         state = ShareState(
             start_offset,
@@ -170,7 +170,7 @@ class ShareStateShard:
     # -- pruning ------------------------------------------------------------------------------------------------
 
     def prune(self) -> TimerResult:
-        """Write states anew that hold the cut back, then cut. Runs again after the interval."""
+        """Write those states again that hold the cut back, then cut. Runs again after the interval."""
         self._schedule_pruning()
         quiet_since = self._time.monotonic_ms() - COLD_AFTER_MS
         cold = [
@@ -207,7 +207,7 @@ class ShareStateShard:
     def _replay_update(self, key: StateKey, value: ShareUpdateValue) -> None:
         held = self._held.get(key)
         if held is None or value.snapshot_epoch != held.state.snapshot_epoch:
-            return  # of a state that was deleted or made anew
+            return  # of a state that was deleted or replaced
         written = Written(
             value.start_offset, value.delivery_complete_count, value.leader_epoch, decoded(value.state_batches)
         )

@@ -4,7 +4,7 @@
 
 All of it happens in one turn of the loop, up to MARKERS_PER_TURN partitions, so a client seldom meets a transaction
 between its states; with ``flush.messages`` each step waits until the one before is on disk. Otherwise a power loss
-could leave a marker without its decision, or a complete record without a marker: a transaction open for ever. A
+could leave a marker without its decision, or a complete record without a marker: a transaction that never ends. A
 partition that cannot take its marker now (its directory is full) is tried again; one whose topic is gone, or whose
 producer has moved on, needs none. After a crash between two steps the loader finds the
 prepare record and writes all markers again: a second marker where the first stands changes nothing.
@@ -61,7 +61,7 @@ class MarkerWriter(Protocol):
 
 
 def at_once(settled: Settled) -> None:
-    """Where nobody waits for the disk."""
+    """Answer at once, in a broker that does not wait for the disk."""
     settled(None)
 
 

@@ -8,7 +8,7 @@ assignment is what reconciliation has given it so far.
     Heartbeat    REBALANCE_IN_PROGRESS while it is behind the group, has something to give back, or can have more
     LeaveGroup   out, each by itself
 
-Nobody waits: a member gets what is free now and is told to come again when there is more. Loop thread only.
+No member waits: it gets what is free now and is told to come again when there is more. Loop thread only.
 
 Source: KIP-848 (migration); JoinGroup v0-9, SyncGroup v0-5, Heartbeat v0-4, LeaveGroup v0-5.
 """

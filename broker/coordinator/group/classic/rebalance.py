@@ -1,4 +1,4 @@
-"""How a classic group rebalances, and the clocks behind it.
+"""Rebalances of a classic group, and the timers that drive them.
 
     JoinGroup of a member ........ Empty/Stable -> PreparingRebalance, the request waits
     all joined, or time is up .... PreparingRebalance -> CompletingRebalance, all JoinGroups are answered
@@ -117,7 +117,7 @@ class ClassicRebalance:
     # -- sessions -----------------------------------------------------------------------------------------------
 
     def schedule_session(self, group: ClassicGroup, member: ClassicMember) -> None:
-        """A sign of life: the session begins anew."""
+        """Restart the member's session timer, after a sign of life."""
         self.schedule_expiration(group, member.member_id, member.session_timeout_ms)
 
     def schedule_expiration(self, group: ClassicGroup, member_id: str, timeout_ms: int) -> None:
@@ -192,7 +192,7 @@ class ClassicRebalance:
         return None
 
     def maybe_complete(self, group: ClassicGroup) -> Step:
-        """Complete the join phase if nobody is missing."""
+        """Complete the join phase if no member is missing."""
         if group.state is not PREPARING_REBALANCE or not group.has_all_members_joined:
             return None
         if group.previous_state is EMPTY and group.members and self.config.group_initial_rebalance_delay_ms > 0:
@@ -288,7 +288,7 @@ class ClassicRebalance:
 
 
 def _has_joined(member: ClassicMember) -> bool:
-    """Whether it waits for the generation, on a connection that is still there: nobody assigns to who has gone."""
+    """Return whether it waits for the generation on an open connection: members that left are assigned nothing."""
     return member.awaiting_join is not None and not member.awaiting_join.abandoned
 
 

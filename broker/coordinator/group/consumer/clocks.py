@@ -38,7 +38,7 @@ class ConsumerClocks:
         self._expire = expire
 
     def heard_of(self, group_id: str, member_id: str, subscription: Subscription) -> None:
-        """A sign of life: the session begins anew."""
+        """Restart the member's session timer, after a sign of life."""
         classic = subscription.classic
         timeout_ms = self._session_timeout_ms(group_id) if classic is None else classic.session_timeout_ms
         self._timer.schedule(("session", group_id, member_id), timeout_ms, lambda: self._out(group_id, member_id))

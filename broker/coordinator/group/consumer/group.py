@@ -5,7 +5,7 @@
     Reconciling   some member is not yet where the target wants it
     Stable        every member has its target
 
-Every partition has at most one owner: ``owners`` knows who holds it or has yet to give it back, and nobody
+Every partition has at most one owner: ``owners`` knows who holds it or has yet to give it back, and no member
 gets it before that is done. All of this is in the log, so a restart changes nothing but the sessions.
 
 Source: KIP-848, KIP-1251; records 3 to 8 and 16 of ``__consumer_offsets``.

@@ -83,7 +83,7 @@ class _Room:
         return taken < self._least or (taken == self._least and self._extras > 0)
 
     def take(self, taken: int) -> None:
-        """Somebody has come to ``taken``."""
+        """Note that one more came to ``taken``."""
         self._extras -= taken > self._least
 
 

@@ -3,7 +3,7 @@
     Empty     no members
     Stable    has members: a share group has no rebalance that members wait for
 
-Several members may read one partition; nobody owns any. A member's assignment is its target as soon as it hears of it.
+Several members may read one partition; none owns any. A member's assignment is its target as soon as it hears of it.
 ``initialized`` names the partitions whose state stands in ``__share_group_state``; only they are assigned.
 
 Source: KIP-932; records 10 to 15 of ``__consumer_offsets``.
@@ -94,7 +94,7 @@ class ShareGroup(ModernGroup[ShareMember]):
     # -- checks -------------------------------------------------------------------------------------------------
 
     def validate_offset_commit(self, committer: Committer) -> None:
-        """Nobody commits offsets to a share group. Raises GroupIdNotFoundError."""
+        """Refuse the commit: share groups have no committed offsets. Raises GroupIdNotFoundError."""
         raise GroupIdNotFoundError(f"Group {self.group_id} is not a consumer group.")
 
     def validate_offset_delete(self) -> None:

@@ -3,8 +3,8 @@
     active tasks   1. to who had them   2. to who had a standby of them   3. to the least loaded process and member
     standby tasks  1. to who had them active, or standby   2. to the least loaded process that has not got the task
 
-Nobody is given more in the first steps than its share, the number of tasks over that of members, rounded up; once a
-member has that much, the share of the others is worked out anew. Load is tasks by members of a process. A task is
+No member is given more in the first steps than its share, the number of tasks over that of members, rounded up; once a
+member has that much, the share of the others is worked out again. Load is tasks by members of a process. A task is
 once in a process at most, so with few processes there are fewer standby tasks than were asked for.
 
 Pure function; the same input gives the same assignment. Source: KIP-1071 (StickyTaskAssignor).

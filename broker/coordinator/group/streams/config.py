@@ -31,7 +31,7 @@ class StreamsConfig:
 
     @property
     def assignment_configs(self) -> dict[str, str]:
-        """What the assignor is told; a change of it is a reason to assign anew."""
+        """Settings of the assignor; a change of them is a reason to assign again."""
         return {"num.standby.replicas": str(self.num_standby_replicas)}
 
 

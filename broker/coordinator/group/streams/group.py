@@ -7,7 +7,7 @@
     Stable        every member has its target
 
 A task is a partition of a subtopology. It is active on one member; standby tasks keep copies of its state on others. No
-process has a task twice, and nobody is given an active task before whoever had it said that it is gone.
+process has a task twice, and no member is given an active task before its former owner said that it is gone.
 
 What is in the log is changed by ``replay`` only. What a restart may forget stands apart: how the topology was
 configured, the epoch of endpoints, and who asked for the application's end. Loop thread only.

@@ -1,6 +1,6 @@
 """Streams groups as handlers see them: members, what they are told, and the topics that are made for them (KIP-1071).
 
-Repartition and changelog topics are made while the heartbeat that missed them is answered; nobody waits. What could not
+Repartition and changelog topics are made while the heartbeat that missed them is answered; none waits. What could not
 be made is told in the answer, and asked for again by the next heartbeat. Loop thread only.
 """
 

@@ -5,7 +5,7 @@
     what is free                                                       Stable when nothing is
 
 An active task is free when no other member has it active, and no member of the same process has it in another role. A
-standby or warm-up task is free when nobody of the same process has it: a state directory has one owner in a process.
+standby or warm-up task is free when no member of the same process has it: a state directory has one owner in a process.
 Pure functions. Source: KIP-1071.
 """
 

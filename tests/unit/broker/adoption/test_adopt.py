@@ -204,7 +204,7 @@ def test_a_bad_index_is_built_anew(tmp_path: Path) -> None:
     path = source.path / "orders-0" / f"{0:020d}.index"
     path.write_bytes(b"\0\0\0\1\0\0\0\2" * 3)
     plan = adopt(source.path, tmp_path / "data")
-    assert any(note.startswith("built anew") for note in plan.notes)
+    assert any(note.startswith("rebuilt") for note in plan.notes)
     assert check_directory(FILE_SYSTEM, str(tmp_path / "data" / "orders-0")) == []
 
 
