@@ -60,7 +60,7 @@ class ClaimedDirectories(NamedTuple):
 
 
 class _Topics(NamedTuple):
-    """What the metadata store told of topics, and who tells it of changes."""
+    """Topics read from the metadata store, and the listener for their changes."""
 
     store: SqliteMetadataStore
     metadata: MetadataCache

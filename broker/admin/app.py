@@ -72,7 +72,7 @@ class GuardedSite(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """Where it listens."""
+        """Address it listens on."""
         return str(self._listener.getsockname())
 
     async def start(self) -> None:

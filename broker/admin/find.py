@@ -121,7 +121,7 @@ def parse_bound(parameters: Mapping[str, str], name: str, now_ms: int, default: 
 
 
 def parse_place(text: str) -> dict[int, int]:
-    """Where an answer before stopped. Raises ValueError."""
+    """Parse the place where the page before stopped. Raises ValueError."""
     try:
         place = parse_next(text)
     except InvalidRequestError as error:

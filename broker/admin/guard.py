@@ -1,4 +1,4 @@
-"""What the admin interface asks of a request before any page sees it.
+"""Checks of admin requests, made before any page sees them.
 
 It must be meant for this broker, come from no foreign web page, be small, and arrive in time.
 
@@ -123,7 +123,7 @@ def refusal(status: int, reason: str) -> web.Response:
 
 
 async def add_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    """What browsers are told with every answer."""
+    """Add the headers that every answer gives to browsers."""
     response.headers.update(_HEADERS)
 
 

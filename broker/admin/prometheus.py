@@ -1,4 +1,4 @@
-"""What ``/metrics`` tells beyond the broker's own counters and gauges, and the Prometheus text.
+"""Samples of ``/metrics`` beyond the broker's own counters and gauges, and the Prometheus text.
 
 Names follow Kafka's MBeans in lower case with underscores (``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size``).
 Values that belong to the loop thread are taken there (``snapshot``); logs and cleaner are read in a worker
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot(NamedTuple):
-    """What was taken on the loop thread."""
+    """Values that were taken on the loop thread."""
 
     samples: list[Sample]
     partitions: list[Partition]
@@ -104,7 +104,7 @@ def process_samples() -> Iterator[Sample]:
 
 
 def cleaner_samples(cleaner: LogCleaner) -> Iterable[Sample]:
-    """What all cleaner threads did, and how they are; names follow Kafka's MBeans."""
+    """Return work and state of all cleaner threads; names follow Kafka's MBeans."""
     counters, manager = cleaner.counters, cleaner.manager
     for field in dataclasses.fields(counters):
         yield Sample(f"kafka_log_logcleaner_{field.name}_total", "counter", {}, getattr(counters, field.name))

@@ -150,7 +150,7 @@ class Adoption:
             self._file_system.sync_directory(parent)
 
     def _identity(self) -> MetaProperties | None:
-        """What ``meta.properties`` is to say; None when the target has one that stays."""
+        """Return the content of ``meta.properties``; None when the target has one that stays."""
         if read_meta_properties(self._file_system, self._options.target) is not None:
             return None
         source = self._plan.identity
@@ -314,7 +314,7 @@ class Adoption:
         )
 
     def _cluster_puts(self) -> Iterable[Put]:
-        """What the cluster's metadata holds beside topics."""
+        """Return the puts of the cluster's metadata other than topics."""
         metadata = self._plan.metadata
         if metadata is None:
             return

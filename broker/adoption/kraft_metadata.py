@@ -1,4 +1,4 @@
-"""What a KRaft cluster's ``__cluster_metadata`` log says: topics, ids, configs, quotas, credentials. Read-only.
+"""Reader of a KRaft cluster's ``__cluster_metadata`` log: topics, ids, configs, quotas, credentials. Read-only.
 
 The directory ``__cluster_metadata-0`` holds segments like any partition's, and snapshots beside them
 (``<end offset>-<epoch>.checkpoint``, batches too). The newest snapshot holds all that was true before its end offset;

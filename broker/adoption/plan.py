@@ -1,4 +1,4 @@
-"""What taking over a stopped Apache Kafka's directories would do: everything looked at, nothing written.
+"""The plan for taking over a stopped Apache Kafka's directories: everything is checked, nothing written.
 
 A source is one entry of Kafka's ``log.dirs``; a broker's directories are given together. Looked at, in this order:
 
@@ -57,7 +57,7 @@ class AdoptionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionOptions:
-    """What to take over, and where to. ``topic_configs`` are for sources that do not tell theirs."""
+    """Sources to take over, and the target. ``topic_configs`` are for sources that do not tell theirs."""
 
     sources: tuple[str, ...]
     target: str

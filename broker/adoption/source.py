@@ -95,7 +95,7 @@ def is_of_kraft(file_system: FileSystem, source: str) -> bool:
 
 
 def list_source(file_system: FileSystem, source: str) -> SourceListing:
-    """What one entry of Kafka's ``log.dirs`` holds. Raises KafkaStorageError."""
+    """List the partitions in one entry of Kafka's ``log.dirs``. Raises KafkaStorageError."""
     listing = SourceListing(file_system.exists(os.path.join(source, CLEAN_SHUTDOWN_FILE)))
     recovery_points, start_offsets, cleaner_offsets = (
         read_offset_checkpoint(file_system, os.path.join(source, name))

@@ -1,4 +1,4 @@
-"""What the broker is told: the tables of all parts put together, and the values read from them.
+"""The broker's configuration: the key tables of all parts put together, and the values read from them.
 
 Sources, later ones win: defaults; the files of ``TIDELOG_CONFIG_FILES``; ``server.properties``; ``KAFKA_*`` variables;
 ``--override``; then what the admin API has set, for the whole cluster and after that for this node. A key that no table

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to a key."""
+    """Operation of IncrementalAlterConfigs on a key."""
 
     SET = 0
     DELETE = 1

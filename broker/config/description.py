@@ -1,4 +1,4 @@
-"""What configs are described as: every key with its value, where that comes from and what else is set below it.
+"""Descriptions of configs: every key with its value, where that comes from and what else is set below it.
 
 The origins of a value stand at the top of ``broker/controller/configs.py``, which changes what is read here. Loop
 thread only.
@@ -29,7 +29,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as numbered on the wire."""
+    """Source of a config's value, as numbered on the wire."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -63,7 +63,7 @@ class ConfigEntry(NamedTuple):
 
 
 class DynamicTexts:
-    """What was set through the admin API on anything but topics, which keep their own."""
+    """Texts that were set through the admin API on resources other than topics, which keep their own."""
 
     __slots__ = ("cluster", "node", "resources")
 
@@ -73,7 +73,7 @@ class DynamicTexts:
         self.resources: dict[tuple[ResourceType, str], dict[str, str]] = {}
 
     def of(self, kind: ResourceType, name: str) -> Mapping[str, str]:
-        """What was set on a group or a client metrics subscription."""
+        """Return the texts that were set on a group or a client metrics subscription."""
         return self.resources.get((kind, name), {})
 
 

@@ -1,4 +1,4 @@
-"""Where configuration texts come from: Java properties files, ``KAFKA_*`` variables, ``key=value`` arguments.
+"""Sources of configuration texts: Java properties files, ``KAFKA_*`` variables, ``key=value`` arguments.
 
 Only texts here; ``broker/config/broker_config.py`` gives them meaning.
 """

@@ -21,7 +21,7 @@ ALL_METRICS = "*"
 
 
 class Subscription(NamedTuple):
-    """What one client is asked to push; no metrics means that it pushes nothing."""
+    """Metrics that one client is asked to push; no metrics means that it pushes nothing."""
 
     subscription_id: int
     push_interval_ms: int

@@ -44,14 +44,14 @@ CONFIGS_PREFIX = "/configs/"
 
 
 class TopicDefaults(NamedTuple):
-    """What topics inherit from the server's configuration; immutable."""
+    """Defaults that topics inherit from the server's configuration; immutable."""
 
     values: Mapping[str, Any]
     config: LogConfig
 
     @classmethod
     def of(cls, config: BrokerConfig) -> TopicDefaults:
-        """As the server is configured now. Loop thread."""
+        """Return the defaults of the server's present configuration. Loop thread."""
         values = config.topic_defaults()
         return cls(values, LogConfig(values))
 
@@ -96,7 +96,7 @@ class ConfigManager:
         LogConfig({**self._defaults.values, **texts})
 
     def resource_texts(self, kind: ResourceType, name: str) -> Mapping[str, str]:
-        """What was set on a group or a client metrics subscription."""
+        """Return the texts that were set on a group or a client metrics subscription."""
         return self._texts.of(kind, name)
 
     def resource_names(self, kind: ResourceType) -> list[str]:
@@ -273,5 +273,5 @@ def topic_of(kind: int, name: str) -> str | None:
 
 
 def config_key(kind: ResourceType, name: str) -> str:
-    """Where the store keeps what is set on a resource."""
+    """Key in the store of the configs that are set on a resource."""
     return f"{CONFIGS_PREFIX}{kind.name.lower().replace('_', '-')}/{name}"

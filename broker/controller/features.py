@@ -38,7 +38,7 @@ _FEATURES = {
 
 
 def supported_features() -> dict[str, FeatureRange]:
-    """What this broker offers."""
+    """Return the features that this broker offers."""
     return {
         name: levels
         for name, (levels, api_key, version) in _FEATURES.items()

@@ -33,7 +33,7 @@ class ScramMechanism(IntEnum):
 
 
 class ScramCredential(NamedTuple):
-    """What a broker keeps of a password."""
+    """A SCRAM credential: what a broker stores in place of a password."""
 
     iterations: int
     salt: bytes
@@ -98,7 +98,7 @@ def derive(mechanism: ScramMechanism, iterations: int, salt: bytes, salted_passw
 
 
 def key_of(user: str, mechanism: ScramMechanism) -> str:
-    """Where a credential stands in the store."""
+    """Key of a credential in the store."""
     return f"{SCRAM_PREFIX}{mechanism.name}/{user}"
 
 

@@ -79,7 +79,7 @@ def do_nothing() -> None:
 
 
 def storage_error(error: Exception) -> KafkaError:
-    """What a client is told of a store or a log that failed."""
+    """Return the error a client gets for a store or a log that failed."""
     return error if isinstance(error, KafkaError) else KafkaStorageError(str(error))
 
 
@@ -94,7 +94,7 @@ def settle_durable(done: Deferred[None], durable: Deferred[None]) -> None:
 
 
 def after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> Deferred[T]:
-    """What ``begin`` gives, which is called once ``under_way`` is settled, well or badly."""
+    """Return the result of ``begin``, which is called once ``under_way`` is settled, well or badly."""
     result: Deferred[T] = Deferred()
 
     def settle(begun: Deferred[T]) -> None:

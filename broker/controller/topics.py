@@ -65,7 +65,7 @@ PLAIN_MARK = "..."
 
 
 class TopicListener(Protocol):
-    """Who makes and removes the logs; called on the loop thread after the store has committed."""
+    """Listener that makes and removes the logs; called on the loop thread after the store has committed."""
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         """What makes the first logs of partitions ``first_partition`` and above, in any thread; it may raise
@@ -146,7 +146,7 @@ class TopicManager:
     def set_listener(
         self, listener: TopicListener, in_thread: InThread = at_once, call_soon: CallSoon = call_now
     ) -> None:
-        """Who is told of changes from now on. There is one: the replica manager. ``in_thread`` runs what waits for the
+        """Set the one listener that is told of changes: the replica manager. ``in_thread`` runs what waits for the
         disk."""
         self._listener = self.changes.listener = listener
         self.changes.in_thread = in_thread
@@ -329,7 +329,7 @@ def remove_now(topics: TopicManager, image: TopicImage) -> None:
 
 
 def partition_count(config: BrokerConfig, partitions: int) -> int:
-    """How many partitions a new topic gets. Raises InvalidPartitionsError, PolicyViolationError."""
+    """Return the partition count of a new topic. Raises InvalidPartitionsError, PolicyViolationError."""
     if partitions == USE_DEFAULT:
         return config.get_int("num.partitions")
     if partitions < 1:
@@ -339,7 +339,7 @@ def partition_count(config: BrokerConfig, partitions: int) -> int:
 
 
 def replication_factor_of(config: BrokerConfig, replication_factor: int) -> int:
-    """How many replicas a new topic is asked to have."""
+    """Return the replication factor asked for a new topic."""
     return config.get_int("default.replication.factor") if replication_factor == USE_DEFAULT else replication_factor
 
 

@@ -1,4 +1,4 @@
-"""What the coordinators are told by the configuration: plain values, read once from the broker's keys.
+"""Configuration of the coordinators: plain values, read once from the broker's keys.
 
 ``group.initial.rebalance.delay.ms`` is 0 here, as in the ``server.properties`` that Apache Kafka ships for one node:
 the wait of three seconds that its code defaults to gathers the members of large deployments, and in a test suite it

@@ -145,7 +145,7 @@ class Coordinators:
         return ShareGroups(self._broker, lambda: self.share)
 
     def _share_member_gone(self, group_id: str, member_id: str) -> None:
-        """What the member held is released; without members the group's places are in the store alone."""
+        """Release what the member held; without members the group's places are in the store alone."""
         self.share_groups.release_session(SessionKey(group_id, member_id))
         if self.share_members.is_empty(group_id):
             self.share_groups.forget_group(group_id)
@@ -229,7 +229,7 @@ class Coordinators:
 
 
 def new_uuid() -> str:
-    """What makes a member id unique."""
+    """Return the unique part of a member id."""
     return str(uuid.uuid4())
 
 

@@ -126,12 +126,12 @@ def plan(broker: Broker, request: FindRequest) -> FindAnswer:
 
 
 def format_next(positions: dict[int, int]) -> str:
-    """Where to go on, as text: ``0:4711,1:42``."""
+    """Format the place to go on, as text: ``0:4711,1:42``."""
     return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()))
 
 
 def parse_next(text: str) -> dict[int, int]:
-    """What :func:`format_next` wrote. Raises InvalidRequestError."""
+    """Parse the text of :func:`format_next`. Raises InvalidRequestError."""
     try:
         pairs = [part.split(":") for part in text.split(",") if part]
         return {int(partition): int(offset) for partition, offset in pairs}

@@ -53,7 +53,7 @@ Key = tuple[int, bool]
 
 
 class _Result:
-    """What a job found for one offset."""
+    """Records that a job found for one offset."""
 
     __slots__ = ("error", "is_served", "made_ms", "matching", "upper")
 
@@ -78,7 +78,7 @@ class FilteredLog:
         self._touch_is_due = False
 
     def __getattr__(self, name: str) -> Any:
-        """What is not filtered is the log's own."""
+        """Delegate all that is not filtered to the log."""
         return getattr(self._partition.log, name)
 
     def maybe_increment_log_start_offset(self, *_: object) -> bool:
@@ -249,7 +249,7 @@ class VirtualPartition(Partition):
 
 
 def read_only(partition: Partition) -> InvalidTopicError:
-    """What writing to a virtual topic is answered with."""
+    """Return the error for writing to a virtual topic."""
     return InvalidTopicError(f"{partition.topic_partition.topic} is a virtual topic: it can only be read")
 
 

@@ -33,7 +33,7 @@ def handle(
 
 
 def error_response(request: ConsumerGroupDescribeRequest, error: KafkaError) -> ConsumerGroupDescribeResponse:
-    """The same error for every group."""
+    """Build a response with one error for every group."""
     return ConsumerGroupDescribeResponse(
         groups=[
             DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)

@@ -62,7 +62,7 @@ def handle(
 
 
 def outcome(topic: CreatePartitionsTopic, result: Deferred[TopicImage] | KafkaError) -> CreatePartitionsTopicResult:
-    """What came of one topic."""
+    """Build the result for one topic."""
     try:
         if isinstance(result, KafkaError):
             raise result

@@ -69,7 +69,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
 
 
 def wanted_partitions(broker: Broker, topic: CreatableTopic) -> int:
-    """How many partitions a topic would have; 0 for numbers that are refused anyway."""
+    """Return how many partitions a topic would have; 0 for numbers that are refused anyway."""
     if topic.assignments:
         return len(topic.assignments)
     if topic.num_partitions == USE_DEFAULT:
@@ -78,7 +78,7 @@ def wanted_partitions(broker: Broker, topic: CreatableTopic) -> int:
 
 
 def answer(broker: Broker, topic: CreatableTopic, result: Change | KafkaError) -> CreatableTopicResult:
-    """What came of one topic."""
+    """Build the result for one topic."""
     try:
         if isinstance(result, KafkaError):
             raise result
@@ -114,7 +114,7 @@ def requested_configs(topic: CreatableTopic) -> dict[str, str]:
 
 
 def created(broker: Broker, image: TopicImage) -> CreatableTopicResult:
-    """What the new topic is like."""
+    """Describe the new topic: partitions, replicas and configs."""
     return CreatableTopicResult(
         name=image.name,
         topic_id=image.topic_id,

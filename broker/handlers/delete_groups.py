@@ -24,7 +24,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest
 
 
 def error_response(request: DeleteGroupsRequest, error: KafkaError) -> DeleteGroupsResponse:
-    """The same error for every group."""
+    """Build a response with one error for every group."""
     return DeleteGroupsResponse(
         results=[DeletableGroupResult(group_id=group_id, error_code=error.code) for group_id in request.groups_names]
     )

@@ -48,7 +48,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
 
 
 def error_response(request: DeleteRecordsRequest, error: KafkaError) -> DeleteRecordsResponse:
-    """The same error for every partition."""
+    """Build a response with one error for every partition."""
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(

@@ -55,7 +55,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest
 
 
 def answer(topic: DeleteTopicState, result: Change | KafkaError) -> DeletableTopicResult:
-    """What came of one topic."""
+    """Build the result for one topic."""
     try:
         if isinstance(result, KafkaError):
             raise result

@@ -28,7 +28,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeGroupsReque
 
 
 def error_response(request: DescribeGroupsRequest, error: KafkaError) -> DescribeGroupsResponse:
-    """The same error for every group."""
+    """Build a response with one error for every group."""
     return DescribeGroupsResponse(
         groups=[DescribedGroup(group_id=group_id, error_code=error.code) for group_id in request.groups]
     )

@@ -36,7 +36,7 @@ def handle(
 
 
 def error_response(request: DescribeProducersRequest, error: KafkaError) -> DescribeProducersResponse:
-    """The same error for every partition."""
+    """Build a response with one error for every partition."""
     return DescribeProducersResponse(
         topics=[
             TopicResponse(name=topic.name, partitions=[_failed(index, error) for index in topic.partition_indexes])

@@ -30,7 +30,7 @@ def handle(
 
 
 def error_response(request: DescribeShareGroupOffsetsRequest, error: KafkaError) -> DescribeShareGroupOffsetsResponse:
-    """The same error for every group."""
+    """Build a response with one error for every group."""
     return DescribeShareGroupOffsetsResponse(
         groups=[
             DescribeShareGroupOffsetsResponseGroup(

@@ -32,7 +32,7 @@ def handle(
 
 
 def error_response(request: DescribeTransactionsRequest, error: KafkaError) -> DescribeTransactionsResponse:
-    """The same error for every id."""
+    """Build a response with one error for every id."""
     return DescribeTransactionsResponse(
         transaction_states=[
             TransactionState(transactional_id=transactional_id, error_code=error.code)

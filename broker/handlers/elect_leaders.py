@@ -39,7 +39,7 @@ def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest
 
 
 def not_elected(count: int, index: int) -> PartitionResult:
-    """Why there is no election for this partition of a topic that has ``count``."""
+    """Return why there is no election for this partition of a topic that has ``count``."""
     return result(index, ElectionNotNeededError() if 0 <= index < count else UnknownTopicOrPartitionError())
 
 

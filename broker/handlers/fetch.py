@@ -66,7 +66,7 @@ MANY_TARGETS = 32
 
 
 class ReadParams(NamedTuple):
-    """What holds for all partitions of a request."""
+    """Parameters common to all partitions of a request."""
 
     version: int
     isolation: FetchIsolation
@@ -76,7 +76,7 @@ class ReadParams(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """What one pass over the targets gave."""
+    """Result of one pass over the targets."""
 
     results: list[Result]
     total_bytes: int
@@ -226,7 +226,7 @@ class PartitionRead:
         self._must_answer = False
 
     def result(self) -> ReadResult:
-        """What was read so far."""
+        """Return what was read so far."""
         return ReadResult(self._results, self._total, self._must_answer)
 
     def add(self, targets: list[FetchTarget]) -> None:
@@ -299,7 +299,7 @@ def read_partition(
 
 
 def diverging_epoch(log: UnifiedLog, target: FetchTarget) -> EpochEndOffset | None:
-    """Where the client's log and ours part, None when they agree up to its fetch offset (KIP-595).
+    """Return where the client's log and ours diverge, None when they agree up to its fetch offset (KIP-595).
 
     Raises OffsetOutOfRangeError when we know nothing of the client's last epoch.
     """
@@ -374,7 +374,7 @@ def build_response(context: FetchContext, results: list[Result]) -> FetchRespons
 
 
 def with_endpoints(broker: Broker, asker: RequestContext, read: ReadResult, response: FetchResponse) -> FetchResponse:
-    """Where to reach the leaders that errors name (KIP-951, v16+): spares the client a round of metadata."""
+    """Add the endpoints of leaders that errors name (KIP-951, v16+): spares the client a round of metadata."""
     if read.must_answer and any(data.current_leader.leader_id == broker.node_id for _, data in read.results):
         host, port = address_for_client(broker, asker)
         rack = broker.config.get("broker.rack")

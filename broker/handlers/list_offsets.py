@@ -64,7 +64,7 @@ def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest)
 
 
 def error_response(request: ListOffsetsRequest, error: KafkaError) -> ListOffsetsResponse:
-    """The same error for every partition."""
+    """Build a response with one error for every partition."""
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(

@@ -43,7 +43,7 @@ def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest
 
 
 def error_response(request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:
-    """The same error for every partition."""
+    """Build a response with one error for every partition."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(

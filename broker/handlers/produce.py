@@ -98,7 +98,7 @@ _MOST_VALIDATIONS = 8
 
 
 class Progress:
-    """How far a request of several partitions has got."""
+    """Progress of a request of several partitions."""
 
     __slots__ = ("budget", "outcomes", "waits")
 
@@ -131,7 +131,7 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
 def repeat_of(
     broker: Broker, context: RequestContext, request: ProduceRequest, frame: memoryview, position: int
 ) -> Repeat | None:
-    """How the connection's next requests look if they are like this one."""
+    """Build the pattern of the connection's next requests, if they are like this one."""
     version = context.api_version
     if not request.topic_data:
         return None
@@ -146,7 +146,7 @@ def repeat_of(
 
 
 def error_response(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
-    """The same error for every partition."""
+    """Build a response with one error for every partition."""
     return ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -233,7 +233,7 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
 def _append_in_steps(
     broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
 ) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
-    """What ``progress`` leaves of a request, in steps; the records outlive the frame from here on."""
+    """Append the rest of a request in steps; the records outlive the frame from here on."""
     if not context.owns_frame:
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -369,7 +369,7 @@ def _when_durable(response: ProduceResponse, waits: Waits) -> Deferred[ProduceRe
 
 
 def _response_template(topic: TopicProduceData, index: int, version: int) -> tuple[bytes, bytes]:
-    """What stands before and after the three offsets in the response to a request for one partition."""
+    """Return the bytes around the three offsets in the response to a request for one partition."""
     marks = (0x1122334455667701, 0x1122334455667702, 0x1122334455667703)
     partition = PartitionProduceResponse(
         index=index, base_offset=marks[0], log_append_time_ms=marks[1], log_start_offset=marks[2]
@@ -459,7 +459,7 @@ def _check_transaction(
 
 
 def check_records(records: memoryview | None, version: int) -> memoryview:
-    """What a request of this version may carry for one partition.
+    """Check that a request of this version may carry these records for one partition.
 
     Raises InvalidRecordError, UnsupportedCompressionTypeError.
     """

@@ -51,7 +51,7 @@ def handle(broker: Broker, context: RequestContext, request: ShareAcknowledgeReq
 
 
 def responses(outcomes: Outcomes) -> list[ShareAcknowledgeTopicResponse]:
-    """What became of each partition, by topic."""
+    """Build each partition's result, by topic."""
     topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
     for (topic_id, index), error in outcomes.items():
         topic = topics.setdefault(topic_id, ShareAcknowledgeTopicResponse(topic_id=topic_id))

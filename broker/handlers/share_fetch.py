@@ -193,7 +193,7 @@ class _Answer:
         self.session = session
 
     def response(self, results: Results) -> ShareFetchResponse:
-        """What was fetched, and what became of acknowledgements."""
+        """Build the response: fetched records, and results of acknowledgements."""
         self._results = results
         told = self._told(results)
         for partition, error in self._outcomes.items():

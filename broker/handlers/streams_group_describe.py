@@ -31,7 +31,7 @@ def handle(
 
 
 def error_response(request: StreamsGroupDescribeRequest, error: KafkaError) -> Steps[StreamsGroupDescribeResponse]:
-    """The same error for every group."""
+    """Build a response with one error for every group."""
     groups = yield from each(
         request.group_ids,
         lambda group_id: DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message),

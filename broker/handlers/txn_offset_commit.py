@@ -74,7 +74,7 @@ def _check_transaction(coordinators: Coordinators, version: int, request: TxnOff
 
 
 def error_response(request: TxnOffsetCommitRequest, error: KafkaError) -> TxnOffsetCommitResponse:
-    """The same error for every partition."""
+    """Build a response with one error for every partition."""
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(

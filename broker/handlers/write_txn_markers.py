@@ -59,7 +59,7 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
 
 
 def written(topic: WritableTxnMarkerTopic, codes: list[int]) -> WritableTxnMarkerTopicResult:
-    """What came of one topic's partitions."""
+    """Build the results of one topic's partitions."""
     return WritableTxnMarkerTopicResult(
         name=topic.name,
         partitions=[
@@ -70,7 +70,7 @@ def written(topic: WritableTxnMarkerTopic, codes: list[int]) -> WritableTxnMarke
 
 
 def error_response(request: WriteTxnMarkersRequest, error: KafkaError) -> WriteTxnMarkersResponse:
-    """The same error for every partition."""
+    """Build a response with one error for every partition."""
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(

@@ -80,7 +80,7 @@ class Deferred(Generic[T]):
         self._on_abandon = callback
 
     def on_hurry(self, callback: Callable[[], None]) -> None:
-        """How the owner answers before its time; without one it is not to be hurried."""
+        """Set how the owner answers early; without it the answer cannot be hurried."""
         self._on_hurry = callback
 
     def hurry(self) -> None:

@@ -37,12 +37,12 @@ FREED_PER_STEP = ITEMS_PER_STEP = 64
 
 
 def without_traceback(error: E) -> E:
-    """The same error, to be kept among results: its traceback holds the frame that holds them, and so itself."""
+    """Strip the traceback of an error to be kept among results: it holds the frame that holds them, and so itself."""
     return error.with_traceback(None)
 
 
 def each(items: Iterable[S], work: Callable[[S], T]) -> Steps[list[T]]:
-    """What ``work`` makes of each item, one item in a step."""
+    """Apply ``work`` to each item, one item in a step."""
     results = []
     for item in items:
         results.append(work(item))

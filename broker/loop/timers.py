@@ -19,7 +19,7 @@ _REBUILD_MINIMUM = 512
 
 
 class CancelHandle(Protocol):
-    """What the loop's ``call_later`` gives back."""
+    """Handle that the loop's ``call_later`` returns."""
 
     def cancel(self) -> None: ...
 

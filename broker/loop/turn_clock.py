@@ -1,4 +1,4 @@
-"""How long the turns of the event loop are: the longest one, and a line in the log about each that is too long.
+"""Clock of the event loop's turns: the longest one, and a line in the log about each that is too long.
 
 A turn is one callback of the loop: a connection that handles what it received, a timer, an answer that comes back from
 a thread. While it runs no other client is served. The clock tells two times of it: wall time, which is what the others

@@ -1,4 +1,4 @@
-"""What this broker knows of the cluster's topics: the picture that every request reads.
+"""Image of the cluster's topics, which every request reads.
 
 Owned by the loop thread. The store is the truth; this is its picture in memory, changed only by the TopicManager after
 the store has committed. A ``TopicImage`` is immutable: a change puts a new one in its place, so who holds one sees one

@@ -105,7 +105,7 @@ class WatchEvent(NamedTuple):
 
 
 class Watch(Protocol):
-    """What changed below a prefix since the last ``poll``."""
+    """Changes below a prefix since the last ``poll``."""
 
     def poll(self) -> list[WatchEvent]:
         """The changes since the last call, oldest first; only the newest state of a key that changed twice.
@@ -116,7 +116,7 @@ class Watch(Protocol):
 
 
 class MetadataStore(Protocol):
-    """Where topics, configs, quotas and producer-id blocks live."""
+    """Store of topics, configs, quotas and producer-id blocks."""
 
     def get(self, key: str) -> KeyValue | None:
         """The key's present value, or None."""
@@ -261,7 +261,7 @@ class SqliteMetadataStore:
     def txn(
         self, compare: Iterable[Compare], puts: Iterable[Put], deletes: Iterable[str], *, sync: bool = True
     ) -> int | None:
-        """See MetadataStore.txn.
+        """Run one transaction: see MetadataStore.txn.
 
         Raises MetadataStoreError when the file cannot be written; nothing is changed then.
         """

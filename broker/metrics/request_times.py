@@ -1,4 +1,4 @@
-"""How long requests take, by API: from the turn in which they arrived until their answer was handed to the kernel.
+"""Durations of requests, by API: from the turn in which they arrived until their answer was handed to the kernel.
 
 Answers of a turn leave together at its end, so the time of an answered request is that of its turn. Turns are sampled:
 those that begin when the turn clock reads the CPU clock anyway, at most one a millisecond, so that a single small

@@ -517,7 +517,7 @@ class Muted(Pending):
         self._timer.cancel()
 
     def hurry(self) -> None:
-        """Who is over its quota waits."""
+        """Do nothing: a client over its quota waits."""
 
 
 def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> None:

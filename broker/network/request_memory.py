@@ -31,7 +31,7 @@ class Holder(Protocol):
 
 
 class RequestMemory:
-    """See the module. A limit of 0 or less is none."""
+    """Bound on the memory of queued requests. A limit of 0 or less is none."""
 
     __slots__ = ("_held", "_limit_bytes", "held_bytes", "is_full")
 

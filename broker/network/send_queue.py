@@ -41,7 +41,7 @@ Part = bytes | bytearray | memoryview | TransferableRecords
 
 
 class SendStatus(Enum):
-    """How far ``send_some`` came."""
+    """Result of ``send_some``."""
 
     DONE = 0
     """All is with the kernel."""

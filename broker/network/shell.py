@@ -35,7 +35,7 @@ STALL_MS = 30_000
 
 @dataclass(slots=True, kw_only=True)
 class Limits:
-    """What a connection may ask for; from the configuration."""
+    """Limits of a connection; from the configuration."""
 
     max_frame_bytes: int
     max_idle_ms: float
@@ -109,7 +109,7 @@ class Shell:
         self._sweep_some(list({**doubted, **self.watched}))
 
     def _sweep_some(self, connections: list[Connection]) -> None:
-        """As many as one turn may look at; the others in the next turns."""
+        """Sweep as many connections as one turn may; the others in the next turns."""
         now = self.monotonic_ms()
         for connection in connections[:SWEEP_PER_TURN]:
             if not connection.notice_reset() and connection in self.watched and not connection.inspect(now):

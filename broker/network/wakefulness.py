@@ -36,7 +36,7 @@ PREEMPTED_MS = 1.0
 
 
 class CallSoon(Protocol):
-    """What is needed of the loop."""
+    """The loop's interface that is needed here."""
 
     def call_soon(self, callback: Callable[[], None]) -> object: ...
 

@@ -54,7 +54,7 @@ MAX_METERS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How a rate is measured: so many samples of so many milliseconds."""
+    """Window of a rate: so many samples of so many milliseconds."""
 
     samples: int
     sample_ms: int
@@ -73,7 +73,7 @@ class _Sample:
 
 
 class Rate:
-    """What was used per second, over the samples of a window. One that overlaps its beginning still counts."""
+    """Usage per second, over the samples of a window. A sample that overlaps its beginning still counts."""
 
     __slots__ = ("_samples", "_window", "limit")
 
@@ -91,7 +91,7 @@ class Rate:
         samples[-1].last_ms = now_ms
 
     def wait_ms(self, now_ms: float) -> float:
-        """How long to wait until the rate is back at the limit; 0 when it is not above."""
+        """Return how long to wait until the rate is back at the limit; 0 when it is not above."""
         total = self.total(now_ms)
         elapsed_ms = now_ms - self._samples[0].start_ms if self._samples else 0.0
         # As if all samples but the last were whole: a rate over the first moments would be far too high.
@@ -101,7 +101,7 @@ class Rate:
         return (rate - self.limit) / self.limit * window_ms if rate > self.limit else 0.0
 
     def total(self, now_ms: float) -> float:
-        """What was used in the window."""
+        """Return the usage in the window."""
         samples = self._samples
         while samples and now_ms - samples[0].last_ms >= self._window.length_ms:
             samples.popleft()
@@ -137,7 +137,7 @@ class TokenBucket:
         self._tokens -= value
 
     def wait_ms(self, now_ms: float) -> float:
-        """How long until the debt is paid; 0 without debt."""
+        """Return how long until the debt is paid; 0 without debt."""
         self._fill(now_ms)
         return max(-self._tokens / self.limit * 1000, 0.0)
 
@@ -153,7 +153,7 @@ Client = tuple[str, str]
 
 
 class Waits:
-    """Who had to wait, and who waits now, by one quota."""
+    """Clients that had to wait, or wait now, by one quota."""
 
     __slots__ = ("_deadlines", "count", "total_ms")
 
@@ -170,7 +170,7 @@ class Waits:
         heappush(self._deadlines, now_ms + wait_ms)
 
     def now(self, now_ms: float) -> int:
-        """How many wait."""
+        """Return how many clients wait."""
         while self._deadlines and self._deadlines[0] <= now_ms:
             heappop(self._deadlines)
         return len(self._deadlines)
@@ -309,18 +309,18 @@ def candidates(client: Client) -> Iterable[tuple[Entity, Client]]:
 
 
 def addresses(client: Client) -> Iterable[tuple[Entity, Client]]:
-    """The same for an address, which stands where the client id does."""
+    """Yield the candidates for an address, which takes the place of the client id."""
     yield ((IP, client[1]),), client
     yield ((IP, None),), client
 
 
 def client_of(context: RequestContext) -> Client:
-    """Who asks, as quotas know it."""
+    """Return the client of a request, as quotas name it."""
     return context.principal.partition(":")[2], context.client_id or ""
 
 
 def throttled_samples(quotas: Quotas) -> Iterable[Sample]:
-    """What had to wait, by the quota that asked for the longest wait; the last is Kafka's ``queue-size``."""
+    """Return throttling metrics, by the quota with the longest wait; the last is Kafka's ``queue-size``."""
     now_ms = quotas.monotonic_ms()
     for key, waits in quotas.waits.items():
         yield Sample(f"{_METRIC}_throttled_total", "counter", {"quota": key}, waits.count)
@@ -331,7 +331,7 @@ def throttled_samples(quotas: Quotas) -> Iterable[Sample]:
 
 
 class MutationQuota:
-    """What one request may change in the topics. Without a quota anything."""
+    """Quota of topic changes of one request. Without a quota there is no limit."""
 
     __slots__ = ("_client", "_context", "_is_strict", "_quotas")
 

@@ -106,7 +106,7 @@ def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
 
 
 def convert_all(conversions: Sequence[Conversion]) -> list[tuple[int, bytes]]:
-    """What ``convert`` gives for each partition of a request, an error as its code."""
+    """Convert each partition of a request, an error as its code."""
     limit = ConversionLimit()
     return [_code_and_records(conversion, limit) for conversion in conversions]
 

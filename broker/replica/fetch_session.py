@@ -73,7 +73,7 @@ class FetchTarget:
 
     @property
     def key(self) -> Key:
-        """What identifies the partition in its session."""
+        """Key of the partition in its session."""
         return (self.topic_id if self.topic_id != ZERO_UUID else self.topic, self.index)
 
 
@@ -163,7 +163,7 @@ class FetchSessionCache:
         self.evictions_total = 0
 
     def context_for(self, version: int, request: FetchRequest) -> FetchContext:
-        """What this request reads.
+        """Return the context with the partitions that this request reads.
 
         Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError.
         """

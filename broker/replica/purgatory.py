@@ -1,4 +1,4 @@
-"""Where requests wait: watched under keys, looked at again when one of them moves, expired by the clock.
+"""Requests that wait: watched under keys, tried again when one of them changes, expired by the clock.
 
 A change (an append, the high watermark, the last stable offset) calls ``touch(key)``. That only notes
 the key, one set insertion, and asks the loop for one later call; all touches of a turn are then answered

@@ -1,8 +1,8 @@
 """The partitions this broker holds, by topic and index; the listener through which topics come, change and go.
 
 A :class:`Partition` is made when first asked for and its log is opened when that is first touched, so a partition
-that is never used costs nothing beyond its name. Partitions are filed under their topic's id: a topic that is deleted and
-made again is another topic, and a stale object can never be found under its name. Loop thread only.
+that is never used costs nothing beyond its name. Partitions are filed under their topic's id: a topic that is deleted
+and made again is another topic, and a stale object can never be found under its name. Loop thread only.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class ReplicaManager:
         self.on_index_configs(image)
 
     def _eager_share(self, wanted: int) -> int:
-        """How many of ``wanted`` logs are made now."""
+        """Return how many of ``wanted`` logs are made now."""
         now = self._log_manager.environment.time.monotonic_ms()
         if now >= self._eager_until_ms:
             self._eager_left, self._eager_until_ms = EAGER_LOGS, now + EAGER_WINDOW_MS
@@ -134,7 +134,7 @@ class ReplicaManager:
         return share
 
     def remove_logs(self, image: TopicImage) -> Callable[[], None]:
-        """What removes the topic's logs, in any thread: it waits for those that work on their files. Raises
+        """Return the work that removes the topic's logs, in any thread, after work on their files. Raises
         KafkaStorageError."""
         partitions = self._removed[image.topic_id] = self._partitions.pop(image.topic_id, {})
         for partition in partitions.values():

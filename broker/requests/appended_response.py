@@ -26,7 +26,7 @@ _PACKS = {end: Struct(f">ihqqq{len(end)}s").pack for end in (_OLD, _WITH_ERRORS,
 
 
 def encode_appended(topics: Sequence[TopicProduceData], infos: Sequence[LogAppendInfo], version: int) -> bytes:
-    """What ``ProduceResponse.encode`` makes of these answers, one for each partition of ``topics`` in order.
+    """Encode these answers as ``ProduceResponse.encode`` does, one for each partition of ``topics`` in order.
 
     ``version`` is FIRST_VERSION or later.
     """

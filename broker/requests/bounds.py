@@ -1,4 +1,4 @@
-"""How many elements the arrays of a request may have, by API: what a request may cost before its handler sees it.
+"""Bounds on the elements in a request's arrays, by API: what a request may cost before its handler sees it.
 
 The protocol's own bound, 2^20 elements in all arrays of one message together (``tidelog.protocol.types.MAX_ELEMENTS``),
 keeps a decoder's memory finite. These are closer: several times what clients of very large clusters send, so that a
@@ -72,7 +72,7 @@ error, as in Kafka; a request that is longer than twice that value is not decode
 
 
 def max_bytes(api_key: int, config: BrokerConfig) -> int:
-    """How long a request may be. ``socket.request.max.bytes`` alone bounds records."""
+    """Return how long a request may be, in bytes. ``socket.request.max.bytes`` alone bounds records."""
     if api_key == ApiKey.PRODUCE:
         return sys.maxsize
     key = _BYTES_KEYS.get(api_key)
@@ -80,5 +80,5 @@ def max_bytes(api_key: int, config: BrokerConfig) -> int:
 
 
 def max_elements(api_key: int) -> int:
-    """How many elements all arrays of a request have together at most."""
+    """Return the most elements that all arrays of a request may have together."""
     return MAX_ELEMENTS.get(api_key, DEFAULT)

@@ -1,4 +1,4 @@
-"""What is known of one request and of its connection: client, API, version, throttling, last request."""
+"""Context of one request and of its connection: client, API, version, throttling, last request."""
 
 from __future__ import annotations
 

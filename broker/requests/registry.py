@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class HandlerEntry(NamedTuple):
-    """Where an API is handled and in which versions."""
+    """Module and versions of an API's handler."""
 
     module: str
     min_version: int

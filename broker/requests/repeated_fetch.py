@@ -77,7 +77,7 @@ _new_tuple = tuple.__new__
 
 
 class RequestPattern(NamedTuple):
-    """What a request must look like: its size, and the pieces around the three numbers."""
+    """Pattern of a request: its size, and the pieces around the three numbers."""
 
     size: int
     layout: Struct
@@ -85,7 +85,7 @@ class RequestPattern(NamedTuple):
 
 
 class ResponsePattern(NamedTuple):
-    """What the response looks like: ``before`` includes the header's tagged fields, ``after`` follows the records."""
+    """Pattern of a response: ``before`` includes the header's tagged fields, ``after`` follows the records."""
 
     layout: Struct
     before: bytes
@@ -94,7 +94,7 @@ class ResponsePattern(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What is asked for: the least and the most bytes of records to answer with, and which of them."""
+    """Limits of a fetch: the least and the most bytes of records to answer with, and which of them."""
 
     least: int
     most: int
@@ -102,7 +102,7 @@ class Limits(NamedTuple):
 
 
 class NextBatch(NamedTuple):
-    """Where a consumer reads on."""
+    """The batch that a consumer reads next."""
 
     offset: int
     last_offset: int
@@ -203,7 +203,7 @@ class RepeatedFetch:
         )
 
     def _go_on(self, session: FetchSession, target: FetchTarget, offset: int) -> None:
-        """What a request and its response change in a session."""
+        """Apply the changes of a request and its response to a session."""
         self._broker.fetch_sessions.used(session)
         session.epoch = next_epoch(session.epoch)
         self._asked.fetch_offset = offset
@@ -391,7 +391,7 @@ def request_pattern(version: int, request: FetchRequest, frame: memoryview, posi
 
 
 def response_pattern(version: int, request: FetchRequest, topic: FetchTopic, index: int) -> ResponsePattern:
-    """How the answers to such requests look."""
+    """Build the pattern of the answers to such requests."""
     committed = request.isolation_level == _READ_COMMITTED
     marker = TransferableRecords(_NoFile(), 0, _MARKER_BYTES)
     high_watermark, last_stable, log_start = _OFFSETS

@@ -56,7 +56,7 @@ Refused = Callable[[KafkaError], ProduceResponse]
 
 
 class RequestPattern(NamedTuple):
-    """What a request must look like: the pieces before the records' length, and what follows the records."""
+    """Pattern of a request: the pieces before the records' length, and what follows the records."""
 
     layout: Struct
     api: bytes
@@ -65,7 +65,7 @@ class RequestPattern(NamedTuple):
 
 
 class ResponsePattern(NamedTuple):
-    """What the response looks like around its three offsets; ``before`` includes the header's tagged fields."""
+    """Pattern of a response around its three offsets; ``before`` includes the header's tagged fields."""
 
     layout: Struct
     before: bytes
@@ -187,7 +187,7 @@ def request_pattern(version: int, request: ProduceRequest, frame: memoryview, po
 
 
 def response_pattern(version: int, topic: TopicProduceData, index: int) -> ResponsePattern:
-    """How the answers to such requests look."""
+    """Build the pattern of the answers to such requests."""
     first, append_time, log_start = _MARKS
     partition = PartitionProduceResponse(
         index=index, base_offset=first, log_append_time_ms=append_time, log_start_offset=log_start

@@ -275,7 +275,7 @@ class InSteps(Pending):
 
 
 def wait_for(deferred: Deferred[T], drop: Callable[[T], object] | None = None) -> Steps[T]:
-    """What a Deferred holds that is waited for here alone: it is abandoned with the steps, or dropped if it came.
+    """Wait for a Deferred that has no other waiter: it is abandoned with the steps, or dropped if it came.
 
     Raises its error.
     """

@@ -85,7 +85,7 @@ class Measured(Pending):
 
 
 def answer(broker: Broker, route: Route, context: RequestContext, request: Any, size: int) -> Answer:
-    """What ``Route.answer`` does, under quotas. ``size`` is the request's in bytes.
+    """Answer a request as ``Route.answer`` does, under quotas. ``size`` is the request's in bytes.
 
     Raises CloseConnectionError.
     """
@@ -180,7 +180,7 @@ class Measure:
         return self._route.encode(self._context.correlation_id, response)
 
     def _told(self, frame: bytes | Parts) -> bytes | Parts:
-        """The same answer with its throttle time, where its version has a field for it."""
+        """Write the throttle time into the answer, where its version has a field for it."""
         route = self._route
         if not isinstance(frame, bytes):
             return frame

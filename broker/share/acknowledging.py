@@ -25,7 +25,7 @@ Outcomes = dict[PartitionKey, KafkaError | None]
 
 
 class Acknowledger(NamedTuple):
-    """Who acknowledges, and what the request allows."""
+    """The acknowledging member, and what its request allows."""
 
     group_id: str
     member_id: str

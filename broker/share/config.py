@@ -1,4 +1,4 @@
-"""What a share group is told by the configuration: the broker's ``group.share.*`` keys, overridden by the group's own.
+"""Configuration of a share group: the broker's ``group.share.*`` keys, overridden by the group's own.
 
 A group's keys go without ``group.`` in front; they are set through the admin API while the broker runs. Values are read
 when they are needed, and parsed once per change.

@@ -35,7 +35,7 @@ Results = dict[PartitionKey, PartitionData]
 
 
 class ReadParams(NamedTuple):
-    """What holds for all partitions of a request."""
+    """Parameters common to all partitions of a request."""
 
     group_id: str
     member_id: str
@@ -49,7 +49,7 @@ class ReadParams(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What one partition has for the group."""
+    """Records that one partition has for the group."""
 
     served: ServedPartition
     offset: int
@@ -73,7 +73,7 @@ class ShareRead:
         self._parked: Parked | None = None
 
     def begin(self, max_wait_ms: int) -> Results | Deferred[Results]:
-        """What there is, or what will be there in time."""
+        """Read what there is, or wait for it within the request's time."""
         if not self._partitions or self._params.max_records <= 0 or self._params.max_bytes <= 0:
             return {}
         reads, errors = self._read()
@@ -113,7 +113,7 @@ class ShareRead:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[list[_Read], Results]:
-        """What each partition has, in order; and what cannot be read, with its error."""
+        """Read each partition in order; those that cannot be read get an error."""
         errors: Results = {}
         ready: list[ServedPartition] = []
         limits = self._groups.config(self._params.group_id).limits

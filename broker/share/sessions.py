@@ -39,7 +39,7 @@ PartitionKey = tuple[bytes, int]
 
 
 class ShareSession:
-    """What one member reads. ``epoch`` is the one its next request must carry."""
+    """Partitions that one member reads. ``epoch`` is the one its next request must carry."""
 
     __slots__ = ("connection", "epoch", "partitions")
 

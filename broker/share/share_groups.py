@@ -96,7 +96,7 @@ class ShareGroups:
         return found
 
     def _start_offset(self, group_id: str, state: ShareState, log: UnifiedLog) -> int:
-        """Where the group begins; a group without a place begins where it is configured to."""
+        """Return the group's start offset; a group without a place begins where it is configured to."""
         if state.start_offset != UNINITIALIZED_OFFSET:
             return state.start_offset
         reset = self.config(group_id).auto_offset_reset
@@ -221,5 +221,5 @@ class ShareGroups:
 
 
 def wake_key(key: StateKey) -> tuple[str, StateKey]:
-    """What fetches of a share partition wait under."""
+    """Return the key under which fetches of a share partition wait."""
     return ("share", key)

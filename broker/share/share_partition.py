@@ -75,7 +75,7 @@ class Acquired(NamedTuple):
 
 
 class AcquireRequest(NamedTuple):
-    """What a member asks for, and the batches that were read for it from ``fetch_offset`` on."""
+    """Request of a member, and the batches that were read for it from ``fetch_offset`` on."""
 
     member_id: str
     fetch_offset: int
@@ -115,7 +115,7 @@ class SharePartition:
     __slots__ = ("_may_have_available", "end_offset", "spans", "start_offset")
 
     def __init__(self, start_offset: int, stored: Iterable[Span] = ()) -> None:
-        """Where the group is, and the states that were stored for offsets from there on."""
+        """Start at the group's start offset, with the states that were stored from there on."""
         self.start_offset = start_offset
         self.spans = filled(start_offset, stored)
         self.end_offset = self.spans[-1].last if self.spans else start_offset
@@ -125,7 +125,7 @@ class SharePartition:
 
     @property
     def next_fetch_offset(self) -> int:
-        """Where the log is to be read for the next member."""
+        """Offset from which the log is read for the next member."""
         if self._may_have_available:
             for span in self.spans:
                 if span.state is AVAILABLE:
@@ -144,7 +144,7 @@ class SharePartition:
 
     @property
     def next_deadline_ms(self) -> float | None:
-        """When the first lock runs out."""
+        """Time at which the first lock runs out."""
         return min((span.deadline_ms for span in self.spans if span.state is ACQUIRED), default=None)
 
     # -- acquiring ----------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class SharePartition:
         return runs(spans)
 
     def _room(self, request: AcquireRequest, limits: Limits) -> tuple[int, int]:
-        """How many records may be acquired, and up to which offset."""
+        """Return how many records may be acquired, and up to which offset."""
         last = request.batches[-1].last_offset
         room = min(request.max_records, limits.record_locks - self.in_flight)
         if room <= 0 and request.fetch_offset <= self.end_offset:  # full, but some of it came back
@@ -185,7 +185,7 @@ class SharePartition:
         return room, last
 
     def _archive_vanished(self, fetch_offset: int, base_offset: int) -> None:
-        """What is available but was not read has been compacted away since."""
+        """Archive records that are available but were not read: they have been compacted away since."""
         gone = [
             span.settled(ARCHIVED)
             for span in parts_between(self.spans, fetch_offset, base_offset - 1)
@@ -220,7 +220,7 @@ class SharePartition:
     def acknowledge(
         self, member_id: str, batches: Iterable[AcknowledgementBatch], limits: Limits, now_ms: float
     ) -> Change:
-        """What the member's acknowledgements make of the state, all or none.
+        """Apply the member's acknowledgements to the state, all or none.
 
         Raises InvalidRecordStateError for records that the member does not hold, InvalidRequestError for offsets that
         were never handed out or types that do not exist.
@@ -273,7 +273,7 @@ class SharePartition:
         return self._given_back((span for span in self.spans if span.member_id == member_id), limits)
 
     def expire(self, limits: Limits, now_ms: float) -> Change:
-        """What has been held for too long is available again."""
+        """Make records available again that were held for too long."""
         due = (span for span in self.spans if span.state is ACQUIRED and span.deadline_ms <= now_ms)
         return self._given_back(due, limits)
 
@@ -335,7 +335,7 @@ def filled(start_offset: int, stored: Iterable[Span]) -> list[Span]:
 
 
 def again(parts: Iterable[Span], request: AcquireRequest, room: int, limits: Limits) -> tuple[list[Span], bool]:
-    """What of these parts is acquired once more, and whether the member gets nothing beyond it.
+    """Choose the parts acquired once more; the flag says that the member gets nothing beyond them.
 
     Records that came back often are delivered in halves, and the last time alone: if one of them breaks its consumer,
     the others do not reach the limit with it.
@@ -360,7 +360,7 @@ def again(parts: Iterable[Span], request: AcquireRequest, room: int, limits: Lim
 
 
 def isolated_size(part: Span, limits: Limits) -> int:
-    """How much of a part that came back often is delivered at once."""
+    """Return how much of a part that came back often is delivered at once."""
     if limits.delivery_count > 2 and part.delivery_count >= limits.delivery_count - 1:
         return 1
     return max(1, part.size >> (part.delivery_count - limits.throttled_from + 1))
@@ -391,7 +391,7 @@ def fresh(request: AcquireRequest, first: int, last: int, room: int) -> list[tup
 
 
 def runs(spans: Iterable[Span]) -> list[Acquired]:
-    """What the answer says: pieces of a batch that were acquired again are put together."""
+    """Join spans to the answer's runs: pieces of a batch that were acquired again are put together."""
     found: list[Acquired] = []
     for span in spans:
         before = found[-1] if found else None
@@ -417,7 +417,7 @@ def typed_runs(batch: AcknowledgementBatch, span: Span) -> Iterable[tuple[int, i
 
 
 def without(run: Acquired, first: int, last: int) -> Iterable[Acquired]:
-    """What is left of a run when these offsets are taken out of it."""
+    """Yield what is left of a run when these offsets are taken out of it."""
     if last < run.first or first > run.last:
         yield run
         return

@@ -1,4 +1,4 @@
-"""What the admin client sees of groups: DescribeGroups, ConsumerGroupDescribe, ShareGroupDescribe and ListGroups.
+"""The admin client's view of groups: DescribeGroups, ConsumerGroupDescribe, ShareGroupDescribe and ListGroups.
 
 A classic group shows its members' subscriptions and assignments only while it is stable, as Kafka's does.
 """
@@ -40,7 +40,7 @@ def describe_classic_group(group: ClassicGroup) -> DescribedGroup:
 
 
 def dead_group(group_id: str) -> DescribedGroup:
-    """How a group that does not exist is described."""
+    """Build the description of a group that does not exist."""
     return DescribedGroup(group_id=group_id, group_state="Dead")
 
 

@@ -24,7 +24,7 @@ EMPTY_ASSIGNMENT: Assignment = {}
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """What an assignor knows of a member: the topic ids it wants, and the target it has now."""
+    """An assignor's view of a member: the topic ids it wants, and the target it has now."""
 
     topics: frozenset[bytes]
     instance_id: str | None = None
@@ -72,7 +72,7 @@ ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniform, "range": assign_ran
 
 
 def _kept(members: Members, partition_counts: PartitionCounts) -> _Places:
-    """What each member has and may keep: topics it still wants, partitions that exist, one owner each."""
+    """Return the partitions that each member may keep: topics it still wants, partitions that exist, one owner each."""
     taken: set[tuple[bytes, int]] = set()
     places: _Places = {}
     for member_id, spec in members.items():

@@ -80,7 +80,7 @@ class Migration:
     # -- classic to consumer ------------------------------------------------------------------------------------
 
     def upgrade(self, group: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
-        """What the group becomes when a member of the consumer protocol comes; adds the records that make it so.
+        """Convert the group when a member of the consumer protocol joins; adds the records of the conversion.
 
         Raises GroupIdNotFoundError where it cannot be: forbidden, not of consumers, too large.
         """

@@ -1,4 +1,4 @@
-"""What consumer, share and streams groups have in common: the server assigns, and everything durable has an epoch.
+"""Common base of consumer, share and streams groups: the server assigns, and everything durable has an epoch.
 
     epoch             raised when members or topics change
     assignment_epoch  the epoch that ``target`` was worked out for
@@ -57,7 +57,7 @@ class ModernGroup(EpochGroup[M, Assignment]):
         return self.target.get(member_id, EMPTY_ASSIGNMENT)
 
     def put_target(self, member_id: str, topics: Iterable[TopicIndexes] | None) -> None:
-        """What a member is to have, as its record says; None takes it away."""
+        """Set a member's target assignment from its record; None removes it."""
         if topics is None:
             self.target.pop(member_id, None)
         else:

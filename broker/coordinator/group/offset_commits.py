@@ -307,7 +307,7 @@ class OffsetCommits:
 
 
 def no_offset(partition: int, error_code: int) -> OffsetFetchResponsePartitions:
-    """What a partition without a committed offset answers."""
+    """Build the answer for a partition without a committed offset."""
     return OffsetFetchResponsePartitions(
         partition_index=partition, committed_offset=INVALID_OFFSET, metadata="", error_code=error_code
     )

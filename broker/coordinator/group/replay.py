@@ -1,4 +1,4 @@
-"""What records of ``__consumer_offsets`` make of groups: classic groups from record 2, consumer groups from 3 and on.
+"""Replay of ``__consumer_offsets`` into groups: classic groups from record 2, consumer groups from 3 and on.
 
 A group changes its protocol by the tombstone of one kind and the records of the other, in one batch. Loop thread only.
 """

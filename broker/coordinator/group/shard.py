@@ -364,7 +364,7 @@ class GroupShard:
 
 
 def tombstones_of(group: Group) -> list[CoordinatorRecord]:
-    """What removes a group, without its offsets."""
+    """Build the tombstones that remove a group, without its offsets."""
     if isinstance(group, ClassicGroup):
         return [group_tombstone(group.group_id)]
     if isinstance(group, ShareGroup):

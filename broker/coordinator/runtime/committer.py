@@ -1,4 +1,4 @@
-"""Who commits offsets, as the kinds of groups check it."""
+"""The committer of offsets, as the kinds of groups check it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Committer(NamedTuple):
-    """What OffsetCommit and TxnOffsetCommit say of themselves.
+    """Identity in OffsetCommit and TxnOffsetCommit: member, instance and epoch.
 
     ``partitions()`` are the topic ids and partitions it is for, ``named_partitions()`` the same by name; only a member
     in an older epoch needs them (KIP-1251).

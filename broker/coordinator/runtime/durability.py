@@ -66,7 +66,7 @@ class SyncGate:
             sync.on_done(synced)
 
     def guard(self, response: Any, drop: Callable[[Any], object] = lambda _response: None) -> Any:
-        """The same answer where nothing is to be waited for now or later, else ``hold`` of it."""
+        """Return the same answer where there is no wait now or later, else ``hold`` of it."""
         if self._unsynced or (isinstance(response, Deferred) and not response.done):
             return self.hold(response, drop)
         return response
@@ -77,7 +77,7 @@ class SyncGate:
         drop: Callable[[Any], object] = lambda _response: None,
         refusal: Callable[[], KafkaError] = NotCoordinatorError,
     ) -> Deferred[Any]:
-        """The same answer, a response or a Deferred of one, not before it is safe; ``refusal()`` where that fails.
+        """Hold the answer, a response or a Deferred of one, until it is safe; ``refusal()`` where that fails.
 
         A response that is not given is handed to ``drop``.
         """

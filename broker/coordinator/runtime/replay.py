@@ -37,7 +37,7 @@ class Serde(Protocol):
 
 
 class ReplayContext:
-    """Where a replayed record stands: its offset, and the producer when its batch belongs to a transaction."""
+    """Position of a replayed record: its offset, and the producer when its batch belongs to a transaction."""
 
     __slots__ = ("offset", "producer_epoch", "producer_id")
 

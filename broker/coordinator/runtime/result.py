@@ -1,4 +1,4 @@
-"""What a coordinator's state machine hands back: records to append, the answer, and what to settle after the append.
+"""Results of a coordinator's state machine: records to append, the answer, and what to settle after the append.
 
 A state machine decides and returns; the runtime appends. Durable state changes only in ``replay(record)``, which the
 runtime calls after the append and the loader calls for each record of the log: serving and loading go one way. Soft

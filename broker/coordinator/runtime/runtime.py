@@ -55,7 +55,7 @@ class TopicLog(Protocol):
     """An internal topic, as coordinators need it."""
 
     def partition_count(self) -> int:
-        """How many partitions it has, or will have once created."""
+        """Return the number of partitions it has, or will have once created."""
         ...
 
     def exists(self) -> bool: ...

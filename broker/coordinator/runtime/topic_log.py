@@ -30,7 +30,7 @@ class InternalTopicLog:
         return self._topic in self._broker.metadata.topics
 
     def partition_count(self) -> int:
-        """As it is, or as it will be created."""
+        """Return the topic's partition count, or the count it will be created with."""
         image = self._broker.metadata.topics.get(self._topic)
         return self._planned_partitions if image is None else image.partition_count
 

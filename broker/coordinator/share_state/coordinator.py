@@ -27,7 +27,7 @@ class ShareStateLog(InternalTopicLog):
 
 
 class ShareStateStore(Protocol):
-    """What share partitions need of the share coordinator. Methods raise KafkaErrors."""
+    """The share coordinator's interface for share partitions. Methods raise KafkaErrors."""
 
     def read(self, key: StateKey) -> ShareState | None: ...
 
@@ -67,5 +67,5 @@ class ShareCoordinator:
 
 
 def coordinator_key(key: StateKey) -> str:
-    """What the partition of the topic is found by."""
+    """Return the key by which the topic's partition is found."""
     return f"{key.group_id}:{uuid_to_str(key.topic_id)}:{key.partition}"

@@ -1,4 +1,4 @@
-"""What is known of the records of a share partition, as spans of offsets that are alike.
+"""States of a share partition's records, as spans of offsets that are alike.
 
     AVAILABLE      to be delivered; with a delivery count above 0 it was delivered and came back
     ACQUIRED       a member has it, until it acknowledges or its lock runs out

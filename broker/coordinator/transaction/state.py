@@ -61,7 +61,7 @@ AT_REST = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
 
 
 class Transaction:
-    """What the last record of a transactional id says. Changed by ``take_over`` only; loop thread only.
+    """State of a transactional id, as its last record has it. Changed by ``take_over`` only; loop thread only.
 
     ``last_producer_epoch`` is not in the log: a retry of InitProducerId across a restart is fenced, as in Kafka.
     ``unmarked`` are partitions that still wait for their marker while the state is prepared.
@@ -119,7 +119,7 @@ class Transaction:
     # -- the next record ----------------------------------------------------------------------------------------
 
     def _next(self, state: TransactionState, now_ms: int, partitions: Iterable[PartitionKey]) -> TransactionLogValue:
-        """The same transaction in another state; previous producer id as Kafka keeps it: the one of before."""
+        """Return the transaction in another state; like Kafka, keep the former producer id as the previous one."""
         return TransactionLogValue(
             producer_id=self.producer_id,
             previous_producer_id=self.producer_id,

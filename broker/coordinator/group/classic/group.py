@@ -363,7 +363,7 @@ class ClassicGroup:
             raise NonEmptyGroupError
 
     def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
-        """When an offset's retention begins, in wall-clock ms; None while it does not expire. KIP-211."""
+        """Return when an offset's retention begins, in wall-clock ms; None while it does not expire. KIP-211."""
         if self.protocol_type is None:
             return commit_timestamp_ms
         if self.state is EMPTY:

@@ -57,7 +57,7 @@ JoinResult = CoordinatorResult[Deferred[JoinGroupResponse]]
 
 @dataclass(frozen=True, slots=True)
 class StaticChange:
-    """What a static member's return has overwritten, to be put back if it cannot be stored."""
+    """State that a static member's return has overwritten, put back if the return cannot be stored."""
 
     old_member_id: str
     old_leader: str | None

@@ -102,7 +102,7 @@ class ClassicMembers:
     def _subscription(
         group: ConsumerGroup, request: JoinGroupRequest, protocols: dict[str, bytes]
     ) -> ConsumerProtocolSubscription:
-        """What it says, in the protocol it likes best. Raises InconsistentGroupProtocolError."""
+        """Parse the member's subscription, in its preferred protocol. Raises InconsistentGroupProtocolError."""
         others = [m.subscription.classic for m in group.members.values() if m.subscription.classic is not None]
         common = [name for name in protocols if all(name in dict(spec.protocols) for spec in others)]
         if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not common:

@@ -63,7 +63,7 @@ Step = TimerResult
 
 
 def append_error_for_client(error: KafkaError) -> KafkaError:
-    """What the client of a group hears when the append to the group's partition failed."""
+    """Return the error a group's client gets when the append to the group's partition failed."""
     if isinstance(error, UnknownTopicOrPartitionError):
         return CoordinatorNotAvailableError()
     if isinstance(error, NotLeaderOrFollowerError | KafkaStorageError):

@@ -48,7 +48,7 @@ SyncResult = CoordinatorResult[Deferred[SyncGroupResponse]]
 
 
 class ClassicSync:
-    """What members of a classic group ask once they have joined. Loop thread only."""
+    """Requests of a classic group's members after they have joined. Loop thread only."""
 
     def __init__(self, rebalance: ClassicRebalance) -> None:
         self._rebalance = rebalance

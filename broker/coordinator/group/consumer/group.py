@@ -41,7 +41,7 @@ class ConsumerGroupState(Enum):
 
 
 class MemberState(Enum):
-    """Where a member stands on its way to the target; the numbers of the log."""
+    """State of a member on its way to the target; the numbers of the log."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -50,7 +50,7 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicSpec:
-    """What a member of the classic protocol has besides: its session timeout, and its protocols in order."""
+    """Further settings of a classic protocol's member: its session timeout, and its protocols in order."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -73,7 +73,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """Where a member is (record 8): its epoch, what it owns, what it has yet to give back."""
+    """Present assignment of a member (record 8): its epoch, what it owns, what it has yet to give back."""
 
     epoch: int = 0
     previous_epoch: int = 0

@@ -128,7 +128,7 @@ class ConsumerHeartbeats:
         return CoordinatorResult(response, draft.records, self.settle(draft))
 
     def settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
-        """What is left to do once the records are stored."""
+        """Finish the heartbeat, once the records are stored."""
         version = self.steps.metadata.changes
 
         def on_append(error: KafkaError | None) -> None:
@@ -277,7 +277,7 @@ def new_group(group_id: str, records: list[CoordinatorRecord]) -> ConsumerGroup:
 
 
 def leaving_member(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-    """Who wants to go. Raises UnknownMemberIdError, FencedInstanceIdError."""
+    """Return the member that leaves. Raises UnknownMemberIdError, FencedInstanceIdError."""
     member = group.members.get(request.member_id)
     if request.instance_id is not None:
         known_id = group.static_members.get(request.instance_id)
@@ -289,7 +289,7 @@ def leaving_member(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest)
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Collection[str]) -> None:
-    """What can be said without the group. Raises InvalidRequestError, UnsupportedAssignorError."""
+    """Check the request by itself, without the group. Raises InvalidRequestError, UnsupportedAssignorError."""
     for name, value in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
         if value == "":
             raise InvalidRequestError(f"{name} can't be empty.")
@@ -335,7 +335,7 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def owned_of(request: ConsumerGroupHeartbeatRequest) -> dict[bytes, frozenset[int]] | None:
-    """What the member says it holds, None when it says nothing."""
+    """Return the partitions the request says the member holds, None when it names none."""
     if request.topic_partitions is None:
         return None
     return {bytes(topic.topic_id): frozenset(topic.partitions) for topic in request.topic_partitions}
@@ -344,7 +344,7 @@ def owned_of(request: ConsumerGroupHeartbeatRequest) -> dict[bytes, frozenset[in
 def updated_subscription(
     before: Subscription, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Subscription:
-    """What is known with what the request says laid over it; an empty pattern takes the pattern away."""
+    """Return the subscription, updated with the fields of the request; an empty pattern takes the pattern away."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     return Subscription(
         instance_id=request.instance_id or before.instance_id,

@@ -1,4 +1,4 @@
-"""How a member comes from the partitions it has to those it should have, never two owners of one at a time.
+"""Reconciliation: steps of a member from its partitions to its target, never two owners of one at a time.
 
     owned = what it has and keeps, revoke = what it has and loses, wait = what it gets that others still hold
 

@@ -45,7 +45,7 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> Record:
 
 
 def member_record(group_id: str, member_id: str, subscription: Subscription | None) -> Record:
-    """What a member says of itself; None removes it."""
+    """Build the record of a member's subscription; None removes it."""
     value = None
     if subscription is not None:
         value = ConsumerGroupMemberMetadataValue(
@@ -82,7 +82,7 @@ def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
 
 
 def target_record(group_id: str, member_id: str, target: Assignment | None) -> Record:
-    """What a member is to have; None removes it."""
+    """Build the record of a member's target assignment; None removes it."""
     value = None
     if target is not None:
         partitions = [TopicPartition(topic_id=topic_id, partitions=indexes) for topic_id, indexes in in_order(target)]
@@ -91,7 +91,7 @@ def target_record(group_id: str, member_id: str, target: Assignment | None) -> R
 
 
 def current_record(group_id: str, member_id: str, current: CurrentAssignment | None) -> Record:
-    """Where a member is; None removes it."""
+    """Build the record of a member's present assignment; None removes it."""
     value = None
     if current is not None:
         value = ConsumerGroupCurrentMemberAssignmentValue(
@@ -105,7 +105,7 @@ def current_record(group_id: str, member_id: str, current: CurrentAssignment | N
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex | None) -> Record:
-    """What a pattern matched; None removes it."""
+    """Build the record of a pattern's matched topics; None removes it."""
     value = None
     if resolved is not None:
         value = ConsumerGroupRegularExpressionValue(

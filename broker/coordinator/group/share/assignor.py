@@ -71,7 +71,7 @@ def _shared_out(targets: list[Place], held: dict[str, list[Place]]) -> dict[str,
 
 
 class _Room:
-    """How many of ``count`` things each of ``takers`` may have: the same number, and at least one; some one more."""
+    """Quota of ``count`` things for each of ``takers``: the same number, and at least one; some one more."""
 
     def __init__(self, count: int, takers: int) -> None:
         self._least, self._extras = divmod(count, takers)

@@ -31,7 +31,7 @@ class ShareGroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShareSubscription:
-    """What a member said of itself (record 10)."""
+    """Subscription and metadata that a member sent (record 10)."""
 
     rack_id: str | None = None
     client_id: str = ""
@@ -41,7 +41,7 @@ class ShareSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ShareAssignment:
-    """Where a member is (record 14)."""
+    """Present assignment of a member (record 14)."""
 
     epoch: int = 0
     previous_epoch: int = 0

@@ -73,7 +73,7 @@ Uninitialized = dict[bytes, frozenset[int]]
 
 @dataclass(slots=True)
 class Decision:
-    """What a heartbeat comes to, and the share partitions that must have a state before it is appended."""
+    """Result of a heartbeat, and the share partitions that must have a state before it is appended."""
 
     result: HeartbeatResult
     epoch: int = 0
@@ -225,7 +225,7 @@ class ShareHeartbeats:
     # -- 3. states of share partitions --------------------------------------------------------------------------
 
     def _initialize(self, draft: Draft) -> Uninitialized | None:
-        """What needs a state; only looked at when topics or subscriptions have changed."""
+        """Find the partitions that need a state; only when topics or subscriptions have changed."""
         if draft.epoch == draft.group.epoch:
             return None
         missing: Uninitialized = {}
@@ -318,7 +318,7 @@ class ShareHeartbeats:
 
 
 def check_request(request: ShareGroupHeartbeatRequest) -> None:
-    """What can be said without the group. Raises InvalidRequestError."""
+    """Check the request by itself, without the group. Raises InvalidRequestError."""
     if not request.member_id.strip():
         raise InvalidRequestError("MemberId can't be empty.")
     if not request.group_id.strip():

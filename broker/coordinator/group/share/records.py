@@ -45,7 +45,7 @@ def share_epoch_record(group_id: str, epoch: int, metadata_hash: int) -> Record:
 
 
 def share_member_record(group_id: str, member_id: str, subscription: ShareSubscription | None) -> Record:
-    """What a member says of itself; None removes it."""
+    """Build the record of a member's subscription; None removes it."""
     value = None
     if subscription is not None:
         value = ShareGroupMemberMetadataValue(
@@ -64,7 +64,7 @@ def share_target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
 
 
 def share_target_record(group_id: str, member_id: str, target: Assignment | None) -> Record:
-    """What a member is to read; None removes it."""
+    """Build the record of a member's target assignment; None removes it."""
     value = None
     if target is not None:
         partitions = [TopicPartition(topic_id=topic_id, partitions=indexes) for topic_id, indexes in in_order(target)]
@@ -73,7 +73,7 @@ def share_target_record(group_id: str, member_id: str, target: Assignment | None
 
 
 def share_current_record(group_id: str, member_id: str, current: ShareAssignment | None) -> Record:
-    """Where a member is; None removes it."""
+    """Build the record of a member's present assignment; None removes it."""
     value = None
     if current is not None:
         value = ShareGroupCurrentMemberAssignmentValue(

@@ -35,7 +35,7 @@ class TaskMember:
 def assign_sticky(
     members: Mapping[str, TaskMember], topology: Iterable[ConfiguredSubtopology], num_standby_replicas: int
 ) -> dict[str, TaskSet]:
-    """What each member is to have."""
+    """Return the tasks of each member."""
     if not members:
         return {}
     parts = list(topology)
@@ -48,7 +48,7 @@ def assign_sticky(
 
 
 class _Share:
-    """How many tasks a member may have: the rest of them over the rest of members, rounded up."""
+    """Quota of tasks of a member: the rest of them over the rest of members, rounded up."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks, self._members = tasks, members
@@ -121,7 +121,7 @@ class _Work:
             self._spread(task, count)
 
     def _standby_before(self, task: TaskId) -> str | None:
-        """Who has something of the task's state, and room."""
+        """Return a member that has some of the task's state, and room."""
         active = self._had_active.get(task)
         for name in (active, self._least_loaded_of(self._without(task, self._had_standby.get(task, ())))):
             if name is not None and self._lacks(name, task) and self._counts[name] < self._share.most:

@@ -1,4 +1,4 @@
-"""What a StreamsGroupHeartbeat may say, before the group is asked and against it. Source: KIP-1071 as of Kafka 4.3."""
+"""Checks of a StreamsGroupHeartbeat, by itself and against the group. Source: KIP-1071 as of Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAVE_EPOCHS = (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)
 
 
 def check_request(request: StreamsGroupHeartbeatRequest) -> None:
-    """What can be said without the group. Raises InvalidRequestError, StreamsInvalidTopologyError."""
+    """Check the request by itself, without the group. Raises InvalidRequestError, StreamsInvalidTopologyError."""
     _check_unsupported(request)
     for name, value in (("MemberId", request.member_id), ("GroupId", request.group_id), ("RackId", request.rack_id)):
         if value is not None and not value.strip():
@@ -63,7 +63,7 @@ def _check_join(request: StreamsGroupHeartbeatRequest) -> None:
 
 
 def owned_of(request: StreamsGroupHeartbeatRequest) -> TaskSet | None:
-    """What the member says it holds, None when it says nothing."""
+    """Return the tasks the request says the member holds, None when it names none."""
     if request.active_tasks is None or request.standby_tasks is None or request.warmup_tasks is None:
         return None
     return task_set(request.active_tasks, request.standby_tasks, request.warmup_tasks)

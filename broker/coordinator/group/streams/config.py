@@ -1,4 +1,4 @@
-"""What a streams group is told by the configuration: the broker's ``group.streams.*`` keys, or the group's own.
+"""Configuration of a streams group: the broker's ``group.streams.*`` keys, or the group's own.
 
 A group's keys go without ``group.`` in front; they are set through the admin API while the broker runs.
 """

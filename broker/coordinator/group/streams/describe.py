@@ -1,4 +1,4 @@
-"""What the admin client sees of a streams group: StreamsGroupDescribe. Pure functions. Source: KIP-1071."""
+"""The admin client's view of a streams group: StreamsGroupDescribe. Pure functions. Source: KIP-1071."""
 
 from __future__ import annotations
 

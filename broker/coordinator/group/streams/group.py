@@ -47,7 +47,7 @@ class StreamsGroupState(Enum):
 
 
 class StreamsMemberState(Enum):
-    """Where a member stands on its way to the target; the numbers of the log."""
+    """State of a member on its way to the target; the numbers of the log."""
 
     STABLE = 0
     UNREVOKED_TASKS = 1
@@ -87,7 +87,7 @@ def each_task(tasks: Tasks) -> Iterator[TaskId]:
 
 
 class Endpoint(NamedTuple):
-    """Where a member answers queries for its states."""
+    """Host and port where a member answers queries for its states."""
 
     host: str
     port: int
@@ -95,7 +95,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamsMemberSpec:
-    """What a member said of itself (record 19)."""
+    """Metadata that a member sent (record 19)."""
 
     rack_id: str | None = None
     client_id: str = ""
@@ -109,7 +109,7 @@ class StreamsMemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class StreamsAssignment:
-    """Where a member is (record 22)."""
+    """Present assignment of a member (record 22)."""
 
     epoch: int = 0
     previous_epoch: int = 0

@@ -93,7 +93,7 @@ HeartbeatResult = CoordinatorResult[StreamsGroupHeartbeatResponse]
 
 @dataclass(slots=True)
 class StreamsDecision:
-    """What a heartbeat comes to, and the topics that are to be made."""
+    """Result of a heartbeat, and the topics that are to be created."""
 
     result: HeartbeatResult
     missing: tuple[InternalTopic, ...] = ()
@@ -169,7 +169,7 @@ class StreamsHeartbeats:
         return StreamsDecision(result, draft.configured.missing)
 
     def _settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
-        """What a restart may forget."""
+        """Store what a restart may forget, in memory only."""
         version = self._metadata.changes
         is_known = draft.group.group_id in self._groups
 

@@ -1,4 +1,4 @@
-"""How a member of a streams group comes from the tasks it has to those it should have.
+"""Reconciliation: steps of a streams group's member from its tasks to its target.
 
     revoke is not empty and the member has not said it is rid of it -> UnrevokedTasks, in the epoch it is in
     else it goes on to the target's epoch with what it keeps and    -> UnreleasedTasks while something is to wait for,
@@ -29,14 +29,14 @@ from tidelog.broker.coordinator.group.streams.group import (
 
 @dataclass(slots=True)
 class Held:
-    """What others hold or have yet to give back: all active tasks, and all tasks of one process."""
+    """Tasks that others hold or have yet to give back: all active tasks, and all tasks of one process."""
 
     active: set[TaskId] = field(default_factory=set)
     in_process: set[TaskId] = field(default_factory=set)
 
 
 def held_by_others(members: Iterable[StreamsMember], member_id: str, process_id: str) -> Held:
-    """As seen by one member of a process."""
+    """Return the tasks held by others, as seen by one member of a process."""
     held = Held()
     for member in members:
         if member.member_id == member_id:

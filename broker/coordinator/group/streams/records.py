@@ -25,7 +25,7 @@ Record = CoordinatorRecord
 
 
 class GroupEpoch(NamedTuple):
-    """What record 17 says."""
+    """Value of record 17: the group's epochs."""
 
     epoch: int
     metadata_hash: int
@@ -50,7 +50,7 @@ def streams_epoch_record(group_id: str, epoch: GroupEpoch | None) -> Record:
 
 
 def streams_member_record(group_id: str, member_id: str, spec: StreamsMemberSpec | None) -> Record:
-    """What a member says of itself; None removes it."""
+    """Build the record of a member's metadata; None removes it."""
     value = None
     if spec is not None:
         endpoint = spec.user_endpoint
@@ -75,7 +75,7 @@ def streams_target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Recor
 
 
 def streams_target_record(group_id: str, member_id: str, target: TaskSet | None) -> Record:
-    """What a member is to run; None removes it."""
+    """Build the record of a member's target assignment; None removes it."""
     value = None
     if target is not None:
         active, standby, warmup = (
@@ -92,7 +92,7 @@ def streams_target_record(group_id: str, member_id: str, target: TaskSet | None)
 
 
 def streams_current_record(group_id: str, member_id: str, current: StreamsAssignment | None) -> Record:
-    """Where a member is; None removes it."""
+    """Build the record of a member's present assignment; None removes it."""
     value = None
     if current is not None:
         value = schema.StreamsGroupCurrentMemberAssignmentValue(
@@ -121,7 +121,7 @@ def _task_ids(tasks: Tasks, epochs: Mapping[TaskId, int] | None = None) -> list[
 
 
 def topology_record(group_id: str, topology: Topology) -> Record:
-    """What the application is made of."""
+    """Build the record of the application's topology."""
     value = schema.StreamsGroupTopologyValue(
         epoch=topology.epoch,
         subtopologies=[

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def updated_spec(
     before: StreamsMemberSpec, context: RequestContext, request: StreamsGroupHeartbeatRequest
 ) -> StreamsMemberSpec:
-    """What is known of a member with what the request says laid over it."""
+    """Return a member's metadata, updated with the fields of the request."""
     tags, endpoint, timeout_ms = request.client_tags, request.user_endpoint, request.rebalance_timeout_ms
     return StreamsMemberSpec(
         rack_id=request.rack_id or before.rack_id,

@@ -27,7 +27,7 @@ PartitionCounts = Callable[[str], int | None]
 
 
 class StatusCode(IntEnum):
-    """What a heartbeat's answer says beside the assignment."""
+    """Status codes in a heartbeat's answer."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -89,7 +89,7 @@ class Topology:
 
     @property
     def required_topics(self) -> set[str]:
-        """What is read, and the changelogs."""
+        """Source topics and changelogs."""
         return {
             name
             for subtopology in self.subtopologies
@@ -126,7 +126,7 @@ class ConfiguredSubtopology:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What a topology comes to with the topics there are; ``problem`` None: ready. ``missing`` are topics to make."""
+    """A topology resolved with the existing topics; ``problem`` None: ready. ``missing`` are topics to make."""
 
     subtopologies: Mapping[str, ConfiguredSubtopology] | None = None
     missing: tuple[InternalTopic, ...] = ()
@@ -174,7 +174,7 @@ def _copartition_group(group: Any) -> CopartitionGroup:
 
 
 def check_topology(topology: Topology) -> None:
-    """What can be said without topics. Raises StreamsInvalidTopologyError."""
+    """Check the topology by itself, without topics. Raises StreamsInvalidTopologyError."""
     for part in topology.subtopologies:
         if not part.inputs:
             raise StreamsInvalidTopologyError(f"No source topics found for subtopology {part.subtopology_id}")
@@ -339,7 +339,7 @@ def _missing(parts: Iterable[ConfiguredSubtopology], existing: PartitionCounts) 
 def refused_names(
     topology: Topology, is_internal: Callable[[str], bool], check_name: Callable[[str], None]
 ) -> str | None:
-    """Why the names of topics cannot be, None when they can."""
+    """Return why the topics' names are refused, None when they are valid."""
     names = topology.named_topics
     internal = [name for name in names if is_internal(name)]
     if internal:
