@@ -99,11 +99,12 @@ def _entries_of(index: TransactionIndex) -> list[AbortedTxn]:
 
 
 def _merge(present: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Entries and markers of a segment that is not whole; of two for one marker, the one that begins earlier."""
+    """Entries and markers of a segment that is not whole. An entry is believed where it fits a marker: damage may hide
+    that another transaction ended before, and then the marker seems to speak of both."""
     merged = {one.last_offset: one for one in present}
     for one in found:
         known = merged.get(one.last_offset)
-        if known is None or known.producer_id != one.producer_id or known.first_offset > one.first_offset:
+        if known is None or known.producer_id != one.producer_id:
             merged[one.last_offset] = one
     return [merged[offset] for offset in sorted(merged)]
 
@@ -129,6 +130,7 @@ class _Markers:
     def _take_marker(self, header: BatchHeader, batch: bytes) -> None:
         if not crc_matches(header, memoryview(batch)):
             self.is_whole = False
+            self.open.pop(header.producer_id, None)  # ended, the marker cannot be read: an entry may know how
             return
         is_commit = ends_transaction(batch)
         first = None if is_commit is None else self.open.pop(header.producer_id, None)

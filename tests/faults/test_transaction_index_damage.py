@@ -20,6 +20,7 @@ from tidelog.log.config import LogConfig
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.files.index_digests import INDEX_DIGESTS_FILE, digest_of
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.index.transaction_index import ENTRY
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
@@ -169,3 +170,22 @@ def test_digests_speak_of_one_topic(tmp_path: Path) -> None:
     manager.delete_log(PARTITION)
     manager.shutdown()
     assert (tmp_path / INDEX_DIGESTS_FILE).read_bytes() == b"0\n0\n"
+
+
+def test_entries_stay_where_damage_hides_their_marker(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        chance = random.Random(seed)
+        directory = stopped_log(tmp_path / str(seed), chance)
+        before = {path.name: path.read_bytes() for path in indices(directory)}
+        name = chance.choice(sorted(before)[:-1])
+        marker_offset = ENTRY.unpack_from(before[name])[3]
+        path = directory / name.replace(".txnindex", ".log")
+        data = bytearray(path.read_bytes())
+        marker = next(batch for batch in iter_batches(bytes(data)) if batch.base_offset == marker_offset)
+        data[marker.position + marker.size_in_bytes - 1] ^= 0xFF
+        path.write_bytes(data)
+        (tmp_path / str(seed) / INDEX_DIGESTS_FILE).unlink()
+        log = open_log(start(tmp_path / str(seed)))
+        log.collect_aborted_transactions(0, log.log_end_offset)
+        assert name not in unproven(log)
+        assert (directory / name).read_bytes() == before[name], seed
