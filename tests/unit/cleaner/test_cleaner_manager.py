@@ -164,7 +164,7 @@ def test_pauses_nest(tmp_path: Path) -> None:
         bench.manager.resume(PARTITION)
 
 
-@pytest.mark.parametrize("outcome", ["stopped", "failed", "succeeded"])
+@pytest.mark.parametrize("outcome", ["record_stop", "record_failure", "record_success"])
 def test_pause_waits_for_the_round_to_stop(tmp_path: Path, outcome: str) -> None:
     bench = Bench(tmp_path)
     bench.manager.grab_filthiest()
@@ -176,7 +176,7 @@ def test_pause_waits_for_the_round_to_stop(tmp_path: Path, outcome: str) -> None
     with pytest.raises(CleaningAbortedError):
         bench.manager.check_aborted(PARTITION)
     assert not bench.manager.wait_until_free(PARTITION, 0.0)
-    arguments = {"stopped": (), "failed": ("the reason",), "succeeded": (REPORT,)}[outcome]
+    arguments = {"record_stop": (), "record_failure": ("the reason",), "record_success": (REPORT,)}[outcome]
     getattr(bench.manager, outcome)(PARTITION, *arguments)
     pausing.join()
 
