@@ -25,7 +25,7 @@ CLEANER_CONFIG_DEF = ConfigDef(
             True,
             None,
             _MEDIUM,
-            "Whether compacted topics are cleaned. Without it they grow for ever, __consumer_offsets included.",
+            "Whether compacted topics are cleaned. Without it they grow without bound, __consumer_offsets included.",
         ),
         ConfigKey(
             "log.cleaner.threads",

@@ -1,4 +1,4 @@
-"""Whole-log invariants of one partition directory, read-only (``tidelog check``, and after every fault test).
+"""Check of one partition directory's whole-log invariants, read-only (``tidelog check``, and after every fault test).
 
 Looked at: names and base offsets; every batch's header and CRC; offsets strictly growing, within and across segments
 (I3); the offset index points at batches and nowhere else, with entries about every ``index.interval.bytes``; the time
@@ -44,7 +44,7 @@ _Unpack = Callable[[bytes, int], tuple[Any, ...]]
 
 
 class Finding(NamedTuple):
-    """Something that is not as it must be: the file, the byte or slot (-1: the file as a whole), and what."""
+    """One broken invariant: the file, the byte or slot (-1: the file as a whole), and what is wrong."""
 
     path: str
     position: int
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
 
 class _SegmentSummary(NamedTuple):
-    """What the record file says, to hold its indices against."""
+    """Summary of a record file, with which its indices are compared."""
 
     size: int
     batch_ends: dict[int, int]  # position of a batch -> its last offset
@@ -66,7 +66,10 @@ class _SegmentSummary(NamedTuple):
 
 
 def check_directory(file_system: FileSystem, directory: str) -> list[Finding]:
-    """All findings of one partition directory; empty when it is in order. Raises KafkaStorageError when unreadable."""
+    """Check one partition directory; the findings, none when it is in order.
+
+    Raises KafkaStorageError when unreadable.
+    """
     return list(_Checker(file_system, directory).run())
 
 
@@ -76,7 +79,7 @@ class _Checker:
         self._directory = directory
         self._transactions = TransactionIndexCheck()
         self._next_offset = 0
-        self._is_damaged = False  # what lies behind ``_next_offset`` cannot be read
+        self._is_damaged = False  # what lies after ``_next_offset`` cannot be read
         self._why = ""
         self._names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
 
@@ -98,7 +101,7 @@ class _Checker:
             summary = self._read_segment(base, findings)
             yield from findings
             if not findings:
-                # Behind damage the summary is not whole, and every index entry there would look wrong.
+                # After damage the summary is incomplete, and every index entry there would look wrong.
                 yield from self._check_offset_index(base, summary)
                 yield from self._check_time_index(base, summary)
                 yield from self._check_transaction_index(base)
@@ -139,7 +142,7 @@ class _Checker:
         return _SegmentSummary(size, ends, self._next_offset, largest, set(ends.values()))
 
     def _whole_batches(self, file: OpenFile, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Batches up to the first that is damaged or cut; what is wrong with it is in ``_why`` then."""
+        """Iterate over the batches up to the first damaged or cut one, whose fault is then in ``_why``."""
         self._why = ""
         size = file.size()
         try:
@@ -152,7 +155,7 @@ class _Checker:
             self._why = str(error)
 
     def _tell_lost(self, path: str, header: BatchHeader, findings: list[Finding]) -> None:
-        """Say which offsets went with the damage in front of a batch."""
+        """Report the offsets that were lost with the damage before a batch."""
         if self._is_damaged and header.base_offset > self._next_offset:
             lost = f"offsets {self._next_offset} to {header.base_offset - 1} are lost to damage"
             findings.append(Finding(path, header.position, lost))
@@ -172,7 +175,7 @@ class _Checker:
         for slot, (relative, position) in self._entries(path, OffsetIndex.ENTRY.size, OffsetIndex.ENTRY.unpack_from):
             offset = base + relative
             if slot and relative == 0:
-                break  # the hole behind the entries of an open log
+                break  # the hole after the entries of an open log
             if offset <= previous[0] or position <= previous[1]:
                 yield Finding(path, slot, f"entry ({offset}, {position}) does not follow {previous}")
             if summary.batch_ends.get(position) != offset:
@@ -245,7 +248,7 @@ class _Checker:
 
 
 def _batch_fault(file: OpenFile, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
-    """What is wrong with a batch's checksum or offset; empty when nothing is. No checksum covers offsets."""
+    """Describe the fault of a batch's checksum or offset; empty without one. No checksum covers offsets."""
     if not crc_matches(header, batch):
         return f"wrong CRC in the batch of offset {header.base_offset}"
     if header.base_offset < next_offset:

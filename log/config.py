@@ -311,9 +311,9 @@ SYNONYMS: dict[str, tuple[Synonym, ...]] = {
 
 
 class LogConfig:
-    """The values of one topic. Immutable by agreement; a change of configuration makes a new one.
+    """Configuration values of one topic. Immutable by agreement; a change of configuration makes a new one.
 
-    ``values`` has every key by its Kafka name; the attributes are those the log asks for on its way.
+    ``values`` has every key by its Kafka name; the attributes are those that the log reads.
     """
 
     __slots__ = (
@@ -328,7 +328,7 @@ class LogConfig:
     )  # fmt: skip
 
     def __init__(self, overrides: Mapping[str, Any] | None = None) -> None:
-        """Values by Kafka name, text or typed; defaults for the rest.
+        """Take values by Kafka name, text or typed, and defaults for the rest.
 
         Raises ConfigError naming key, value and what is allowed.
         """
@@ -383,7 +383,7 @@ class LogConfig:
         self.timestamp_before_max_ms, self.timestamp_after_max_ms = bounds
 
     def random_segment_jitter(self) -> int:
-        """A random part of ``segment.jitter.ms`` (at most ``segment.ms``) for one segment."""
+        """Draw a random part of ``segment.jitter.ms`` (at most ``segment.ms``) for one segment."""
         jitter = min(self.segment_jitter_ms, self.segment_ms)
         return random.randrange(jitter) if jitter else 0
 
@@ -393,7 +393,7 @@ def _codec_number(name: str) -> int:
 
 
 def topic_defaults(server_values: Mapping[str, Any]) -> dict[str, Any]:
-    """Topic values that server settings ask for. ``server_values`` holds only what someone set, parsed."""
+    """Topic values that server settings imply. ``server_values`` holds only settings that were given, parsed."""
     defaults = {}
     for topic_key, synonyms in SYNONYMS.items():
         for synonym in synonyms:

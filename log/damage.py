@@ -1,4 +1,4 @@
-"""What was found damaged since the process started: counts for metrics, beside the log lines that say where (F5)."""
+"""Counts of damage found since the process started, for metrics; log lines say where it is (F5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class DamageCounts:
-    """Plain counters of one broker; a lost update among threads costs one count, nothing else."""
+    """Damage counters of one broker. Not locked: an update lost among threads costs one count."""
 
     batches: int = 0
     """Batches below the recovery point that fail their CRC or have an impossible header; kept as bytes."""

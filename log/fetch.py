@@ -1,4 +1,4 @@
-"""The read path of a log: from an offset to a promised slice, without a lock.
+"""Read path of a log: from an offset to a promised slice, without a lock.
 
 A read copies the published end of the log once, takes the segment snapshot, and clips::
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class FetchIsolation(Enum):
-    """How far a reader may see."""
+    """Upper bound of a read: log end, high watermark or last stable offset."""
 
     LOG_END = 0
     HIGH_WATERMARK = 1
@@ -48,7 +48,7 @@ class LogEnd(NamedTuple):
 
 
 class TailHint(NamedTuple):
-    """Where a reader at the tail goes on: valid while the log was not truncated or rewritten since (``version``)."""
+    """Next read position of a reader at the tail; valid until the log is truncated or rewritten (``version``)."""
 
     offset: int
     base_offset: int
@@ -57,7 +57,7 @@ class TailHint(NamedTuple):
 
 
 class FetchDataInfo(NamedTuple):
-    """What a read found. ``records`` is b"" or a promised slice that the receiver must release.
+    """Result of a read. ``records`` is b"" or a promised slice that the receiver must release.
 
     ``aborted_transactions`` is None unless read_committed was asked. ``first_entry_incomplete`` says that the first
     batch is larger than the limit and was cut (never with ``min_one_message``).
@@ -88,7 +88,7 @@ def read_log(log: UnifiedLog, offset: int, max_bytes: int, isolation: FetchIsola
 
 
 class FetchBounds(NamedTuple):
-    """What a read asks for."""
+    """Limits of a read."""
 
     offset: int
     max_bytes: int
@@ -122,7 +122,7 @@ def _read_at(log: UnifiedLog, wanted: FetchBounds, isolation: FetchIsolation) ->
 
 
 class FoundSlice(NamedTuple):
-    """What a read will promise."""
+    """Slice of a segment that a read will promise."""
 
     offset: int
     position: int
@@ -138,7 +138,7 @@ def _out_of_range(log: UnifiedLog, offset: int) -> OffsetOutOfRangeError:
 
 
 def _bound(log: UnifiedLog, upper: int) -> LogEnd:
-    """Segment and byte of an offset below the log end; the last answer is remembered (an open transaction stays
+    """Find segment and byte of an offset below the log end; the last answer is remembered (an open transaction stays
     put)."""
     segments = log.segments
     remembered, of_segments = log.bound_hint
@@ -159,14 +159,14 @@ def _search_again(log: UnifiedLog, wanted: FetchBounds, bound: LogEnd, isolation
         try:
             return _search(log, wanted, bound, isolation)
         except KafkaStorageError:
-            with log.lock:  # a swap tells of its renames before it gives the lock back
+            with log.lock:  # a swap publishes its renames before it releases the lock
                 is_current = log.segments is segments
             if is_current:
                 raise
 
 
 def _search(log: UnifiedLog, wanted: FetchBounds, bound: LogEnd, isolation: FetchIsolation) -> FetchDataInfo:
-    """Through the indices: floor segment first, the next ones where a cleaner emptied it."""
+    """Search through the indices: floor segment first, the next ones where a cleaner emptied it."""
     segments = log.segments
     index = segments.floor_index(wanted.offset)
     if index < 0:
@@ -207,9 +207,9 @@ def _found(
 
 
 def collect_aborted(log: UnifiedLog, segments: Sequence[LogSegment], offset: int, upper: int) -> list[AbortedTxn]:
-    """The aborted transactions that touch [``offset``, ``upper``): their markers lie in one of ``segments``, the first
-    of which holds ``offset``.
+    """Collect the aborted transactions that touch [``offset``, ``upper``).
 
+    Their markers lie in one of ``segments``, the first of which holds ``offset``.
     The segments are of the snapshot in which the first was found. In a newer one retention may have removed it, and
     with it the markers: its aborted records would go out as committed ones.
     """

@@ -1,7 +1,7 @@
-"""FileUse: who works on the files of a log by name, and the deletion that waits for them.
+"""Count of the threads that work on a log's files by name, for which a deletion waits.
 
     flush, cleaner, indexer   ``with log.files:`` around what makes, renames, removes or syncs a file by its path
-    deletion                  ``stop``: nobody comes in any more, then wait until those that are in have left -> rename
+    deletion                  ``stop``: no thread may begin any more; wait until those inside have left -> rename
 
 A partition's directory may be made again under the same name right after its deletion. Without this rule a thread that
 still works for the old log would write into the directory of the new one. What is done under the log's lock, and what
@@ -16,7 +16,7 @@ from tidelog.protocol.errors import KafkaStorageError, UnknownTopicOrPartitionEr
 
 
 class LogDeletedError(UnknownTopicOrPartitionError, KafkaStorageError):
-    """The partition was deleted meanwhile: clients are told that it is unknown, and it says nothing about the disk."""
+    """The partition was deleted meanwhile. Clients get UNKNOWN_TOPIC_OR_PARTITION; the disk is not at fault."""
 
 
 class FileUse:
@@ -30,7 +30,7 @@ class FileUse:
         self._is_over = False
 
     def __enter__(self) -> None:
-        """Begin to work on the files. Raises LogDeletedError when they are about to go."""
+        """Begin to work on the files. Raises LogDeletedError when they are about to be deleted."""
         with self._condition:
             if self._is_over:
                 raise LogDeletedError
@@ -43,7 +43,7 @@ class FileUse:
                 self._condition.notify_all()
 
     def stop(self) -> None:
-        """Let nobody in any more and wait for those that are in. Not from within."""
+        """Let no thread begin any more and wait for those inside. Not to be called by one of them."""
         with self._condition:
             self._is_over = True
             self._condition.wait_for(lambda: not self._count)

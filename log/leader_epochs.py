@@ -1,4 +1,4 @@
-"""Leader epochs of a log: at which offset each leader began (KIP-101, KIP-279).
+"""Leader epochs of a log and the offset at which each began (KIP-101, KIP-279).
 
 Invariant: epochs strictly grow and start offsets do not shrink. Entries come from appends (the leader's epoch is
 stamped into each batch), so the file ``leader-epoch-checkpoint`` can always be made again from the records: it is
@@ -20,7 +20,7 @@ UNDEFINED_EPOCH_OFFSET = -1
 
 
 class LeaderEpochCache:
-    """Entries in memory, the file behind them. Changes under the log's lock; look-ups by any thread."""
+    """Leader epochs in memory and in their file. Changes under the log's lock; look-ups by any thread."""
 
     __slots__ = ("_dirty", "_entries", "_file_system", "_path", "_write_lock", "latest_epoch")
 
@@ -87,7 +87,7 @@ class LeaderEpochCache:
             self._change([EpochEntry(before[-1].epoch, start_offset), *after])
 
     def clear(self, *, write: bool = True) -> None:
-        """Forget everything."""
+        """Drop all entries."""
         if self._entries:
             self._change((), write=write)
 
@@ -114,7 +114,7 @@ class LeaderEpochCache:
         if not later:
             return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
         floor = [entry.epoch for entry in entries if entry.epoch <= epoch]
-        # An epoch older than all we know: nothing of it is here, and what is here begins with the first later one.
+        # An epoch older than all known: no record of it is here, and the log begins with the first later one.
         return (floor[-1] if floor else epoch), later[0].start_offset
 
 

@@ -1,6 +1,6 @@
-"""LogManager: all logs of a broker over its ``log.dirs``.
+"""Manager of all logs of a broker, over its ``log.dirs``.
 
-Start: after a clean stop only names are listed, and a log opens when somebody first asks for it (ten thousand
+Start: after a clean stop only names are listed, and a log opens at its first use (ten thousand
 partitions start in a fraction of a second and hold no descriptor). Without the clean-shutdown marker all logs of that
 directory are recovered, in threads, before the broker serves.
 
@@ -9,11 +9,11 @@ reason can pass by itself (a full disk, no descriptors, no permission), ``room``
 administrator has every refused log tried again. A directory that fails goes offline for good (until restart).
 
 Deleting is done when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
-partition may be made anew; its files go after ``file.delete.delay.ms``.
+partition may be created again; its files go after ``file.delete.delay.ms``.
 
 The manager's lock guards the table of partitions alone; each entry has a lock of its own, under which its log is opened
-and deleted, so a log whose indices are built anew keeps nobody waiting who wants another one. Order: the entry's lock,
-then the manager's. An entry that was deleted while somebody waited for its lock says so, and is looked up again.
+and deleted, so rebuilding the indices of one log does not delay callers of another. Order: the entry's lock, then the
+manager's. An entry that was deleted while a thread waited for its lock says so, and is looked up again.
 Deleting waits for an opening of that very log, and for those that work on its files (``tidelog.log.file_use``).
 
 Methods may be called by any thread; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``)
@@ -66,7 +66,7 @@ _RESERVED_SUFFIXES = (DELETE_DIRECTORY_SUFFIX, "-stray", "-future")
 _MAX_NAME_BYTES = 255
 _OFFSET_FILES = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, REPLICATION_OFFSET_FILE)
 _PROGRESS_SECONDS = 2.0
-#: Closing is waiting for syncs, which a journal takes together: one thread more for so many open logs.
+#: One more closing thread for so many open logs: closing waits for syncs, which a journal takes together.
 _LOGS_PER_CLOSING_THREAD = 64
 _MOST_CLOSING_THREADS = 16
 
@@ -81,7 +81,7 @@ class _Entry:
     def __init__(
         self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None, is_new: bool = False
     ) -> None:
-        """``topic_id``: whose log it is to be when it is new, whoever opens it first."""
+        """``topic_id``: the id of the topic whose log a new one is to be, whichever caller opens it first."""
         self.is_new = is_new
         self.directory = directory
         self.path = path
@@ -484,7 +484,7 @@ class LogManager:
         return False
 
     def open_logs(self) -> Iterator[UnifiedLog]:
-        """The logs that somebody has asked for so far, in online directories."""
+        """The logs opened so far, in online directories."""
         for entry in list(self._entries.values()):
             if entry.log is not None and entry.directory.is_online:
                 yield entry.log
@@ -510,7 +510,7 @@ class LogManager:
         """Delete what retention allows in every log, forget idle producers, unlink what is due. Returns deleted
         segments.
 
-        Logs nobody has opened are opened for this and closed again. Call every ``log.retention.check.interval.ms``.
+        Logs that are not open are opened for this and closed again. Call every ``log.retention.check.interval.ms``.
         """
         now_ms = self._retention_clock.believed(now_ms)
         count = 0

@@ -1,4 +1,4 @@
-"""Segments that go: retention, truncation, and the swap at the end of a cleaner's round. Callers hold the log's lock.
+"""Removal of segments by retention, truncation and the cleaner's swap. Callers hold the log's lock.
 
 Deleting a segment: out of the snapshot, files renamed to ``.deleted``, unlinked after ``file.delete.delay.ms``. Readers
 with the old snapshot, or with a promised slice, read on.
@@ -151,7 +151,7 @@ def undo_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
 
 
 def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-    """Steps 4 and 5. Under the log's lock; whoever calls syncs the directory after it.
+    """Do steps 4 and 5 of the module's table. Under the log's lock; the caller syncs the directory after it.
 
     Raises KafkaStorageError; the next start then finishes the swap.
     """
@@ -174,7 +174,7 @@ def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSeg
 
 
 def sync_swap(log: UnifiedLog) -> None:
-    """Step 6. Without the log's lock. Raises KafkaStorageError.
+    """Do step 6 of the module's table. Without the log's lock. Raises KafkaStorageError.
 
     Without a descriptor for it the names are made durable by the next sync of the directory: each state before that is
     one of the table.

@@ -1,4 +1,4 @@
-"""The clock retention goes by: the wall clock, but a jump is believed only after it has stood for an hour.
+"""Clock of retention: the wall clock, but a jump counts only after it has lasted for an hour.
 
 Deleting is the one thing a wrong clock makes irreversible (F11). The difference between wall and monotonic clock shows
 a jump; until it has lasted, time goes on from before it. A machine whose clock was wrong at boot and is set right keeps

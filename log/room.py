@@ -1,4 +1,4 @@
-"""Room on the disks: notices each second which log directory is full or has room again, and tries refused logs again.
+"""Watch on disk space: notes each second which log directory is full or has room again, and retries refused logs.
 
 A log that could not be loaded for lack of room, of permission or of descriptors is refused for now, not for good.
 """
@@ -80,7 +80,7 @@ class RoomWatch:
                         self._load(partition, entry)
 
     def _load(self, partition: TopicPartition, entry: Entry) -> None:
-        """Open a refused log; whoever asks for it meanwhile is refused as before. Under the entry's lock."""
+        """Open a refused log; other callers are refused meanwhile. Under the entry's lock."""
         try:
             entry.log = self._open_log(partition)
         except KafkaError as error:

@@ -1,4 +1,4 @@
-"""UnifiedLog: one partition's log. Appends, reads by isolation, rolls, truncates, swaps segments.
+"""Log of one partition: appends, reads by isolation, rolls, truncates, swaps segments.
 
 State and its order of publication::
 
@@ -434,7 +434,7 @@ class UnifiedLog:
             return True
 
     def _ensure_open(self) -> None:
-        """Raises KafkaStorageError when the log is closed or deleted: its directory may be another log's by now."""
+        """Raise KafkaStorageError when the log is closed or deleted: its directory may be another log's by now."""
         if self.is_closed:
             raise self._unavailable()
 
@@ -478,9 +478,9 @@ class UnifiedLog:
     def flush(self, up_to_offset: int | None = None) -> None:
         """Sync all segments from the recovery point to ``up_to_offset`` (the log end by default), then move the point.
 
-        Raises KafkaStorageError. A failed sync takes the directory offline: nobody knows what the disk holds, and a
-        second one would lie (F9); a full disk without room for a checkpoint does not (F8): the next flush tries again.
-        Holds no lock while syncing. Any thread.
+        Raises KafkaStorageError. A failed sync takes the directory offline: the content of the disk is unknown, and
+        a second sync may wrongly succeed (F9); a full disk without room for a checkpoint does not (F8): the next flush
+        tries again. Holds no lock while syncing. Any thread.
         """
         with self.lock:  # the append of a marker ends with its entry in the transaction index
             offset = self.log_end_offset if up_to_offset is None else up_to_offset
@@ -659,7 +659,7 @@ class UnifiedLog:
                 flush_indices(self.segments.active)
 
     def abandon(self) -> None:
-        """The partition is deleted: wait for those that work on its files, let nobody open one by its name any more.
+        """Stop the work on a deleted partition's files: wait for threads inside, and forbid opening one by its name.
 
         What is open stays so for readers on their way. Blocks; not under the lock, nor within ``files``.
         """

@@ -1,4 +1,4 @@
-"""API keys, and which header a request or response of each version carries.
+"""API keys of Kafka, and the header version of each request and response.
 
     request header   v0 ControlledShutdown v0 only: no client id    v1 before, v2 from the first flexible version on
     response header  v0 before, v1 from the first flexible version on; ApiVersions always v0 (KIP-511: a client that

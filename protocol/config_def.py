@@ -1,4 +1,4 @@
-"""Configuration keys, declared once beside their user, and the parsing of what people write into them.
+"""Declarations of configuration keys, each beside its user, and the parsing of their values.
 
     DEF = ConfigDef((
         ConfigKey("segment.bytes", ConfigType.INT, 1 << 30, between(1 << 20), Importance.MEDIUM, "…", dynamic=True),
@@ -38,7 +38,7 @@ class ConfigType(IntEnum):
 
 
 class Importance(Enum):
-    """How likely someone is to need the key."""
+    """Importance of a key, as Kafka's documentation grades it."""
 
     HIGH = "high"
     MEDIUM = "medium"

@@ -25,7 +25,7 @@ _CONTROLLED_SHUTDOWN = int(ApiKey.CONTROLLED_SHUTDOWN)
 
 
 class RequestHeader:
-    """Who asks for what. ``client_id`` is None where the client gave none."""
+    """Header of a request. ``client_id`` is None where the client gave none."""
 
     __slots__ = ("api_key", "api_version", "client_id", "correlation_id")
 

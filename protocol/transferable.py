@@ -1,7 +1,7 @@
-"""Bytes that are promised to a connection but not yet read: a slice of a file, sent with ``sendfile``.
+"""Slice of a file promised to a connection but not read yet, sent with ``sendfile``.
 
 A :class:`TransferableRecords` stands in a response's list of parts where record bytes belong. Its file is
-reference-counted: whoever makes the slice retains the file once, whoever has sent or dropped it releases it once,
+reference-counted: making the slice retains the file once, and having sent or dropped it releases the file once,
 so a descriptor closes only when its last reader lets go (and its number is never reused under a reader).
 """
 
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class RetainedFile(Protocol):
-    """An open file whose descriptor lives as long as someone retains it."""
+    """An open file whose descriptor stays open as long as it is retained."""
 
     def fileno(self) -> int:
         """The descriptor; valid between ``retain`` and ``release``."""

@@ -1,4 +1,4 @@
-"""Primitive values of the wire: what compiled coders (:mod:`tidelog.protocol.schema.fields`) call and hand-kept code
+"""Primitive values of the wire, for compiled coders (:mod:`tidelog.protocol.schema.fields`) and hand-kept code
 shares.
 
 Integers are big endian. A compact length is an unsigned varint of length + 1, 0 meaning null. Everything that reads

@@ -1,4 +1,4 @@
-"""The small files beside the logs, in Kafka's text forms, each replaced as a whole (old or new content, never a part).
+"""Checkpoint and metadata files beside the logs, in Kafka's text forms, each replaced as a whole.
 
 offset checkpoints (``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint``,
 ``replication-offset-checkpoint``, ``cleaner-offset-checkpoint``)::
@@ -47,7 +47,10 @@ class EpochEntry(NamedTuple):
 
 
 class MetaProperties(NamedTuple):
-    """Whose directory this is. ``directory_id`` is a 16-byte uuid or None where an old broker wrote none."""
+    """Cluster, node and id of a log directory.
+
+    ``directory_id`` is a 16-byte uuid or None where an old broker wrote none.
+    """
 
     cluster_id: str
     node_id: int
@@ -55,13 +58,13 @@ class MetaProperties(NamedTuple):
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
-    """The common frame: version, count, lines."""
+    """Encode lines with their frame: version, count, lines."""
     body = list(lines)
     return "".join(f"{line}\n" for line in (str(_VERSION), str(len(body)), *body)).encode()
 
 
 def decode_lines(data: bytes, path: str, fields: int) -> list[list[str]]:
-    """The fields of each line; none in an empty file, which Kafka makes where it has nothing to write yet.
+    """Decode the fields of each line; none in an empty file, which Kafka creates before it has lines to write.
 
     Raises CheckpointCorruptError naming file and line.
     """
@@ -84,7 +87,7 @@ def decode_lines(data: bytes, path: str, fields: int) -> list[list[str]]:
 
 
 def read_offset_checkpoint(file_system: ReadableFiles, path: str) -> dict[TopicPartition, int]:
-    """The offsets by partition; empty when the file is missing. Raises CheckpointCorruptError."""
+    """Read the offsets by partition; empty when the file is missing. Raises CheckpointCorruptError."""
     if not file_system.exists(path):
         return {}
     offsets = {}
@@ -103,7 +106,7 @@ def write_offset_checkpoint(file_system: FileSystem, path: str, offsets: Mapping
 
 
 def read_leader_epochs(file_system: ReadableFiles, path: str) -> list[EpochEntry]:
-    """The entries as written; empty when the file is missing. Raises CheckpointCorruptError."""
+    """Read the entries as written; empty when the file is missing. Raises CheckpointCorruptError."""
     if not file_system.exists(path):
         return []
     try:
@@ -145,7 +148,7 @@ def sync_partition_metadata(file_system: FileSystem, directory: str) -> None:
 
 
 def read_meta_properties(file_system: FileSystem, log_directory: str) -> MetaProperties | None:
-    """Whose directory it is; None when nobody has claimed it. Raises CheckpointCorruptError."""
+    """Read ``meta.properties``; None when the directory has none. Raises CheckpointCorruptError."""
     path = os.path.join(log_directory, META_PROPERTIES_FILE)
     if not file_system.exists(path):
         return None
@@ -172,13 +175,13 @@ def write_meta_properties(file_system: FileSystem, log_directory: str, propertie
 
 
 def write_clean_shutdown(file_system: FileSystem, log_directory: str, broker_epoch: int) -> None:
-    """Say that every log below was flushed. Raises KafkaStorageError. Source: KIP-966."""
+    """Write the marker that every log of the directory was flushed. Raises KafkaStorageError. Source: KIP-966."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     file_system.replace_file(os.path.join(log_directory, CLEAN_SHUTDOWN_FILE), content.encode())
 
 
 def take_clean_shutdown(file_system: FileSystem, log_directory: str) -> bool:
-    """True when the marker was there. It is removed at once, durably: from the first append on it would be a lie."""
+    """True when the marker existed. It is removed at once, durably: the first append makes it untrue."""
     path = os.path.join(log_directory, CLEAN_SHUTDOWN_FILE)
     if not file_system.exists(path):
         return False

@@ -1,9 +1,9 @@
-"""One ``.log`` file: append at the end, read by position, hand out slices, truncate.
+"""Record file of a segment (``.log``): append at the end, read by position, promise slices, truncate.
 
 Invariants:
 
-- ``size`` is the end of the last whole append. Bytes behind it are a failed append that could not be cut back, or a
-  write in progress; nobody reads them.
+- ``size`` is the end of the last whole append. Bytes after it are a failed append that could not be cut back, or a
+  write in progress; no reader reads them.
 - An append is one ``pwrite`` at ``size``. When it fails, the file is cut back to ``size``; when even that fails, the
   file refuses further appends (its end is not known any more) until it is opened again and recovered.
 - The descriptor is reference-counted. The segment holds one reference, each promised slice one more; the last release
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class SharedFile:
-    """A descriptor with a count of who uses it (:class:`tidelog.protocol.transferable.RetainedFile`). Any thread."""
+    """File descriptor with a count of its users (:class:`tidelog.protocol.transferable.RetainedFile`). Any thread."""
 
     __slots__ = ("_count", "_lock", "file")
 
@@ -41,7 +41,7 @@ class SharedFile:
     def retain(self) -> None:
         """Keep the descriptor open for one more user.
 
-        Raises KafkaStorageError when the last user has let go already.
+        Raises KafkaStorageError when the last user has released it already.
         """
         with self._lock:
             if self._count == 0:
@@ -90,7 +90,7 @@ class FileRecords:
             return self._shared
 
     def create(self) -> None:
-        """Make the (empty) file. Raises KafkaStorageError when it exists with content or cannot be made."""
+        """Create the (empty) file. Raises KafkaStorageError when it exists with content or cannot be made."""
         file = self._file_system.open_file(self.path, create=True)
         size = file.size()
         file.close()
@@ -98,7 +98,7 @@ class FileRecords:
             raise KafkaStorageError(f"{self.path} exists already and is not empty")
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        """Write ``data`` behind the last append and return the byte position it begins at.
+        """Write ``data`` after the last append and return the byte position it begins at.
 
         Raises KafkaStorageError; then the file holds what it held before.
         """
@@ -115,7 +115,7 @@ class FileRecords:
         return position
 
     def append_from(self, source: FileRecords, span: tuple[int, int]) -> int:
-        """Write up to ``span[1]`` bytes from byte ``span[0]`` of ``source`` behind the last append; returns how many.
+        """Write up to ``span[1]`` bytes from byte ``span[0]`` of ``source`` after the last append; returns how many.
 
         Raises KafkaStorageError; then the file holds what it held before.
         """
@@ -136,7 +136,7 @@ class FileRecords:
             self.shared.file.truncate(size)
         except KafkaStorageError:
             self._broken = True
-            logger.warning("%s keeps part of a failed append behind byte %d; cut before the next one", self.path, size)
+            logger.warning("%s keeps part of a failed append after byte %d; cut before the next one", self.path, size)
 
     def read_at(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from byte ``position``; fewer only where the file ends."""
@@ -166,14 +166,14 @@ class FileRecords:
         """Cut the file to ``size`` bytes; returns how many bytes went. Raises KafkaStorageError."""
         file = self.shared.file
         removed = max(file.size(), self.size) - size
-        # Published first: a reader that looks now must not be promised bytes that are about to go.
+        # Published first: a reader that looks now must not be promised bytes that are about to be cut.
         self.size = min(self.size, size)
         file.truncate(size)
         self._broken = False
         return removed
 
     def flush(self) -> None:
-        """Make all appended bytes durable. Raises KafkaStorageError, after which nobody knows what the disk holds."""
+        """Make all appended bytes durable. Raises KafkaStorageError, after which the content of the disk is unknown."""
         shared = self.shared
         shared.retain()
         try:
@@ -182,7 +182,7 @@ class FileRecords:
             shared.release()
 
     def seal(self) -> None:
-        """Open the file no more, if it is not open."""
+        """Forbid opening the file, if it is not open."""
         with self._open_lock:
             self._closed = True
 

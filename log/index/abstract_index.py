@@ -1,4 +1,4 @@
-"""What both sparse indices share: fixed-size entries in a file, appended in order, searched through a read-only
+"""Base of both sparse indices: fixed-size entries in a file, appended in order, searched through a read-only
 mapping.
 
 File: ``entry * n``, nothing else. While its segment is active the file is longer than its entries: it is extended by a
@@ -8,7 +8,7 @@ once; ten thousand idle partitions would then carry 200 GB of holes and as many 
 
 Entries are written with ``pwrite``, not through the mapping: a full disk then gives an error instead of SIGBUS. Readers
 map the file read-only and touch only slots below ``entries``, which is published after the entry is in the file;
-``truncate_to`` lowers ``entries`` but leaves the file its length, so a reader with yesterday's count never touches an
+``truncate_to`` lowers ``entries`` but leaves the file its length, so a reader with an older count never touches an
 unmapped page.
 
 A rebuild on a full disk goes on in memory, so that the log can be read: the file on the disk is emptied, which the next
@@ -67,7 +67,10 @@ def floor_slot(buffer: mmap.mmap | bytes, key: Struct, at: int, entry_size: int,
 
 
 class AbstractIndex:
-    """An index file; children know what an entry means. Writes under the log's lock; look-ups by any thread."""
+    """Index file of fixed-size entries; subclasses define the entry.
+
+    Writes under the log's lock; look-ups by any thread.
+    """
 
     ENTRY: ClassVar[Struct]
     #: Slots kept free when the index counts as full (the time index keeps one for the entry made on roll).
@@ -98,7 +101,7 @@ class AbstractIndex:
         self._last: tuple[int, int] | None = None  # the last entry while it is the one written last, for the next one
         self._capacity = 0
         self._is_rebuilt = False  # between ``reset`` and ``trim``: the entries can be made again from the records
-        self._memory: OpenFile | None = None  # takes the file's place while the disk has no room for a rebuild
+        self._memory: OpenFile | None = None  # replaces the file while the disk has no room for a rebuild
         self._is_sealed = False
         self.path = path
         self.base_offset = base_offset
@@ -153,7 +156,7 @@ class AbstractIndex:
             raise LogStorageError("map", self.path, error.errno or errno.EIO) from error
 
     def _writable(self) -> OpenFile:
-        """The file, opened when there is something to write: an idle index holds no descriptor but its mapping's."""
+        """Open the file on the first write: an idle index holds no descriptor but its mapping's."""
         if self._memory is not None:
             return self._memory
         if self._file is None:
@@ -178,7 +181,7 @@ class AbstractIndex:
         self._last = (first, second)
 
     def append_packed(self, packed: bytes) -> None:
-        """Add whole entries as the file holds them; that they follow and fit is the caller's word (recovery).
+        """Add whole entries as the file holds them; the caller (recovery) ensures that they follow and fit.
 
         Raises KafkaStorageError.
         """
@@ -188,7 +191,7 @@ class AbstractIndex:
         self._entries = entries + len(packed) // self.ENTRY.size
 
     def _write(self, packed: bytes, position: int) -> None:
-        """Write entries behind the last one; a rebuild on a full disk goes on in memory."""
+        """Write entries after the last one; a rebuild on a full disk goes on in memory."""
         try:
             file = self._file or self._writable()
             if position + len(packed) > self._capacity:
@@ -241,7 +244,7 @@ class AbstractIndex:
             raise
 
     def create(self) -> None:
-        """Make the empty file, as Kafka does with its segment; an old one of that name is emptied."""
+        """Create the empty file, as Kafka does with its segment; an old one of that name is emptied."""
         self._writable().truncate(0)
         self._map = self._last = None
         self._entries = self._capacity = 0
@@ -253,13 +256,14 @@ class AbstractIndex:
             file.close()
 
     def _truncate_to_entries(self, entries: int) -> None:
-        # The stale entries behind stay in the file until overwritten or trimmed; a crash before that leaves an index
+        # The stale entries after them stay in the file until overwritten or trimmed; a crash before that leaves an
+        # index
         # whose segment is past the recovery point, so it is rebuilt.
         self._last = None
         self._entries = entries
 
     def reset(self) -> None:
-        """Forget every entry (before a rebuild). Not while readers look."""
+        """Drop every entry (before a rebuild). Not while readers look."""
         self._is_rebuilt = True
         self._map = self._last = None
         self._entries = 0
@@ -272,7 +276,7 @@ class AbstractIndex:
             self._move_to_memory(0)
 
     def trim(self) -> None:
-        """Cut the file to its entries, when the segment becomes inactive, and let go of its descriptor."""
+        """Cut the file to its entries, when the segment becomes inactive, and close its descriptor."""
         if self._entries >= 0 and self._capacity != self.size_bytes:
             file = self._writable()
             file.truncate(self.size_bytes)
@@ -316,7 +320,7 @@ class AbstractIndex:
 
 
 def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile:
-    """The file, with ``entries`` as its content. Raises KafkaStorageError; the file is empty then."""
+    """Create the file with ``entries`` as its content. Raises KafkaStorageError; the file is empty then."""
     file = file_system.open_file(path, create=True)
     written = False
     try:
@@ -325,12 +329,12 @@ def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile
         written = True
     finally:
         if not written:
-            file.truncate(0)  # half an index would be taken for a whole one
+            file.truncate(0)  # a reader would take half an index for a whole one
             file.close()
     return file
 
 
 def seal_index(index: AbstractIndex) -> None:
-    """Open its file no more, if it is not open. Any thread."""
+    """Forbid opening an index's file, if it is not open. Any thread."""
     with index._load_lock:
         index._is_sealed = True

@@ -26,7 +26,7 @@ class OffsetPosition(NamedTuple):
 
 
 class OffsetIndex(AbstractIndex):
-    """Offset to position; see the module."""
+    """Index from offset to byte position."""
 
     ENTRY = Struct(">ii")
 
@@ -71,7 +71,7 @@ class OffsetIndex(AbstractIndex):
         return 0 if mapped is None or slot < 0 else int(_KEY.unpack_from(mapped, slot * 8 + 4)[0])
 
     def upper_bound_offset(self, position: int) -> int | None:
-        """The offset of the first entry whose batch begins at or behind byte ``position``; None when there is none."""
+        """The offset of the first entry whose batch begins at or after byte ``position``; None when there is none."""
         entries = self.entries
         mapped = self._map
         if mapped is None or entries == 0:

@@ -25,7 +25,7 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeIndex(AbstractIndex):
-    """Timestamp to offset; see the module."""
+    """Index from timestamp to offset."""
 
     ENTRY = Struct(">qi")
     RESERVED_SLOTS = 1

@@ -42,7 +42,10 @@ class AbortedTxn(NamedTuple):
 
 
 class TransactionIndex:
-    """See the module. Appends under the log's lock; reads by any thread (``pread`` below the published count)."""
+    """Transaction index file of one segment.
+
+    Appends under the log's lock; reads by any thread (``pread`` below the published count).
+    """
 
     __slots__ = (
         "_entries", "_file", "_file_lock", "_file_system", "_is_sealed", "_last_offset", "_memory", "is_proven",
@@ -79,7 +82,7 @@ class TransactionIndex:
     def _load(self) -> None:
         if self._entries >= 0:
             return
-        if self._is_sealed:  # a reader must not take its aborted records for committed ones
+        if self._is_sealed:  # a reader must not take aborted records for committed ones
             raise KafkaStorageError(f"{self.path} is closed")
         count = 0
         if self._file_system.exists(self.path):
@@ -128,7 +131,7 @@ class TransactionIndex:
         self._entries = entries + 1
 
     def _write(self, packed: bytes, entries: int) -> None:
-        """Write the entry behind the first ``entries``; in memory where the disk is full."""
+        """Write the entry after the first ``entries``; in memory where the disk is full."""
         if self._memory is None:
             try:
                 if self._file is None:
@@ -171,7 +174,7 @@ class TransactionIndex:
         return found, False
 
     def sanity_check(self) -> None:
-        """Raises IndexCorruptError when an entry cannot be, or ends before the segment begins."""
+        """Raise IndexCorruptError when an entry is impossible, or ends before the segment begins."""
         if self._file_system.exists(self.path):
             for entry in self._iterate():
                 if entry.last_offset < self.start_offset:
@@ -194,7 +197,7 @@ class TransactionIndex:
             self._file.truncate(kept * ENTRY.size)
 
     def reset(self) -> None:
-        """Forget every entry, in memory: ``save`` after the rebuild."""
+        """Drop every entry, in memory: ``save`` after the rebuild."""
         self._entries, self._last_offset = 0, None
         self._memory = bytearray()
         self.is_unsynced = True
@@ -214,7 +217,7 @@ class TransactionIndex:
                 file.close()
 
     def seal(self) -> None:
-        """Open the file no more, if it is not open."""
+        """Forbid opening the file, if it is not open."""
         with self._file_lock:
             self._is_sealed = True
 

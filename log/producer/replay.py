@@ -1,4 +1,4 @@
-"""Replaying batches into producer state: what recovery, truncation and index rebuilds share."""
+"""Replay of batches into producer state, shared by recovery, truncation and index rebuilds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def marker_of(batch: Buffer, producer_id: int, producer_epoch: int, offset: int)
 
 
 def replay_batch(state: ProducerStateManager, header: BatchHeader, batch: Buffer) -> AbortedTxn | None:
-    """Take note of a stored batch; the transaction to index when it is a marker that aborted one."""
+    """Apply a stored batch; the transaction to index when it is a marker that aborted one."""
     aborted = None
     if header.producer_id >= 0:
         if header.is_control:

@@ -1,4 +1,4 @@
-"""Producer state of one log: who wrote which sequence last, and which transactions are open (KIP-98).
+"""Producer state of one log: last sequence of each producer, and open transactions (KIP-98).
 
 Per producer id: epoch, coordinator epoch, the last five batches, the first offset of an open transaction.
 
@@ -59,7 +59,7 @@ DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
 
 
 class ProducerBatch(NamedTuple):
-    """What producer state needs to know of a batch, arriving or replayed."""
+    """Producer fields of a batch, arriving or replayed."""
 
     producer_id: int
     producer_epoch: int
@@ -141,7 +141,7 @@ class ProducerEntry:
         return None
 
     def set_epoch(self, epoch: int) -> None:
-        """A newer epoch starts its sequences anew."""
+        """Set a newer epoch; its sequences start at 0 again."""
         if epoch != self.producer_epoch:
             self.producer_epoch = epoch
             self.batches.clear()
@@ -166,7 +166,7 @@ class ProducerEntry:
 
 
 def check_data(entry: ProducerEntry, batch: ProducerBatch, *, check_sequence: bool) -> None:
-    """Whether ``batch`` may follow what ``entry`` knows.
+    """Check that ``batch`` may follow what ``entry`` knows.
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceNumberError, InvalidTxnStateError.
     """
@@ -257,7 +257,7 @@ class ProducerStateManager:
             check_data(entry, batch, check_sequence=check_sequence)
 
     def check_marker(self, marker: Marker) -> None:
-        """Whether the coordinator may still end the producer's transaction.
+        """Check that the coordinator may still end the producer's transaction.
 
         Raises InvalidProducerEpochError, TransactionCoordinatorFencedError.
         """
@@ -296,7 +296,7 @@ class ProducerStateManager:
         self.end_offset = last_offset + 1
 
     def update(self, batch: ProducerBatch) -> None:
-        """Take note of a batch that is in the log."""
+        """Apply a batch that is in the log."""
         entry = self._entry(batch.producer_id)
         entry.set_epoch(batch.producer_epoch)
         delta = batch.last_offset - batch.first_offset
@@ -417,7 +417,7 @@ class ProducerStateManager:
         return True
 
     def clear(self, end_offset: int) -> None:
-        """Forget everything in memory and begin at ``end_offset``."""
+        """Drop the state in memory and begin at ``end_offset``."""
         self.producers.clear()
         self._ongoing.clear()
         self._unreplicated.clear()

@@ -1,4 +1,4 @@
-"""Chooses who does record-level work: the plain Python reference, or the numba kernels once they are loaded.
+"""Choice of the engine for record-level work: plain Python reference, or the numba kernels once they are loaded.
 
     reference only --(a megabyte of sections with several records)--> loading in the background --> kernels for large
     ones

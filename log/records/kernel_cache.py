@@ -1,4 +1,4 @@
-"""Where numba keeps what it compiled of our kernels: a directory for each state of their sources.
+"""Cache directory of numba for the kernels, one for each state of their sources.
 
 numba tells whether a function's machine code on disk is still good by the text of the file the function is in. But a
 kernel holds the code of those it calls and the values of constants, and both come from other files too: after an

@@ -1,4 +1,4 @@
-"""Imported by the child that compiles: writes the image of the record kernels' machine code where the loader looks.
+"""Writer of the image of the record kernels' machine code; the compiling child process imports it.
 
 Like every module that ``tidelog.log.records.compile`` is given it does its work when imported, once for each version of
 its source; see ``tidelog.log.records.machine_code``.

@@ -1,4 +1,4 @@
-"""Bring kernels into a serving process without stalling it.
+"""Loader of kernels for a serving process that does not stall the event loop.
 
     thread (daemon):  numba installed?  no  -> one log line, the reference stays
                       child: python -m tidelog.log.records.compile MODULE        compiles into the cache on disk, at low
@@ -222,7 +222,7 @@ def _is_writable(directory: Path) -> bool:
 
 
 def private_temporary_directory() -> Path:
-    """A directory of ours alone: the cache holds pickles, so nobody else may write there."""
+    """Create a directory of this user alone: the cache holds pickles, so no other user may write there."""
     directory = Path(tempfile.gettempdir(), f"tidelog-kernels-{os.getuid()}")
     try:
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The numba twins of ``tidelog.log.records.reference``: the same walks, compiled, without the GIL.
+"""Compiled forms of ``tidelog.log.records.reference``: the same walks without the GIL.
 
 Importing this module loads machine code from numba's cache on disk, or compiles (5 s) when there is none; a serving
 process therefore imports it only through ``tidelog.log.records.kernel_loader``, after a child process has filled the

@@ -1,7 +1,7 @@
-"""Compiled kernels without their compiler: machine code taken out of numba in a child, run here through ctypes.
+"""Images of compiled kernels: machine code that a child takes out of numba, run here through ctypes.
 
 Importing numba to run two small functions costs a serving process 0.56 s of processor time under the interpreter
-lock and 110 MB of memory. The functions themselves are some KB of code that calls nobody but ``memcpy`` and the like.
+lock and 110 MB of memory. The functions themselves are some KB of code that calls only ``memcpy`` and the like.
 So the child that compiles them also writes an *image*::
 
     child    numba kernel -> ELF object -> what its entry reaches, laid out in one piece -> image file

@@ -1,4 +1,4 @@
-"""Record-level work in plain Python: the oracle of the kernels, and what runs until they are loaded.
+"""Record-level work in plain Python: the reference for the kernels, and the engine until they are loaded.
 
 Each function takes the uncompressed records section of a magic 2 batch and walks it once. Malformed input raises
 InvalidRecordError; the kernels only tell *that* something is malformed, and this module then says what, so both engines
@@ -28,7 +28,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class SectionCheck(NamedTuple):
-    """What one walk over a records section finds. Deltas are against the batch's base timestamp, in ms."""
+    """Result of one walk over a records section. Deltas are against the batch's base timestamp, in ms."""
 
     min_timestamp_delta: int
     max_timestamp_delta: int

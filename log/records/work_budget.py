@@ -1,4 +1,4 @@
-"""WorkBudget: how much work the records of one request may cause, and how much of it within a turn of the loop.
+"""Limits of the work that the records of one request may cause, in all and within a turn of the loop.
 
 A request of a megabyte can decompress to gigabytes and hold millions of records. Two kinds of limits keep that in hand:
 
@@ -6,7 +6,7 @@ A request of a megabyte can decompress to gigabytes and hold millions of records
                    beyond them: MessageTooLargeError, upon which Java's producer splits its batch (KIP-126)
     of a turn      the same and smaller; beyond them: TooMuchForTurnError, and the caller does the work in a thread
 
-Coordinators append without a budget: nobody else chose what they write. A budget belongs to one request, and is used by
+Coordinators append without a budget: no client chose what they write. A budget belongs to one request, and is used by
 one thread at a time.
 """
 
@@ -41,7 +41,7 @@ NO_LIMIT = 1 << 62
 
 
 class AppendPostponedError(Exception):
-    """Nothing is wrong with the records, but they cannot be appended just now."""
+    """Valid records cannot be appended at the moment."""
 
 
 class TooMuchForTurnError(AppendPostponedError):
@@ -49,7 +49,7 @@ class TooMuchForTurnError(AppendPostponedError):
 
 
 class WorkBudget:
-    """What one request may still cause. ``in_turn`` says whether the limits of a turn hold at the moment."""
+    """Work that one request may still cause. ``in_turn`` says whether the limits of a turn hold at the moment."""
 
     __slots__ = ("_compressed_records", "_plain_bytes", "_rebuilt_records", "header_bytes", "in_turn")
 

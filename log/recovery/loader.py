@@ -1,6 +1,6 @@
-"""LogLoader: from a partition directory to a :class:`UnifiedLog`.
+"""Loader of a :class:`UnifiedLog` from a partition directory.
 
-Order of work (each step leaves a directory from which loading begins anew, so a kill at any point converges, F3):
+Order of work (each step leaves a directory from which loading can start again, so a kill at any point converges, F3):
 
 1. leftovers: ``.deleted`` and ``.tmp`` are removed; ``.cleaned`` are removed with every ``.swap`` at or above the
 lowest of
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 
 class LoadRequest(NamedTuple):
-    """What to load and what is known of it. ``clean`` says the last stop left the clean-shutdown marker."""
+    """Request to load a log, and what is known of it. ``clean`` says the last stop left the clean-shutdown marker."""
 
     topic_partition: TopicPartition
     directory: str
@@ -124,8 +124,11 @@ class LogLoader:
         return self._assemble(segments, topic_id, epochs_known=epochs_known)
 
     def _begin_at_start(self, segments: LogSegments, end: int) -> LogSegments:
-        """No segment, for a log that ends before its log start offset: after an unclean stop its unsynced records are
-        lost, and nobody may read what is left. Raises LogLoadError where synced records are missing."""
+        """Return no segments for a log that ends before its log start offset.
+
+        After an unclean stop its unsynced records are lost, and what is left lies below the log start. Raises
+        LogLoadError where synced records are missing.
+        """
         start = self._request.log_start_offset
         if self._request.clean or end < self._request.recovery_point:
             raise LogLoadError(
@@ -240,7 +243,7 @@ class LogLoader:
             if base in logs:
                 continue
             # Retention (here and in Kafka) can leave an index behind at the front; between segments it is the trace of
-            # a record file that somebody removed, or whose name a power loss took: what follows is cut then.
+            # a record file that was removed, or whose name a power loss took: what follows is cut then.
             is_synced = self._request.clean or base < self._request.recovery_point
             if logs and min(logs) < base < max(logs) and is_synced:
                 raise LogLoadError(
@@ -344,7 +347,7 @@ class LogLoader:
             gap = end is not None and segment.base_offset > end >= recovery_point
             cut = cut or (gap and not self._was_cleaned_below(segment.base_offset))
             if cut:
-                logger.warning("%s: removing unsynced segment %d behind the cut", self._directory, segment.base_offset)
+                logger.warning("%s: removing unsynced segment %d after the cut", self._directory, segment.base_offset)
                 segment.close()
                 segment.delete_files()
                 continue

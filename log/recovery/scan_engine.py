@@ -1,4 +1,4 @@
-"""Who walks unsynced segments at a start: plain Python at once, and kernels from the moment they are loaded.
+"""Choice of the engine that walks unsynced segments: plain Python at first, kernels once they are loaded.
 
 Loading takes some milliseconds from the image of their machine code (``tidelog.log.records.array_kernels``), and 1 MB;
 where there is none, as at the first large recovery of an installation, a child compiles it first (2 s). Recovery does

@@ -1,4 +1,4 @@
-"""Which kernels a recovery runs and what they take: all a serving process needs to run them from an image."""
+"""Names and argument types of the recovery kernels: all that is needed to run them from an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imported by the child that compiles: writes the image of recovery's machine code where the loader looks.
+"""Writer of the image of recovery's machine code; the compiling child process imports it.
 
 Once for each version of its source; see ``tidelog.log.records.array_kernels``.
 """

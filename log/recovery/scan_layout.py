@@ -1,4 +1,4 @@
-"""What the walk of a recovery and its caller agree on: slots, columns, answers, sizes of tables.
+"""Layout shared by the recovery kernel and its caller: slots, columns, answers, sizes of tables.
 
 Apart from the kernels because the process that runs their machine code has no numba
 (``tidelog.log.recovery.scan_kernels``).

@@ -1,4 +1,4 @@
-"""Making one segment whole again after a crash, and its indices after whatever happened to them.
+"""Recovery of one segment after a crash, and rebuild of its indices.
 
 ``recover_segment`` walks every batch: CRC, offsets, then index entries, leader epochs and producer state as an append
 would have made them. Where it stops being a log, the file is cut, if that place can be torn by a crash:
@@ -333,7 +333,7 @@ def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None
 def _stale_fault(segment: LogSegment, interval_bytes: int) -> str | None:
     """Entries are missing at the end: a rebuild would make another one between the last and the end of the log.
 
-    Kafka leaves such a place at a restart (it counts from there anew); rebuilding then costs once and harms nothing.
+    Kafka leaves such a place at a restart (it counts from there again); rebuilding then costs once and harms nothing.
     """
     index = segment.offset_index
     start = index.entry(index.entries - 1).position if index.entries else 0

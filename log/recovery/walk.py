@@ -1,4 +1,4 @@
-"""The part of a recovery that kernels do: the valid magic 2 batches from where the walk stands.
+"""Recovery of a segment's valid magic 2 batches by kernels.
 
 A chunk is read into a buffer that is used again, ``tidelog.log.recovery.scan_kernels`` walks it without the interpreter
 lock, and its results are applied in bulk: index entries as bytes, leader epochs, and those producer batches that a
@@ -113,5 +113,5 @@ class KernelScan:
 
 
 def _integers(count: int) -> memoryview[int]:
-    """So many zeros; memory that nobody touches costs nothing, and most segments need little of it."""
+    """Allocate ``count`` zeros; untouched memory costs nothing, and most segments need little of it."""
     return memoryview(bytearray(8 * count)).cast("q")

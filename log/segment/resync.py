@@ -1,4 +1,4 @@
-"""Where reading goes on behind damage in a segment: one rule for readers, audits, exports and checks.
+"""Position at which reading resumes after damage in a segment: one rule for readers, audits, exports and checks.
 
     the batch's own end      when a batch that follows it stands there, or the bytes end there
     an indexed batch         the first one behind the damage that the offset index names and whose checksum holds

@@ -1,6 +1,6 @@
 """The segments of a log: an immutable snapshot in offset order.
 
-A change makes a new :class:`LogSegments` and the log publishes it in one assignment; whoever holds the old one goes on
+A change makes a new :class:`LogSegments` and the log publishes it in one assignment; a holder of the old one goes on
 with it. Segments in an old snapshot may be deleted meanwhile: their files stay readable until the deletion delay has
 passed, and a promised slice holds its descriptor beyond that.
 """
@@ -14,7 +14,7 @@ from tidelog.log.segment.segment import LogSegment
 
 
 class LogSegments:
-    """Segments by base offset. Immutable; any thread."""
+    """Snapshot of a log's segments by base offset. Immutable; any thread."""
 
     __slots__ = ("_bases", "_segments")
 

@@ -1,4 +1,4 @@
-"""Whether transaction indices agree with the markers of their segments, checked while batches stream by.
+"""Check that transaction indices agree with the markers of their segments, made while batches are read.
 
     abort marker of a transaction with records     has an entry
     entry                                          names an abort marker of its segment, and its producer

@@ -374,7 +374,7 @@ class OsFileSystem:
         Two locks of the operating system are taken: ``flock``, which also tells two brokers of one process apart, and
         the record lock that a JVM takes (``fcntl``): an Apache Kafka and this broker keep each other out of a
         directory.
-        ``shared`` neither makes nor changes the file; it keeps out whoever would lock it without.
+        ``shared`` neither makes nor changes the file; it keeps out callers that lock it without ``shared``.
         """
         file = self.open_file(path, create=not shared, writable=not shared)
         operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB

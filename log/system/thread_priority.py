@@ -1,9 +1,9 @@
-"""Threads that give way to those that answer requests.
+"""Lower priority for background threads, so that the threads that answer requests run first.
 
 Linux gives every thread a nice value of its own. A thread of NICENESS loses its processor to the event loop as soon as
-that one wakes up; on processors that nobody else wants it is as fast as before. The value is a bargain: a background
-thread that loses its processor while it holds the interpreter lock keeps the loop waiting, the longer the lower its
-share is, so it is not the lowest there is (docs/internals/cleaner.md has the figures).
+that one wakes up; on an idle processor it is as fast as before. NICENESS is a compromise: a background thread that
+loses its processor while it holds the interpreter lock keeps the loop waiting, and longer the lower its share is. So it
+is not the lowest value (docs/internals/cleaner.md has the figures).
 
 A priority that was lowered cannot be raised again without a privilege, and threads inherit it from the thread that
 starts them. So this is for threads of their own kind, never for a pool's that serve requests too.

@@ -1,7 +1,7 @@
-"""Offsets of a validated append, moved to where the log ends now.
+"""Move of a validated append's offsets to the present log end.
 
 Records that take long to validate are validated in a thread, for the offset at which the log ended then. Appends that
-came in between moved the end: the batch, or each message of an old set, gets its offset anew, in place. Only a wrapper
+came in between moved the end: the batch, or each message of an old set, gets a new offset, in place. Only a wrapper
 of magic 0 cannot be moved, as its inner messages hold absolute offsets: it is validated again.
 """
 

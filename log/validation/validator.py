@@ -1,4 +1,4 @@
-"""LogValidator: what a producer sent becomes what the log stores, in three passes of one duty each.
+"""Validator of produced records: turns what a producer sent into what the log stores, in three passes.
 
     validate   sizes, CRC, magic, codec, record structure, keys on compacted topics, timestamps   changes nothing
     assign     offsets and leader epoch: in place when nothing else changes, else the set is rebuilt

@@ -1,4 +1,4 @@
-"""What consumers put into JoinGroup metadata and SyncGroup assignments, opaque to the group coordinator.
+"""Consumer protocol: JoinGroup metadata and SyncGroup assignments, opaque to the group coordinator.
 
 An int16 version comes first: use ``decode_prefixed_lenient`` and ``encode_prefixed``. Consumers of different ages share
 a group, so a newer version is read as the newest known one and what follows is ignored. v1 owned partitions for

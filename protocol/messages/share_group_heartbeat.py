@@ -1,6 +1,6 @@
 """ShareGroupHeartbeat (key 76): join, stay in and leave a share group (KIP-932).
 
-v0 was early access in Kafka 4.0, and is served by nobody any more.
+v0 was early access in Kafka 4.0, and no broker serves it any more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The language messages are declared in: each message once, for all its versions.
+"""Declarations of messages, structs and fields: each message once, for all its versions.
 
     class Partition(Struct):
         index: int = int32()
@@ -18,7 +18,8 @@ costs next to nothing: no code is generated at import, constructors included, so
 its APIs.
 
 Invariants: a decoder reads only inside its view, checks lengths before it allocates, and raises nothing but
-InvalidRequestError. Encoders raise EncodeError, our mistake. Source: Kafka's clients/…/common/message/README.md.
+InvalidRequestError. Encoders raise EncodeError, a programming error. Source: Kafka's
+clients/…/common/message/README.md.
 """
 
 from __future__ import annotations

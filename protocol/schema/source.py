@@ -1,4 +1,4 @@
-"""What the two compilers of :mod:`tidelog.protocol.schema.fields` share: an emitter of Python lines that remembers
+"""Shared parts of the two compilers of :mod:`tidelog.protocol.schema.fields`: an emitter of Python lines that remembers
 which field each line belongs to, and the constructors.
 
 Compiled code carries no bookkeeping for its errors. When a line raises, the traceback's line number says which field
