@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidelog.broker.replica.fetch_session import FetchContext
     from tidelog.broker.replica.partition import Partition
 
-PER_STEP = 4
+PER_STEP = 1
 """Partitions that are read in one step: 20 µs when their logs are open, and some milliseconds where they are not."""
 
 

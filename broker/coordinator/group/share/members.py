@@ -18,6 +18,7 @@ from tidelog.broker.coordinator.group.share.group import Initialized, Initialize
 from tidelog.broker.coordinator.group.share.records import initialized_record, share_epoch_record
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.share.share_partition import UNINITIALIZED_OFFSET
 from tidelog.protocol.errors import (
     GroupIdNotFoundError,
@@ -167,44 +168,66 @@ class ShareMembers:
             return UNKNOWN_LAG
         return self._latest_offset(image.name, partition) - state.start_offset - state.delivery_complete_count
 
-    def alter_offsets(self, request: alter.AlterShareGroupOffsetsRequest) -> alter.AlterShareGroupOffsetsResponse:
-        """AlterShareGroupOffsets v0; a group that is not there is made.
+    def alter_offsets(
+        self, request: alter.AlterShareGroupOffsetsRequest
+    ) -> Steps[alter.AlterShareGroupOffsetsResponse]:
+        """Set start offsets, partition by partition; a group that is not there is made. AlterShareGroupOffsets v0.
 
         Raises InvalidGroupIdError, GroupIdNotFoundError for a group of another kind, NonEmptyGroupError.
         """
-        known = self._runtime.shard_for(request.group_id).groups.get(request.group_id)
-        group = self._empty_group(request.group_id) if known or not request.group_id else ShareGroup(request.group_id)
-        initialized = dict(group.initialized)
-        topics = [self._alter_topic(group, topic, initialized) for topic in request.topics]
-        records = [] if known else [share_epoch_record(group.group_id, group.epoch, group.metadata_hash)]
-        if initialized != group.initialized:
-            records.append(initialized_record(group.group_id, initialized))
-            self._runtime.execute(group.group_id, CoordinatorResult(None, records))
+        group, _ = self._group_to_alter(request.group_id)
+        added: dict[bytes, InitializedTopic] = {}
+        topics = []
+        for asked in request.topics:
+            topics.append((yield from self._alter_topic(group, asked, added)))  # noqa: PERF401 - it yields
+        self._note_initialized(request.group_id, added)
         return alter.AlterShareGroupOffsetsResponse(responses=topics)
+
+    def _group_to_alter(self, group_id: str) -> tuple[ShareGroup, bool]:
+        """The group without members, and whether it is there already."""
+        known = self._runtime.shard_for(group_id).groups.get(group_id)
+        return self._empty_group(group_id) if known or not group_id else ShareGroup(group_id), bool(known)
 
     def _alter_topic(
         self,
         group: ShareGroup,
         asked: alter.AlterShareGroupOffsetsRequestTopic,
-        initialized: dict[bytes, InitializedTopic],
-    ) -> alter.AlterShareGroupOffsetsResponseTopic:
+        added: dict[bytes, InitializedTopic],
+    ) -> Steps[alter.AlterShareGroupOffsetsResponseTopic]:
+        """Initialize the states of one topic's partitions, and note them in ``added``."""
         image = self._metadata.find(asked.topic_name)
         topic = alter.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
         if image is not None:
             topic.topic_id = image.topic_id
+        initialized = set()
         for partition in asked.partitions:
+            yield None
             answer = alter.AlterShareGroupOffsetsResponsePartition(partition_index=partition.partition_index)
             try:
                 if image is None or not 0 <= partition.partition_index < image.partition_count:
                     raise UnknownTopicOrPartitionError
                 key = StateKey(group.group_id, image.topic_id, partition.partition_index)
                 self._share.initialize(key, partition.start_offset, group.epoch)
-                before = initialized.get(image.topic_id, InitializedTopic(image.name, frozenset()))
-                initialized[image.topic_id] = before._replace(partitions=before.partitions | {key.partition})
+                initialized.add(key.partition)
             except KafkaError as error:
                 answer.error_code, answer.error_message = error.code, error.message
             topic.partitions.append(answer)
+        if image is not None and initialized:
+            before = added.get(image.topic_id, InitializedTopic(image.name, frozenset()))
+            added[image.topic_id] = before._replace(partitions=before.partitions | initialized)
         return topic
+
+    def _note_initialized(self, group_id: str, added: Mapping[bytes, InitializedTopic]) -> None:
+        """Append which partitions have a state now. The group is looked up again: members may have come meanwhile."""
+        group, is_known = self._group_to_alter(group_id)
+        initialized = dict(group.initialized)
+        for topic_id, topic in added.items():
+            before = initialized.get(topic_id, InitializedTopic(topic.name, frozenset()))
+            initialized[topic_id] = before._replace(partitions=before.partitions | topic.partitions)
+        if initialized != group.initialized:
+            records = [] if is_known else [share_epoch_record(group.group_id, group.epoch, group.metadata_hash)]
+            records.append(initialized_record(group.group_id, initialized))
+            self._runtime.execute(group.group_id, CoordinatorResult(None, records))
 
     def delete_offsets(self, request: delete.DeleteShareGroupOffsetsRequest) -> delete.DeleteShareGroupOffsetsResponse:
         """DeleteShareGroupOffsets v0. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
