@@ -21,16 +21,24 @@ from tidelog.log.files.checkpoints import (
     LEADER_EPOCH_FILE,
     LOG_START_OFFSET_FILE,
     META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     read_offset_checkpoint,
     read_partition_metadata,
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.segment.batch_scan import iter_headers
-from tidelog.log.segment.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from tidelog.log.segment.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_FILE_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+)
 from tidelog.log.system.file_system import FileEntry, FileSystem
 
 _MENDED_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+_OWNED_SUFFIXES = (*SEGMENT_FILE_SUFFIXES, SNAPSHOT_SUFFIX, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
 _LEFT_BEHIND = (".deleted", ".tmp")
 """What Kafka was about to delete, and half-written files that its start removes. A cleaner's ``.swap`` is not among
 them: the loader finishes or undoes it."""
@@ -126,6 +134,8 @@ def list_source(file_system: FileSystem, source: str) -> SourceListing:
 
 def check_partition(file_system: FileSystem, partition: SourcePartition) -> tuple[list[Finding], list[Finding]]:
     """Return (what is rebuilt, what forbids taking the partition over); sets ``omit``. Raises KafkaStorageError."""
+    if irregular := _irregular_files(file_system, partition.directory):
+        return [], irregular
     first_recovered = partition.first_recovered()
     for file in partition.files:
         is_index = file.name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX))
@@ -142,6 +152,15 @@ def check_partition(file_system: FileSystem, partition: SourcePartition) -> tupl
         elif _offset_of(name) < first_recovered and not (name == LEADER_EPOCH_FILE and not partition.clean):
             wrong.append(finding)
     return mended, wrong
+
+
+def _irregular_files(file_system: FileSystem, directory: str) -> list[Finding]:
+    """Links, FIFOs and the like in the place of a log's files. Left out, they would take their records with them."""
+    return [
+        Finding(os.path.join(directory, entry.name), -1, "is not a regular file")
+        for entry in file_system.list_directory(directory)
+        if not entry.is_file and entry.name.endswith(_OWNED_SUFFIXES)
+    ]
 
 
 def producer_ids(file_system: FileSystem, partition: SourcePartition) -> Iterator[int]:

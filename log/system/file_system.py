@@ -59,6 +59,14 @@ class LogStorageError(KafkaStorageError):
         return self.os_errno in NO_ROOM_ERRNOS and self.recoverable
 
 
+class NotRegularFileError(LogStorageError):
+    """A FIFO, a device, a socket or a directory stands where a file of a log must be."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("open", path, errno.EINVAL)
+        self.args = (f"{path} is not a regular file",)
+
+
 class FileEntry(NamedTuple):
     """One name in a directory listing; a symbolic link is neither file nor directory."""
 
@@ -260,10 +268,17 @@ class OsFileSystem:
     __slots__ = ()
 
     def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
-        """Open ``path``; symbolic links are refused (a stray link must not lead an append out of the directory)."""
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        """Open the regular file ``path``; anything else is refused.
+
+        A stray link must not lead an append out of the directory, and the open of a FIFO would wait for its writer.
+        """
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if writable else os.O_RDONLY)
         with _translated("open", path):
-            return OsFile(os.open(path, flags, 0o644), path)
+            descriptor = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise NotRegularFileError(path)
+        return OsFile(descriptor, path)
 
     def read_file(self, path: str) -> bytes:
         """The whole content of a small file."""

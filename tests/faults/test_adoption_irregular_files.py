@@ -1,0 +1,80 @@
+"""``tidelog adopt`` of a directory with links, FIFOs, sockets and directories in the place of Kafka's files.
+
+Each file in turn is another kind of thing. The adoption is refused, naming the path, or takes over all records; it
+never waits for the other end of a FIFO and never leaves records out in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka_directories import KafkaDirectory
+from tidelog.protocol.metadata_records.records import PartitionRecord, TopicRecord
+
+TOPIC_ID = bytes(15) + b"\1"
+BATCHES = 30
+PROGRAM = "import sys; from tidelog.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def made(path: Path) -> KafkaDirectory:
+    directory = KafkaDirectory(path)
+    directory.add_partition("orders", 0, TOPIC_ID, batches=BATCHES)
+    directory.add_metadata(
+        [(TopicRecord(name="orders", topic_id=TOPIC_ID), 0), (PartitionRecord(partition_id=0, topic_id=TOPIC_ID), 0)]
+    )
+    return directory
+
+
+def make_link(path: Path, content: bytes) -> None:
+    (path.parent / "elsewhere").write_bytes(content)
+    path.symlink_to("elsewhere")
+
+
+KINDS: dict[str, Callable[[Path, bytes], None]] = {
+    "fifo": lambda path, _: os.mkfifo(path),
+    "socket": lambda path, _: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "directory": lambda path, _: path.mkdir(),
+    "dangling": lambda path, _: path.symlink_to("nowhere"),
+    "link": make_link,
+}
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def run_adopt(source: Path, data: Path) -> subprocess.CompletedProcess[str]:
+    words = ["adopt", str(source), "--data-dir", str(data)]
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def record_bytes(data: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((data / "orders-0").glob("*.log")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_regular_file_is_refused_or_does_no_harm(tmp_path: Path, kind: str) -> None:
+    control = tmp_path / "control"
+    assert run_adopt(made(tmp_path / "kafka").path, control).returncode == 0
+    for number, name in enumerate(names(tmp_path / "kafka")):
+        source = made(tmp_path / f"kafka-{number}").path
+        content = (source / name).read_bytes()
+        (source / name).unlink()
+        KINDS[kind](source / name, content)
+        data = tmp_path / f"data-{number}"
+        done = run_adopt(source, data)
+        if done.returncode == 0:
+            assert record_bytes(data) == record_bytes(control), name
+        else:
+            assert os.path.basename(name) in done.stderr, (name, done.stderr)
+            assert "Traceback" not in done.stderr
+            assert not (data / "orders-0").exists(), name
