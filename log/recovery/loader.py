@@ -89,6 +89,11 @@ def load_log(request: LoadRequest) -> UnifiedLog:
     return LogLoader(request).load()
 
 
+def flush_rebuilt(segment: LogSegment) -> None:
+    """Make rebuilt indices durable. On a full disk they are not: the next start rebuilds them again."""
+    write_if_room(lambda: flush_indices(segment), "a rebuilt index is not synced")
+
+
 class LogLoader:
     """One load of one partition directory; used once, by one thread."""
 
@@ -304,7 +309,7 @@ class LogLoader:
                 logger.warning("%s: rebuilding indices of segment %d: %s", self._directory, segment.base_offset, fault)
                 self._request.environment.damage.indices += 1
                 rebuild_indices(segment, self._interval_bytes)
-                flush_indices(segment)
+                flush_rebuilt(segment)
             self._check_transaction_index(segments, segment)
 
     def _check_transaction_index(self, segments: LogSegments, segment: LogSegment) -> None:
@@ -313,7 +318,7 @@ class LogLoader:
         except KafkaStorageError as error:
             logger.warning("%s: rebuilding %s: %s", self._directory, TXN_INDEX_SUFFIX, error)
             rebuild_transaction_index(segment, self._state_at(segments, segment.base_offset))
-            flush_indices(segment)
+            flush_rebuilt(segment)
             return
         digests = self._request.index_digests
         is_known = bool(digests) and segment_digest(self._topic_id, segment) in digests

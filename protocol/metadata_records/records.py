@@ -48,7 +48,7 @@ class RegisteredFeature(Struct):
     max_supported_version: int = int16()
 
 
-class RegisterBrokerRecord(Message, api_key=27, versions="0-4", flexible="0+"):
+class RegisterBrokerRecord(Message, api_key=0, versions="0-4", flexible="0+"):
     broker_id: int = int32()
     is_migrating_zk_broker: bool = boolean("2+")
     incarnation_id: bytes = uuid()
