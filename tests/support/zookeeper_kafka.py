@@ -24,7 +24,8 @@ ZOOKEEPER_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 5.0
 POLL_S = 0.05
 TICK_MS, SESSION_TIMEOUT_MS = "1000", "2500"
-"""A killed broker may register again once its session is over; a start takes longer than that."""
+"""A killed broker may register again once its session is over."""
+REGISTRATION = b"/brokers/ids/"
 
 
 class ZooKeeperKafka(ApacheKafka):
@@ -59,7 +60,18 @@ class ZooKeeperKafka(ApacheKafka):
         """ZooKeeper where it does not run yet, then the broker. Raises BrokerError."""
         if self._zookeeper is None:
             self._start_zookeeper()
+        deadline = time.monotonic() + ZOOKEEPER_TIMEOUT_S
+        while REGISTRATION in self._ephemeral_nodes():
+            if time.monotonic() > deadline:
+                raise BrokerError(f"a killed broker stays registered for {ZOOKEEPER_TIMEOUT_S:.0f} s")
+            time.sleep(POLL_S)
         return super().start()
+
+    def _ephemeral_nodes(self) -> bytes:
+        """ZooKeeper's answer to ``dump``: sessions, and the nodes that go with them."""
+        with closing(socket.create_connection((self.host, self._zookeeper_port), ANSWER_TIMEOUT_S)) as connection:
+            connection.sendall(b"dump")
+            return b"".join(iter(lambda: connection.recv(65536), b""))
 
     def wait_until_ready(self, deadline: float) -> None:
         """Until it answers and knows a controller: before, librdkafka finds none and does not ask again soon."""
@@ -79,7 +91,7 @@ class ZooKeeperKafka(ApacheKafka):
     def _start_zookeeper(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         java = java_command(self.version, TOOL_HEAP)
-        options = ["-Dzookeeper.admin.enableServer=false"]
+        options = ["-Dzookeeper.admin.enableServer=false", "-Dzookeeper.4lw.commands.whitelist=dump"]
         main = ["org.apache.zookeeper.server.ZooKeeperServerMain", str(self._zookeeper_port)]
         with (self.directory / "zookeeper.out").open("ab") as output:
             self._zookeeper = subprocess.Popen(
