@@ -25,7 +25,7 @@ from tidelog.log.segment.batch_scan import crc_matches, iter_batches
 from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 from tidelog.protocol.metadata_records.records import (
-    _LEADER_UNCHANGED,
+    LEADER_UNCHANGED,
     ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -133,7 +133,7 @@ class ClusterMetadata:
         if isinstance(record, PartitionRecord):
             self.brokers.update(record.replicas)
             topic.leader_epochs[record.partition_id] = record.leader_epoch
-        elif record.leader != _LEADER_UNCHANGED:
+        elif record.leader != LEADER_UNCHANGED:
             topic.leader_epochs[record.partition_id] = topic.leader_epochs.get(record.partition_id, 0) + 1
 
     def _apply_other(self, record: Message) -> None:

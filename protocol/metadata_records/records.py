@@ -22,7 +22,7 @@ from tidelog.protocol.schema.fields import (
     uuid,
 )
 
-_LEADER_UNCHANGED = -2
+LEADER_UNCHANGED = -2
 
 
 class TopicRecord(Message, api_key=2, versions="0", flexible="0+"):
@@ -85,7 +85,7 @@ class ConfigRecord(Message, api_key=4, versions="0", flexible="0+"):
 class PartitionChangeRecord(Message, api_key=5, versions="0-2", flexible="0+"):
     partition_id: int = int32(default=-1)
     topic_id: bytes = uuid()
-    leader: int = int32(default=_LEADER_UNCHANGED, tag=1)
+    leader: int = int32(default=LEADER_UNCHANGED, tag=1)
 
 
 class RemoveTopicRecord(Message, api_key=9, versions="0", flexible="0+"):

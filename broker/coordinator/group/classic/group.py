@@ -8,7 +8,7 @@ States and the states each may come from:
     Stable               <- CompletingRebalance
     Dead                 <- all
 
-This module holds values and their bookkeeping; ``classic_rebalance`` decides when to move. Of the group only what
+This module holds values and their bookkeeping; ``rebalance`` decides when to move. Of the group only what
 ``GroupMetadataValue`` carries is in the log, written when a generation is complete; members waiting in JoinGroup or
 SyncGroup are soft state that dies with the process, and their clients retry.
 

@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat: how members of a consumer group join, live, change, and leave (KIP-848).
 
-The member is found or made and its epoch checked; then its request goes through the steps of ``consumer_draft``. Each
+The member is found or made and its epoch checked; then its request goes through the steps of ``draft``. Each
 adds records; none changes the group, ``replay`` does when they are in the log. A heartbeat that says nothing new adds
 none. The clocks are in ``consumer_clocks``; classic groups that become consumer groups, and back, in ``migration``.
 

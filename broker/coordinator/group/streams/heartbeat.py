@@ -1,7 +1,7 @@
 """StreamsGroupHeartbeat: how members of a streams group join, live, change and leave (KIP-1071).
 
     1. the member is found or made, its epoch checked
-    2. the first member brings the topology; it is compared with the topics there are (``streams_topology``)
+    2. the first member brings the topology; it is compared with the topics there are (``topology``)
     3. a changed member, topology, topic or setting raises the group epoch
     4. a group epoch ahead of the target makes the assignor work out a new one, for a new group after a delay in which
        others may join, later when the last one is as old as the group's interval
