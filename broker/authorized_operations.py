@@ -1,7 +1,7 @@
-"""Which operations a client may do, as the bit fields of Metadata, DescribeCluster and DescribeGroups (KIP-430).
+"""Operations that a client may do, as the bit fields of Metadata, DescribeCluster and DescribeGroups (KIP-430).
 
-Bit n stands for the operation with code n of Kafka's AclOperation. Without an authorizer everybody may do everything,
-so each resource answers all operations that apply to it.
+Bit n stands for the operation with code n of Kafka's AclOperation. Without an authorizer every client may do
+everything, so each resource answers all operations that apply to it.
 """
 
 from __future__ import annotations

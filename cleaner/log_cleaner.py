@@ -202,7 +202,7 @@ class LogCleaner:
                 self._clean(found, dry_run=False)
 
     def _next_request(self) -> _Request | object | None:
-        """Return the next request, None when there is none, ``_NO_MORE`` when this thread shall end."""
+        """Return the next request, None when there is none, ``_NO_MORE`` when this thread is to end."""
         if self._current_config is not None and (config := self._current_config()) != self.config:
             self.reconfigure(config)
         with self._condition:

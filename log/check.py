@@ -6,7 +6,7 @@ index grows, its offsets are in the segment, and it covers the largest timestamp
 markers; leader epochs; snapshots.
 
 Indices may differ from a clean build in what Kafka's rules leave open: entries may be fewer (a full disk, several
-batches per append) and the hole behind the entries of a log that was not closed is no fault.
+batches per append) and the hole after the entries of a log that was not closed is no fault.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class _Checker:
                 if after.epoch <= before.epoch or after.start_offset < before.start_offset:
                     yield Finding(epochs, -1, f"{after} does not follow {before}")
             if entries and entries[-1].start_offset > next_offset:
-                yield Finding(epochs, -1, f"{entries[-1]} begins behind the log's end {next_offset}")
+                yield Finding(epochs, -1, f"{entries[-1]} begins after the log's end {next_offset}")
         except KafkaStorageError as error:
             yield Finding(epochs, -1, str(error))
         for name in sorted(self._names):
@@ -254,8 +254,8 @@ def _batch_fault(file: OpenFile, header: BatchHeader, batch: memoryview, next_of
     if header.base_offset < next_offset:
         return f"offset {header.base_offset} after {next_offset - 1}"
     if header.base_offset > next_offset and header.magic == MAGIC_V2:
-        behind = file.read_at(header.position + header.size, HEADER.size)
-        is_batch = len(behind) == HEADER.size and behind[MAGIC_OFFSET] == MAGIC_V2
-        if is_batch and int.from_bytes(behind[:8], "big") <= header.last_offset:
-            return f"offset {header.base_offset} reaches into the batch behind, {next_offset} should follow"
+        following = file.read_at(header.position + header.size, HEADER.size)
+        is_batch = len(following) == HEADER.size and following[MAGIC_OFFSET] == MAGIC_V2
+        if is_batch and int.from_bytes(following[:8], "big") <= header.last_offset:
+            return f"offset {header.base_offset} reaches into the next batch, {next_offset} should follow"
     return ""

@@ -106,9 +106,7 @@ TOPIC_CONFIG_DEF = ConfigDef(
         _key(
             "index.interval.bytes", _INT, 4096, between(0), "Bytes of records between two entries of the offset index."
         ),
-        _key(
-            "index.keys", _BOOLEAN, False, None, "Whether records can be found by key; built behind the append.", _LOW
-        ),
+        _key("index.keys", _BOOLEAN, False, None, "Whether records can be found by key; built after the append.", _LOW),
         _key(
             "index.keys.entries",
             _INT,

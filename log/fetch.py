@@ -152,7 +152,7 @@ def _bound(log: UnifiedLog, upper: int) -> LogEnd:
 
 
 def _search_again(log: UnifiedLog, wanted: FetchBounds, bound: LogEnd, isolation: FetchIsolation) -> FetchDataInfo:
-    """As :func:`_search`, once more when segments were swapped or deleted under this reader and their files are closed
+    """Do :func:`_search`, once more when segments were swapped or deleted under this reader and their files are closed
     already (``file.delete.delay.ms=0``): the newer list knows where to look."""
     while True:
         segments = log.segments

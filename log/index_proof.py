@@ -54,8 +54,8 @@ def ensure_proven(log: UnifiedLog, segment: LogSegment) -> TransactionIndex:
 
 
 def segment_digest(topic_id: bytes | None, segment: LogSegment) -> str:
-    """What vouches for a proven index at the next load, as long as records and index stay as they are. Raises
-    KafkaStorageError."""
+    """Return the digest that spares a proven index its check at the next load, while segment and index are unchanged.
+    Raises KafkaStorageError."""
     return digest_of(topic_id, segment.base_offset, segment.size, segment.transaction_index.content())
 
 
@@ -85,13 +85,13 @@ def _prove(log: UnifiedLog, segment: LogSegment, *, is_active: bool) -> None:
 
 
 def _misleads(present: list[AbortedTxn], wanted: list[AbortedTxn]) -> bool:
-    """Whether a reader would be told less than the markers say. More is said of records that a cleaner took away."""
+    """Return whether the index names less than the markers do. It may name more: a cleaner took those records away."""
     known = {(one.producer_id, one.last_offset): one.first_offset for one in present}
     return any(known.get((one.producer_id, one.last_offset), 2**63) > one.first_offset for one in wanted)
 
 
 def _entries_of(index: TransactionIndex) -> list[AbortedTxn]:
-    """What the file says; nothing when it has an entry that cannot be."""
+    """Return the file's entries; none of them when one is impossible."""
     try:
         return list(index)
     except IndexCorruptError:

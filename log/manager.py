@@ -197,7 +197,7 @@ class LogDirectory:
 
 
 class DirectoryDescription(NamedTuple):
-    """What DescribeLogDirs tells of a directory: sizes in bytes by partition, disk space."""
+    """A log directory as DescribeLogDirs answers it: sizes in bytes by partition, disk space."""
 
     path: str
     failure: KafkaStorageError | None
@@ -495,7 +495,7 @@ class LogManager:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every directory is online; logs may be hidden in one that is not."""
+        """True when every directory is online; logs may be hidden in one that is not."""
         return all(directory.is_online for directory in self.directories)
 
     @property
@@ -596,7 +596,7 @@ class LogManager:
 
 
 def _is_of(topics: Mapping[bytes, str], file_system: FileSystem, partition: TopicPartition, path: str) -> bool:
-    """Whether the directory at ``path`` is of one of these topics, by its id. Raises KafkaStorageError."""
+    """Return whether the directory at ``path`` is of one of these topics, by its id. Raises KafkaStorageError."""
     if partition.topic not in topics.values():
         return False
     try:
@@ -657,7 +657,7 @@ def _close_cleanly(entry: _Entry) -> bool:
 
 
 def _error_of(entry: _Entry) -> KafkaError | None:
-    """Why the partition is not served, when its directory is online."""
+    """Return the error that keeps a partition of an online directory from being served."""
     if entry.log is None or entry.is_gone or not entry.directory.is_online:
         return entry.error
     return entry.log.failure

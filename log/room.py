@@ -20,14 +20,14 @@ logger = logging.getLogger(__name__)
 
 
 class Directory(Protocol):
-    """What is needed of a log directory."""
+    """The part of a log directory that freeing room needs."""
 
     @property
     def state(self) -> DirectoryState: ...
 
 
 class Entry(Protocol):
-    """What is needed of a partition that has a directory (``tidelog.log.manager`` tells of ``lock``)."""
+    """The part of a partition's entry that freeing room needs (``tidelog.log.manager`` tells of ``lock``)."""
 
     path: str
     log: UnifiedLog | None
@@ -93,5 +93,5 @@ class RoomWatch:
 
 
 def _can_pass(error: KafkaError) -> bool:
-    """Whether the reason of a refusal can go by itself: a full disk, no permission, no descriptors."""
+    """Return whether the reason of a refusal can go by itself: a full disk, no permission, no descriptors."""
     return isinstance(error, LogStorageError) and error.recoverable

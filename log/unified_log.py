@@ -69,14 +69,14 @@ logger = logging.getLogger(__name__)
 
 
 class StartOffsetReason(IntEnum):
-    """Why the log start moves; said in the log line."""
+    """The reason why the log start moves; it stands in the log line."""
 
     DELETE_RECORDS = 0
     RETENTION = 1
 
 
 class LogAppendInfo(NamedTuple):
-    """What an append did. ``log_append_time`` is -1 under create time; with ``duplicate`` nothing was written and the
+    """Result of an append. ``log_append_time`` is -1 under create time; with ``duplicate`` nothing was written and the
     offsets are those of the first time."""
 
     first_offset: int
@@ -89,7 +89,7 @@ class LogAppendInfo(NamedTuple):
 
 
 class LogParts(NamedTuple):
-    """What the loader found, from which a log is made."""
+    """The loader's results, from which a log is made."""
 
     topic_partition: TopicPartition
     topic_id: bytes | None
@@ -188,7 +188,8 @@ class UnifiedLog:
     # ---- append
 
     def validate(self, records: memoryview, *, leader_epoch: int, budget: WorkBudget) -> ValidationResult:
-        """What a client's ``records`` will be in the log, for :meth:`append_as_leader`. The buffer is changed in place.
+        """Return a client's ``records`` as they will stand in the log, for :meth:`append_as_leader`. The buffer is
+        changed in place.
 
         Raises what the validator raises. Any thread, no lock.
         """
@@ -302,12 +303,12 @@ class UnifiedLog:
 
     @property
     def is_serving(self) -> bool:
-        """Whether appends and reads are taken: not closed, its directory online."""
+        """True when appends and reads are taken: not closed, its directory online."""
         return not self.is_closed and self._directory_state.failure is None
 
     @property
     def failure(self) -> KafkaStorageError | None:
-        """Why nothing is served: its directory's failure, or its own."""
+        """The failure that keeps the log from serving: its directory's, or its own; None while it serves."""
         return self._directory_state.failure
 
     def _unavailable(self) -> KafkaStorageError:
@@ -501,7 +502,7 @@ class UnifiedLog:
         rolled = [segment for segment in seen if segment in self.segments]
         try:
             self.leader_epochs.flush()
-            # A recovery point behind an aborted transaction says that its entry is durable: nothing else shows a loss.
+            # A recovery point after an aborted transaction says that its entry is durable: nothing else shows a loss.
             aborted = [segment.transaction_index for segment in segments if segment.transaction_index.is_unsynced]
             for segment in segments:
                 segment.flush(with_indices=segment is not active and segment not in rolled)

@@ -144,7 +144,7 @@ class ConfigKey:
 
     @property
     def allowed(self) -> str:
-        """What the key accepts, in words; empty where anything goes."""
+        """The values that the key accepts, in words; empty when it takes any."""
         return self.validator.allowed if self.validator is not None else _ALLOWED.get(self.type, "")
 
     def parse(self, value: Any) -> Any:

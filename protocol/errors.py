@@ -43,7 +43,7 @@ class KafkaError(Exception):
 
     @property
     def message(self) -> str:
-        """What this instance says: the raiser's words, or the class's own."""
+        """The error text: the raiser's words, or the class's own."""
         return str(self)
 
 

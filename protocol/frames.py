@@ -70,7 +70,7 @@ class FrameReader:
         return self._capacity
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty. Frames taken before are invalid from here on."""
+        """Return the buffer for the next bytes; never empty. Frames taken before are invalid from here on."""
         if self._start == self._end:
             self._start = self._end = 0
         if self._filled or self._capacity - self._end < MIN_ROOM_BYTES:

@@ -121,17 +121,17 @@ def varlong(value: int) -> bytes:
 
 
 def size_of_unsigned_varint(value: int) -> int:
-    """How many bytes :func:`unsigned_varint` takes for ``value``."""
+    """Return the number of bytes that :func:`unsigned_varint` takes for ``value``."""
     return max(1, (value.bit_length() + 6) // 7)
 
 
 def size_of_varint(value: int) -> int:
-    """How many bytes :func:`varint` takes for ``value``."""
+    """Return the number of bytes that :func:`varint` takes for ``value``."""
     return size_of_unsigned_varint((value << 1) ^ (value >> 31))
 
 
 def size_of_varlong(value: int) -> int:
-    """How many bytes :func:`varlong` takes for ``value``."""
+    """Return the number of bytes that :func:`varlong` takes for ``value``."""
     return size_of_unsigned_varint((value << 1) ^ (value >> 63))
 
 

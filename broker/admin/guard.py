@@ -50,7 +50,7 @@ class Hosts:
         self._is_any_address = bound in ("", "0.0.0.0", "::")
 
     def has(self, header: str) -> bool:
-        """Whether a ``Host`` header names this broker; the port in it does not matter."""
+        """Return whether a ``Host`` header names this broker; the port in it does not matter."""
         found = _HOST.fullmatch(header.lower())
         if found is None:
             return False

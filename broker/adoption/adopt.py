@@ -132,7 +132,8 @@ class Adoption:
             store.close()
 
     def _finish(self, *, was_clean: bool) -> None:
-        """What is not essential: without the marker the next start looks at every log, and the next run clears up."""
+        """Write the clean-shutdown marker and clear up. A failure is only noted: the next start then looks at every
+        log, and the next run clears up."""
         try:
             if was_clean:
                 write_clean_shutdown(self._file_system, self._options.target, 0)

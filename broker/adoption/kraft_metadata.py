@@ -8,7 +8,7 @@ the log goes on from there. A record's value is::
 
 Records between BeginTransaction and AbortTransaction are as if never written (KIP-868). Types that are not declared
 here are counted, so that the reader can say what it did not take over. What follows the last complete batch was not
-acknowledged by anybody and is not read.
+acknowledged and is not read.
 
 Source: ``metadata/src/main/resources/common/metadata/*.json`` of Kafka 3.9 and 4.3; KIP-630, KIP-631.
 """

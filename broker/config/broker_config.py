@@ -37,7 +37,7 @@ MAX_PORT = 65535
 CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
 FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
 """Properties files below everything else, separated by colons; those that do not exist are passed over. A container
-image gives its defaults this way, so that whatever a user sets wins and the health check reads the same."""
+image gives its defaults this way, so that a user's own settings win and the health check reads the same."""
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 
 
@@ -91,7 +91,7 @@ class BrokerConfig:
     )
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        """From texts that are already merged. Raises ConfigError."""
+        """Parse texts that are already merged. Raises ConfigError."""
         self.static_texts: dict[str, str] = dict(texts)
         self._given: dict[str, str] = known_texts(texts)
         self._values: dict[str, Any] = parse_texts(self._given)
@@ -301,12 +301,12 @@ def exceeded_bound(name: str, value: Any, values: Mapping[str, Any]) -> str | No
 
 
 def is_known(key: str) -> bool:
-    """Whether a table has this key, also below the prefix of one listener, or Kafka has it without effect here."""
+    """Return whether the key is Kafka's: in a table, below the prefix of one listener, or without effect here."""
     return key in BROKER_CONFIG_DEF.keys or has_no_effect(key) or key.startswith("listener.name.")
 
 
 def has_no_effect(key: str) -> bool:
-    """Whether this is a key of Kafka for machinery that is not here."""
+    """Return whether this is a key of Kafka for machinery that is not here."""
     if key in BROKER_CONFIG_DEF.keys:
         return False
     return key in NO_EFFECT or any(key.startswith(prefix) for prefix in NO_EFFECT if prefix.endswith("."))

@@ -31,13 +31,13 @@ ASSIGNOR_PACKAGE = "org.apache.kafka.coordinator.group.assignor."
 
 
 def are_assignors(names: Sequence[str]) -> bool:
-    """Whether these are Kafka's server-side assignors, by name or by class."""
+    """Return whether these are Kafka's server-side assignors, by name or by class."""
     known = {"uniform", "range", f"{ASSIGNOR_PACKAGE}UniformAssignor", f"{ASSIGNOR_PACKAGE}RangeAssignor"}
     return 0 < len(names) == len(set(names)) and known.issuperset(names)
 
 
 def is_directory_mode(text: str) -> bool:
-    """Whether this is an octal mode that lets the owner do everything."""
+    """Return whether this is an octal mode that lets the owner do everything."""
     return len(text) in (3, 4) and set(text) <= set("01234567") and int(text, 8) & ~0o077 == 0o700
 
 

@@ -36,7 +36,7 @@ def duration_ms(text: str) -> int | None:
 
 
 def is_offset_reset(text: str) -> bool:
-    """Whether ``share.auto.offset.reset`` may be this."""
+    """Return whether ``share.auto.offset.reset`` may be this."""
     if text.startswith(BY_DURATION):
         return duration_ms(text.removeprefix(BY_DURATION)) is not None
     return text in (EARLIEST, LATEST)

@@ -150,7 +150,7 @@ def check_filter(components: Sequence[FilterComponent]) -> None:
 
 
 def matches(entity: Entity, components: Sequence[FilterComponent], strict: bool) -> bool:
-    """Whether an entity is one that the filter asks for."""
+    """Return whether an entity is one that the filter asks for."""
     names = dict(entity)
     for component in components:
         if component.entity_type not in names:

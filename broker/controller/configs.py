@@ -57,7 +57,7 @@ class TopicDefaults(NamedTuple):
 
 
 class ConfigManager:
-    """Describes and changes what can be configured while running. Loop thread only, but for ``log_config``."""
+    """Describes and changes configurations at run time. Loop thread only, except ``log_config``."""
 
     __slots__ = ("_config", "_defaults", "_describer", "_metadata", "_store", "_texts", "topics")
 
@@ -268,7 +268,7 @@ def current_config(metadata: MetadataCache, configs: ConfigManager, topic: str) 
 
 
 def topic_of(kind: int, name: str) -> str | None:
-    """The topic a resource is; None for a node, a group or whatever else may have the name of a topic."""
+    """The topic of a topic resource; None for a node, a group or another resource that has the name of a topic."""
     return name if kind == ResourceType.TOPIC else None
 
 

@@ -2,7 +2,7 @@
 
     create    commit (in memory and in the WAL) -> sync in a thread -> first logs in a thread -> shown and answered
     widen     commit                            -> sync in a thread -> first logs in a thread -> shown and answered
-    delete    commit, hidden from everybody     -> sync in a thread -> logs renamed in a thread -> name free, answered
+    delete    commit, hidden from every client  -> sync in a thread -> logs renamed in a thread -> name free, answered
     configs   commit, in force at once          -> sync in a thread -> answered
 
 The order is that of ``broker/controller/topics.py``, so its argument about crashes holds: no topic or partition is
@@ -211,11 +211,13 @@ class TopicChanges:
         return done
 
     def first_logs(self, image: TopicImage) -> Callable[[], None]:
-        """What makes the first logs of a new topic, in any thread. Raises KafkaStorageError, at once or when done."""
+        """Return the step that makes the first logs of a new topic, for any thread. Both may raise
+        KafkaStorageError."""
         return do_nothing if self.listener is None else self.listener.first_logs(image, 0)
 
     def last_logs(self, image: TopicImage) -> Callable[[], None]:
-        """What removes the logs of a topic whose deletion is durable, in any thread. Raises KafkaStorageError."""
+        """Return the step that removes the logs of a topic whose deletion is durable, for any thread. Raises
+        KafkaStorageError."""
         return do_nothing if self.listener is None else self.listener.remove_logs(image)
 
     def _make_new_logs(self, before: TopicImage, change: Change, durable: Deferred[None]) -> None:

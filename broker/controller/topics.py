@@ -68,8 +68,8 @@ class TopicListener(Protocol):
     """Listener that makes and removes the logs; called on the loop thread after the store has committed."""
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
-        """What makes the first logs of partitions ``first_partition`` and above, in any thread; it may raise
-        KafkaStorageError. The topic's name is held until it is done."""
+        """Return the step that makes the first logs of partitions ``first_partition`` and above, for any thread; it may
+        raise KafkaStorageError. The topic's name is held until it is done."""
         ...
 
     def topic_created(self, image: TopicImage, first_partition: int) -> None:
@@ -77,12 +77,13 @@ class TopicListener(Protocol):
         ...
 
     def remove_logs(self, image: TopicImage) -> Callable[[], None]:
-        """What removes the logs of a topic that is gone, in any thread; it may raise KafkaStorageError. The topic's
-        name is held until it is done."""
+        """Return the step that removes the logs of a topic that is gone, for any thread; it may raise
+        KafkaStorageError. The topic's name is held until it is done."""
         ...
 
     def topic_deleted(self, image: TopicImage) -> bool:
-        """The topic's logs are gone, but for those in directories that are offline: whether there is none."""
+        """Note that the topic's logs are gone, except those in offline directories. Returns whether there are none of
+        these."""
         ...
 
     def topic_configs_changed(self, image: TopicImage) -> None:
@@ -201,7 +202,7 @@ class TopicManager:
         return image
 
     def finish_create(self, image: TopicImage, first_partition: int = 0) -> None:
-        """The last step: the topic's partitions from ``first_partition`` on are there, for everybody."""
+        """The last step: the topic's partitions from ``first_partition`` on are there, for every client."""
         self.in_transit.discard(image.name)
         self._show(image)
         if self._listener is not None:
@@ -364,7 +365,7 @@ def validate_topic_name(name: str) -> None:
 
 
 def is_virtual_spelling(name: str) -> bool:
-    """Whether this name means a virtual topic as soon as its base is there."""
+    """Return whether this name means a virtual topic as soon as its base is there."""
     from tidelog.broker.metadata.virtual_names import split_name  # only names with three dots need it
 
     try:

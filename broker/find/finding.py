@@ -44,8 +44,8 @@ class FoundRecord(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class FindRequest:
-    """What is asked. ``query.tag_header`` is set by :func:`plan`. ``below`` is where the page before stopped.
-    ``committed``: what a consumer with ``isolation.level=read_committed`` would read."""
+    """One question to the index. ``query.tag_header`` is set by :func:`plan`. ``below`` is where the previous page
+    stopped. ``committed``: what a consumer with ``isolation.level=read_committed`` would read."""
 
     topic: str
     query: Query
@@ -108,7 +108,10 @@ class FindAnswer:
 
 
 def plan(broker: Broker, request: FindRequest) -> FindAnswer:
-    """Who will be asked. Loop thread. Raises UnknownTopicOrPartitionError, NotIndexedError, KafkaStorageError."""
+    """Check a question against the topic's indexes and open the logs of its partitions. Loop thread.
+
+    Raises UnknownTopicOrPartitionError, NotIndexedError, KafkaStorageError.
+    """
     image = broker.metadata.topics.get(request.topic)
     if image is None:
         raise UnknownTopicOrPartitionError(f"there is no topic {request.topic}")

@@ -256,7 +256,7 @@ class Indexing:
 
 
 def is_indexed(config: LogConfig) -> bool:
-    """Whether a topic of this configuration has an index."""
+    """Return whether a topic of this configuration has an index."""
     return config.index_keys or config.index_tag_header is not None
 
 

@@ -14,7 +14,7 @@ A result without matching records is an empty batch that carries the client's po
 up for having read enough, it is handed out at once; at the end of the log only after GAP_WAIT_MS, so that a busy topic
 with few matches does not answer its consumers at every append. For the same reason a job that reached the end of the
 log is followed by the next one PAUSE_MS later at the earliest: it looks at all that was appended meanwhile. Loop
-thread, but for the jobs.
+thread, except the jobs.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 GAP_WAIT_MS = 250
 PAUSE_MS = 5
-"""A job takes 0.2 to 0.3 ms of a processor whatever it finds: at a thousand appends a second this saves most of them,
-and a record that matches is seen so much later at most."""
+"""A job takes 0.2 to 0.3 ms of a processor even if it finds nothing: at a thousand appends a second this saves most of
+them, and a record that matches is seen so much later at most."""
 KEEP_MS = 2_000
 """How long a result may be handed out: what it holds may be cleaned away meanwhile."""
 MAX_RESULTS = 8

@@ -66,7 +66,7 @@ def answer(topic: DeleteTopicState, result: Change | KafkaError) -> DeletableTop
 
 
 def asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
-    """The request's topics in the form of version 6, whatever its version."""
+    """The request's topics in the form of version 6, for every version."""
     return request.topics or (DeleteTopicState(name=name) for name in request.topic_names)
 
 

@@ -1,4 +1,4 @@
-"""A request for many partitions as several for few: what a coordinator decides and stores at once.
+"""Requests for many partitions, split into requests for few, which a coordinator decides and stores at once.
 
 A commit of 20,000 partitions is one record each, built, checked, appended and replayed at about 10 µs: at once it would
 hold the loop for 200 ms. Each partition is committed for itself, so that a part of them may be committed before others.
@@ -36,5 +36,5 @@ def chunks_of(topics: list[Any]) -> Iterator[list[Any]]:
 
 
 def with_fields(struct: Any, **changed: Any) -> Any:
-    """A struct like this one, but for these fields."""
+    """Return a copy of the struct with these fields replaced."""
     return type(struct)(**{field.name: getattr(struct, field.name) for field in struct.FIELDS} | changed)

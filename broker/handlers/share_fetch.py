@@ -102,7 +102,7 @@ def check_renewal(request: ShareFetchRequest) -> None:
 
 
 def has_acknowledgements(request: ShareFetchRequest) -> bool:
-    """Whether any partition is acknowledged."""
+    """Return whether any partition is acknowledged."""
     return any(asked.acknowledgement_batches for topic in request.topics for asked in topic.partitions)
 
 

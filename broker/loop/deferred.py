@@ -116,8 +116,10 @@ def error_of(outcome: Deferred[Any] | KafkaError) -> KafkaError | None:
 
 
 def when_all_done(waited_for: Iterable[Deferred[Any]], build: Callable[[], T]) -> T | Deferred[T]:
-    """What ``build`` returns once all are settled, well or badly: at once where they are, else deferred. Who waits for
-    the result may go away; what it waits for goes on."""
+    """Call ``build`` once all are settled, well or badly: at once if they are, else its result is deferred.
+
+    Abandoning the result does not abandon what it waits for.
+    """
     open_ones = [deferred for deferred in waited_for if not deferred.done]
     if not open_ones:
         return build()

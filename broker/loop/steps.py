@@ -103,7 +103,7 @@ class StepRunner:
         return job.done.result() if job.done.done else job
 
     def is_busy(self) -> bool:
-        """Whether a job waits for its next slice. Any thread."""
+        """Return whether a job waits for its next slice. Any thread."""
         return bool(self._jobs)
 
     def add(self, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""The cluster's small facts (topics, ids, configs, quotas, producer-id blocks) behind six calls, here over SQLite.
+"""The cluster's small facts (topics, ids, configs, quotas, producer-id blocks) as six calls, here over SQLite.
 
 The calls are etcd's in shape, so that a cluster can keep the same keys in etcd: ``get``, ``list``, ``txn``, ``watch``,
 ``lease``, ``keepalive``. Keys are text such as ``/topics/orders``, values are bytes the store does not read.
@@ -423,7 +423,7 @@ def _lease_exists(connection: sqlite3.Connection, lease: int) -> bool:
 
 
 def _may_lack_room(error: sqlite3.Error) -> bool:
-    """Whether a full disk may be the reason."""
+    """Return whether a full disk may be the reason."""
     return getattr(error, "sqlite_errorcode", None) in _NO_ROOM
 
 

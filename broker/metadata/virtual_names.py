@@ -58,7 +58,7 @@ def unescape(text: str) -> bytes:
 
 
 def parse_query(fields: dict[str, bytes], tag_header: str | None) -> Query:
-    """Which records the fields ask for. Raises InvalidTopicError."""
+    """Parse the query that the fields spell. Raises InvalidTopicError."""
     times = {}
     for field, default in (("from", MIN_TIME), ("to", MAX_TIME)):
         try:

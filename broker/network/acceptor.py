@@ -101,7 +101,7 @@ class DescriptorReserve:
         self._counted_until_ms = 0.0
 
     def is_touched(self, descriptor: int) -> bool:
-        """Whether the connection that got ``descriptor`` is one too many."""
+        """Return whether the connection that got ``descriptor`` is one too many."""
         connections = self._count_connections()
         if descriptor < self._highest and connections <= self._most_connections:
             return False

@@ -1,4 +1,4 @@
-"""Which address of this broker a client is told.
+"""The address of this broker in answers to a client.
 
 With ``advertised.listeners`` it is the one of the client's listener. Without (or without a host there), it is the
 address this client's connection arrived at: right on machines with many names and inside of a container network, wrong

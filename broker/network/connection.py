@@ -275,7 +275,7 @@ class Connection:
         self._end_turn()
 
     def _may_handle(self) -> bool:
-        """Whether the next request may be handled: the last one is answered, and not too much is owed."""
+        """Return whether the next request may be handled: the last one is answered, and not too much is owed."""
         if self._pending is not None:
             return False
         owed = 0 if self._queue is None else self._queue.queued_bytes
@@ -306,7 +306,7 @@ class Connection:
             hurry(self._pending, reader)
 
     def wants_to_read(self) -> bool:
-        """Whether a whole frame could be handled now."""
+        """Return whether a whole frame could be handled now."""
         return not (self._finishing or self._ended or self._turn_scheduled) and self._may_handle()
 
     def update_reading(self) -> None:
@@ -503,7 +503,7 @@ class Connection:
 
 
 class Muted(Pending):
-    """In the place of an answer, while a client that is over its quota has to wait (KIP-219). Its answer is empty."""
+    """Empty answer that holds up a connection while its client, over a quota, has to wait (KIP-219)."""
 
     __slots__ = ("_timer",)
 
@@ -629,7 +629,7 @@ def refuse(connection: Connection, error: BaseException) -> None:
 
 
 def is_reset(sock: socket.socket) -> bool:
-    """Whether the kernel calls this TCP connection closed. Costs 0.5 µs; never raises."""
+    """Return whether the kernel calls this TCP connection closed. Costs 0.5 µs; never raises."""
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
     except OSError:

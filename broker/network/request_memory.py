@@ -1,7 +1,7 @@
-"""Bytes of requests that were received in part, over all connections; and who may go on when they are too many.
+"""Bound on the bytes of partly received requests, over all connections.
 
 ``queued.max.request.bytes`` bounds them, as in Kafka. Only frames beyond SMALL_BYTES count: those below are read to
-their end whatever happens, so that ordinary requests never wait for large ones.
+their end in any case, so that ordinary requests never wait for large ones.
 
     full: more than the limit is held -> the connection that holds for longest and wants to read goes on, no other
     it has its frame whole, goes away, or is too slow (``Connection.inspect``) -> the next one
@@ -19,14 +19,14 @@ SMALL_BYTES = 64 * 1024
 
 
 class Holder(Protocol):
-    """A connection, as its memory is seen."""
+    """A connection that holds bytes of a partly received request."""
 
     def wants_to_read(self) -> bool:
-        """Whether it could handle a frame if it had one."""
+        """Return whether the connection could handle a request now, if it had one whole."""
         ...
 
     def update_reading(self) -> None:
-        """Read, or stop reading, as ``admits`` now says."""
+        """Start or stop reading from the socket, as ``admits`` now allows."""
         ...
 
 
@@ -38,12 +38,12 @@ class RequestMemory:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._held: dict[Holder, int] = {}
-        """In the order in which they began to hold something."""
+        """Bytes of each connection with a frame beyond SMALL_BYTES, longest holder first."""
         self.held_bytes = 0
         self.is_full = False
 
     def note(self, holder: Holder, held_bytes: int) -> None:
-        """From now on this connection holds so many bytes of requests."""
+        """Set the bytes that the connection holds; lets the first holder, or all of them, read on."""
         before = self._held.get(holder, 0)
         if not before and held_bytes <= SMALL_BYTES:
             return
@@ -63,7 +63,8 @@ class RequestMemory:
                 other.update_reading()
 
     def admits(self, holder: Holder) -> bool:
-        """Whether this connection may read on. Those that hold nothing may."""
+        """Return whether the connection may read on: always below the limit; above it, the first holder and those that
+        hold no large request."""
         return not self.is_full or holder not in self._held or self._first() is holder
 
     def _first(self) -> Holder | None:

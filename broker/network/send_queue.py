@@ -1,4 +1,4 @@
-"""What a connection still has to send: bytes and slices of files, in order, never copied into Python when large.
+"""Unsent parts of a connection's answers: bytes and slices of files, in order, never copied into Python when large.
 
     queue: bytes | TransferableRecords, in response order
     bytes   -> joined with their neighbours, one send; MSG_MORE when a slice follows
@@ -101,7 +101,7 @@ def _send_slice(sock: socket.socket, parts: Sequence[Part]) -> int:
 
 
 class SendQueue:
-    """The parts a connection owes its client. Loop thread only, but for ``send_cold``."""
+    """The parts a connection owes its client. Loop thread only, except ``send_cold``."""
 
     __slots__ = ("_parts", "_sent_of_first", "queued_bytes")
 

@@ -1,4 +1,4 @@
-"""What the connections of one loop share: the receive buffer, the dispatcher, the limits, and the sweep.
+"""Shared parts of a loop's connections: the receive buffer, the dispatcher, the limits, and the sweep.
 
 The sweep is a timer that runs while some connection holds a buffer or owes bytes. It closes clients that are too slow
 and takes back buffers that are not used. Loop thread only.
@@ -46,7 +46,7 @@ class Limits:
 
 
 class Shell:
-    """What the connections of one loop share. Loop thread only."""
+    """Receive buffer, dispatcher, limits and sweep of one loop's connections. Loop thread only."""
 
     def __init__(
         self,

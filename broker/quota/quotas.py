@@ -108,7 +108,7 @@ class Rate:
         return sum(sample.value for sample in samples)
 
     def is_idle(self, now_ms: float) -> bool:
-        """Whether forgetting it changes nothing."""
+        """Return whether forgetting it changes nothing."""
         return not self.total(now_ms)
 
 
@@ -142,7 +142,7 @@ class TokenBucket:
         return max(-self._tokens / self.limit * 1000, 0.0)
 
     def is_idle(self, now_ms: float) -> bool:
-        """Whether forgetting it changes nothing."""
+        """Return whether forgetting it changes nothing."""
         self._fill(now_ms)
         return self._tokens >= self._capacity
 
@@ -352,7 +352,7 @@ class MutationQuota:
             raise ThrottlingQuotaExceededError
 
     def record(self, partitions: int) -> None:
-        """So many partitions were created or deleted."""
+        """Count ``partitions`` as created or deleted."""
         if self._quotas is None:
             return
         wait_ms = self._quotas.record(MUTATION, self._client, partitions)

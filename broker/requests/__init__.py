@@ -1,4 +1,4 @@
-"""From a frame to an answer: table of APIs, routes, dispatch, bounds, throttling, patterns of repeated requests.
+"""The way from a frame to an answer: table of APIs, routes, dispatch, bounds, throttling, repeated requests.
 
 Imports: ``tidelog.broker.coordinator``, ``share``, ``find``, ``quota`` and the floors below; handlers are loaded by
 name.

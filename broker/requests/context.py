@@ -17,7 +17,7 @@ that many, twice as many."""
 
 
 class RequestCount:
-    """Whose ``requests`` counts the requests of one API and version: the dispatcher's routes."""
+    """Counter of the requests of one API and version; the dispatcher's routes are such counters."""
 
     __slots__ = ("requests",)
 
@@ -39,8 +39,10 @@ class Repeat(Protocol):
 
 
 class RequestContext:
-    """Who asks, and how. One per connection: the request fields change from request to request, and hold until the
-    response is queued, because a connection has one request in flight."""
+    """Client and header of the request in progress. One per connection.
+
+    The request fields hold until the response is queued, because a connection has one request in flight.
+    """
 
     __slots__ = (
         "api_key",

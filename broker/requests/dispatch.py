@@ -1,4 +1,4 @@
-"""From a frame to an answer: route by (API key, version), decode, handle, encode; exceptions become error codes here.
+"""Dispatcher of requests: route by (API key, version), decode, handle, encode; exceptions become error codes here.
 
     frame -> like the connection's last one? -> answered from that one's pattern
     (``tidelog.broker.requests.repeated_fetch``)
@@ -123,7 +123,7 @@ class Dispatcher:
         return found
 
     def _answer_in_steps(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> FrameSteps:
-        """As ``_answer``, for a long request in a frame of its own."""
+        """Answer a long request in a frame of its own, like ``_answer``."""
         request, _ = yield from route.request_class.decode_in_steps(
             frame, position, route.api_version, route.max_elements
         )
@@ -142,7 +142,7 @@ class Dispatcher:
         return answer(self._broker, route, context, request, size)
 
     def _failed_repeat(self, context: RequestContext, frame: memoryview) -> Answer:
-        """What is our own mistake answers with an error, as in ``Route.answer``."""
+        """Answer with an error after a defect of ours, as ``Route.answer`` does."""
         header, position = decode_request_header(frame)
         route = self._routes[header.api_key << 16 | header.api_version]
         route.requests += 1

@@ -1,13 +1,14 @@
 """A fetch that differs from its connection's last one in three numbers: correlation id, session epoch, fetch offset.
 
-A consumer of one partition sends the same bytes again and again but for these. So the first such request is kept as a
-pattern, its response as another, and a request that matches is answered without being decoded, looked up and encoded::
+A consumer of one partition sends the same bytes again and again, except for these. So the first such request is kept as
+a pattern, its response as another, and a request that matches is answered without being decoded, looked up and
+encoded::
 
     request   | same | correlation id | same | session epoch | same | fetch offset | same |
     response  | size | correlation id | same | high watermark, last stable, log start | same | length | records | same |
 
 Invariants: a request that matches gets the bytes that ``handlers/fetch.py`` would send for it, but that a batch which
-would be cut at the size limit may be left off; whatever is not the plain case (nothing to read, an error, a closed or
+would be cut at the size limit may be left off; any other case (nothing to read, an error, a closed or
 offline log, a session in another epoch, quotas; for read_committed an open or an aborted transaction) returns None and
 goes the general way, which decides. The pattern was made by encoding what was decoded and comparing it with what came,
 so no field is overlooked.
@@ -194,7 +195,7 @@ class RepeatedFetch:
     # ---- the session
 
     def _may_go_on(self, session: FetchSession, target: FetchTarget, epoch: int) -> bool:
-        """Whether the request is this session's next, and it still follows the one partition alone."""
+        """Return whether the request is this session's next, and it still follows the one partition alone."""
         return (
             session.epoch == epoch
             and len(session.targets) == 1
@@ -362,7 +363,8 @@ def repeated_fetch(
 
 
 def request_pattern(version: int, request: FetchRequest, frame: memoryview, position: int) -> RequestPattern | None:
-    """How requests like this one look; None for one of several partitions, or one whose encoding is not what came."""
+    """Build the pattern of requests like this one; None for one of several partitions, or one whose encoding is not
+    what came."""
     asks_for_session = request.session_epoch == INITIAL_EPOCH or (
         request.session_epoch == FINAL_EPOCH and request.session_id != INVALID_SESSION_ID
     )

@@ -161,8 +161,8 @@ def repeated_produce(
 
 
 def request_pattern(version: int, request: ProduceRequest, frame: memoryview, position: int) -> RequestPattern | None:
-    """How requests like this one look; None for one of several partitions, of a transaction, without an answer, of
-    acks that are refused, or one whose encoding is not what came."""
+    """Build the pattern of requests like this one; None for one of several partitions, of a transaction, without an
+    answer, of acks that are refused, or one whose encoding is not what came."""
     if (
         version < FIRST_VERSION
         or request.acks not in (1, -1)

@@ -1,4 +1,4 @@
-"""How one API in one version is served, and answers that come later."""
+"""Route of one API in one version, and answers that come later."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FrameSteps = Steps[bytes | Parts | None]
 
 
 class Route(RequestCount):
-    """How one API in one version is served. ``requests`` counts them."""
+    """Request class, handler and encoder of one API in one version. ``requests`` counts the requests."""
 
     __slots__ = (
         "api_key",
@@ -96,7 +96,7 @@ class Route(RequestCount):
 
     def answer(self, broker: Broker, context: RequestContext, request: Any, *, is_long: bool = False) -> Answer:
         """Handle a request; what it raises becomes its error response. Steps begin here; a long request's answer is
-        encoded in steps whatever its handler does.
+        encoded in steps for any handler.
 
         Raises CloseConnectionError.
         """
@@ -157,7 +157,7 @@ class Route(RequestCount):
                 return end.value
 
     def _encode_in_steps(self, correlation_id: int, response: Any) -> FrameSteps:
-        """As ``encode``. Raises CloseConnectionError."""
+        """Encode like ``encode``, in steps. Raises CloseConnectionError."""
         if response.__class__ is bytes:
             return self.encode(correlation_id, response)
         try:

@@ -50,7 +50,7 @@ class Throttled(Pending):
         self._frame = frame
 
     def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
-        """At once; nothing at all is sent for acks=0."""
+        """Call ``callback`` at once; with acks=0 nothing is sent."""
         callback(b"" if self._frame is None else self._frame)
 
     def abandon(self) -> None:
@@ -167,7 +167,7 @@ class Measure:
         return self._route.encode(self._context.correlation_id, response)
 
     def _emptied(self, frame: bytes | Parts) -> bytes | Parts:
-        """In place of records: come again. An incremental session goes on, a new one is not made."""
+        """Return an answer without records. An incremental session goes on, a new one is not made."""
         head: bytes = frame if isinstance(frame, bytes) else frame[0]  # type: ignore[assignment]
         version = self._route.api_version
         session_id = 0

@@ -1,4 +1,4 @@
-"""One share fetch: which partitions have something for the member, read them, acquire, answer.
+"""One share fetch: read the partitions that have records for the member, acquire, answer.
 
     share partitions in turn -> read each where its group is -> enough bytes? -> acquire, cut the slices, answer
                                                              -> parked until a partition or a share partition moves
@@ -35,7 +35,7 @@ Results = dict[PartitionKey, PartitionData]
 
 
 class ReadParams(NamedTuple):
-    """Parameters common to all partitions of a request."""
+    """Parameters of a share fetch that hold for all its partitions."""
 
     group_id: str
     member_id: str
@@ -45,11 +45,11 @@ class ReadParams(NamedTuple):
     batch_size: int
     strict: bool
     turn: int
-    """The session's epoch: where the round of partitions begins."""
+    """The session's epoch: the number of partitions by which the request's order is turned."""
 
 
 class _Read(NamedTuple):
-    """Records that one partition has for the group."""
+    """Records read for one partition, not yet acquired; holds their file open until released."""
 
     served: ServedPartition
     offset: int
@@ -90,7 +90,7 @@ class ShareRead:
         return keys + [wake_key(StateKey(self._params.group_id, *partition)) for partition in self._partitions]
 
     def try_complete(self) -> bool:
-        """Answer if there is enough now."""
+        """Answer if an error or enough records are there now."""
         reads, errors = self._read()
         if not errors and not self._is_enough(reads):
             release(reads)
@@ -99,7 +99,7 @@ class ShareRead:
         return True
 
     def expire(self) -> None:
-        """Answer with what there is."""
+        """Answer with the records there are, when the request's time is up."""
         self._deferred.complete(self._acquire(*self._read()))
 
     def _abandon(self) -> None:
@@ -170,7 +170,7 @@ class ShareRead:
         return results
 
     def _acquire_one(self, read: _Read, max_records: int) -> tuple[PartitionData, int]:
-        """One partition's part of the answer, and how many records it is. Raises KafkaStorageError."""
+        """Return one partition's part of the answer and its number of records. Raises KafkaStorageError."""
         served, records = read.served, read.found.records
         batches = read_batches(records, read.offset, max_records)
         request = AcquireRequest(

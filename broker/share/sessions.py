@@ -28,7 +28,7 @@ _MAX_EPOCH = 2**31 - 1
 
 
 class SessionKey(NamedTuple):
-    """Whose session."""
+    """Group and member that a session belongs to."""
 
     group_id: str
     member_id: str

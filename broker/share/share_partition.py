@@ -139,7 +139,7 @@ class SharePartition:
         return self.end_offset - self.start_offset + 1 if self.spans else 0
 
     def can_acquire(self, limits: Limits) -> bool:
-        """Whether there may be something for a member."""
+        """Return whether there may be something for a member."""
         return self.next_fetch_offset != self.end_offset + 1 or self.in_flight < limits.record_locks
 
     @property

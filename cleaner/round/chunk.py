@@ -21,7 +21,7 @@ class Chunk:
     """One stretch of a segment in ``buffer`` and its ``rows`` batches in ``table``.
 
     It was read from byte ``position`` of the file and has ``length`` bytes, of which whole batches take ``framed``;
-    behind it, up to ``used``, lies the scratch. ``is_plain``: no batch has to be expanded.
+    after it, up to ``used``, lies the scratch. ``is_plain``: no batch has to be expanded.
     """
 
     __slots__ = ("buffer", "framed", "is_plain", "length", "position", "rows", "spare", "table", "used")
@@ -62,7 +62,7 @@ class Chunk:
 class Step:
     """Batches ready to be worked on: rows of ``table`` over ``buffer``, which was read from byte ``position``.
 
-    ``ordinal`` and ``bytes_read`` are the reader's counts behind them. ``is_plain``: nothing was expanded for it.
+    ``ordinal`` and ``bytes_read`` are the reader's counts after them. ``is_plain``: nothing was expanded for it.
     ``keys``: those of its records, where they were parsed ahead.
     """
 

@@ -192,8 +192,10 @@ class CleaningRound:
 
     @contextmanager
     def _aborting_without(self, segments: Sequence[LogSegment]) -> Iterator[None]:
-        """What fails within because retention, truncation or deletion took one of ``segments`` is no failure of the
-        log: raises CleaningAbortedError in its place, and the next round begins with what is there."""
+        """Raise CleaningAbortedError for a failure within after retention, truncation or deletion took one of
+        ``segments``.
+
+        That is no failure of the log: the next round begins with what is there."""
         log = self._log
         try:
             yield

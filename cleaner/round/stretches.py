@@ -24,7 +24,7 @@ _TRANSACTION = at.CONTROL_MASK | at.TRANSACTIONAL_MASK
 
 
 class Stretch(NamedTuple):
-    """Bytes ``start`` to ``end`` of a segment: their batches, the ordinals of their records (``ordinal_end`` is behind
+    """Bytes ``start`` to ``end`` of a segment: their batches, the ordinals of their records (``ordinal_end`` is after
     the last) and their first and last offset.
     """
 
@@ -88,10 +88,10 @@ def _all_set(bits: ByteArray, first: int, end: int) -> bool:
     if end <= first:
         return True
     head, tail = first >> 3, (end - 1) >> 3
-    behind, before = 0xFF >> (7 - ((end - 1) & 7)), 0xFF << (first & 7) & 0xFF
+    below_end, from_first = 0xFF >> (7 - ((end - 1) & 7)), 0xFF << (first & 7) & 0xFF
     if head == tail:
-        return int(bits[head]) & behind & before == behind & before
-    edges = int(bits[tail]) & behind == behind and int(bits[head]) & before == before
+        return int(bits[head]) & below_end & from_first == below_end & from_first
+    edges = int(bits[tail]) & below_end == below_end and int(bits[head]) & from_first == from_first
     return edges and bool((bits[head + 1 : tail] == 0xFF).all())
 
 

@@ -139,7 +139,7 @@ def write_partition_metadata(file_system: FileSystem, directory: str, topic_id: 
 
 
 def sync_partition_metadata(file_system: FileSystem, directory: str) -> None:
-    """Make ``partition.metadata`` durable, but for its name. Raises KafkaStorageError."""
+    """Make the contents of ``partition.metadata`` durable, its name not yet. Raises KafkaStorageError."""
     file = file_system.open_file(os.path.join(directory, PARTITION_METADATA_FILE))
     try:
         file.sync()

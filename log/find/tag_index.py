@@ -1,6 +1,6 @@
 """The tag index of one partition: ConsumeQueues in ``tags/``, each named by its first offset.
 
-As :class:`tidelog.log.find.key_index.KeyIndex`, but for what an entry means. Made for one header name: another one
+As :class:`tidelog.log.find.key_index.KeyIndex`, but for the meaning of an entry. Made for one header name: another one
 means to rebuild. One writer; look-ups by any thread over the published tuple of files.
 """
 

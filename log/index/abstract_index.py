@@ -109,7 +109,7 @@ class AbstractIndex:
 
     @property
     def entries(self) -> int:
-        """How many entries the index holds; opens the file on first use."""
+        """Number of entries in the index; opens the file on first use."""
         return self._entries if self._entries >= 0 else self._load()
 
     @property
@@ -120,7 +120,7 @@ class AbstractIndex:
 
     @property
     def room(self) -> int:
-        """How many entries still fit, the reserved ones not counted."""
+        """Number of entries that still fit, the reserved ones not counted."""
         return self.max_entries - self.RESERVED_SLOTS - self.entries
 
     @property

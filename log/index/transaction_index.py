@@ -73,7 +73,7 @@ class TransactionIndex:
 
     @property
     def entries(self) -> int:
-        """How many entries there are; looks at the file on first use."""
+        """Number of entries in the index; looks at the file on first use."""
         if self._entries < 0:
             with self._file_lock:
                 self._load()

@@ -120,7 +120,7 @@ def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes
 def _data_headers(segments: LogSegments, end_offset: int, max_bytes: int) -> Iterator[BatchHeader]:
     """The headers of idempotent producers' batches in about the last ``max_bytes`` below ``end_offset``, oldest first.
 
-    Ends early at a damaged header: what lies behind it cannot be told. Raises KafkaStorageError.
+    Ends early at a damaged header: what follows it cannot be told. Raises KafkaStorageError.
     """
     tail: list[tuple[LogSegment, int]] = []
     for segment in reversed(segments.values(0, end_offset)):

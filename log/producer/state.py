@@ -17,10 +17,10 @@ marker of an older coordinator  TRANSACTION_COORDINATOR_FENCED
 
 ``check`` raises and changes nothing; ``update`` changes and cannot fail: between the two lies the write. The *first
 unstable offset* is the first offset of the oldest transaction that is open, or whose marker the high watermark has not
-passed; read_committed readers stop there. Everything here belongs to the log's lock, but for the published attributes.
+passed; read_committed readers stop there. Everything here but the published attributes belongs to the log's lock.
 
 Snapshots are taken on roll, on close and after recovery, named by the next offset; loading takes the newest valid one
-at or below the log end and replays the batches behind it. They hold a producer's last batch only:
+at or below the log end and replays the batches after it. They hold a producer's last batch only:
 ``tidelog.log.producer.replay`` reads the four before it from the records.
 """
 
@@ -237,7 +237,7 @@ class ProducerStateManager:
 
     def expecting(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> ProducerEntry | None:
         """The producer's entry where a batch outside of transactions is simply its next one: of its epoch, the sequence
-        behind the last one, none of the last five again, no transaction open. ``find_duplicate`` and ``check`` have
+        after the last one, none of the last five again, no transaction open. ``find_duplicate`` and ``check`` have
         nothing against such a batch, at three times the cost. None: ask them."""
         entry = self.producers.get(producer_id)
         if entry is None or entry.producer_epoch != epoch or entry.current_txn_first_offset >= 0:
@@ -332,7 +332,8 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where read_committed readers stop, None when nothing is pending. Under the log's lock."""
+        """First offset of the oldest open transaction, where read_committed readers stop; None without one. Under the
+        log's lock."""
         candidates = [next(iter(offsets)) for offsets in (self._ongoing, self._unreplicated) if offsets]
         return min(candidates, default=None)
 

@@ -247,7 +247,7 @@ class LogLoader:
             base = self._base_offset(entry.name)
             if base in logs:
                 continue
-            # Retention (here and in Kafka) can leave an index behind at the front; between segments it is the trace of
+            # Retention (here and in Kafka) can leave an index over at the front; between segments it is the trace of
             # a record file that was removed, or whose name a power loss took: what follows is cut then.
             is_synced = self._request.clean or base < self._request.recovery_point
             if logs and min(logs) < base < max(logs) and is_synced:
@@ -348,7 +348,7 @@ class LogLoader:
         kept = list(flushed)
         end: int | None = None
         for number, segment in enumerate(unflushed, 1):
-            # A file can lose its unsynced end just between two batches; what follows is then as lost as behind damage.
+            # A file can lose its unsynced end just between two batches; what follows is then as lost as after damage.
             gap = end is not None and segment.base_offset > end >= recovery_point
             cut = cut or (gap and not self._was_cleaned_below(segment.base_offset))
             if cut:
@@ -400,7 +400,7 @@ class LogLoader:
             recalled_bytes = RECALLED_BYTES if needed_recovery else RECALLED_BYTES_FLUSHED
             rebuild_producer_state(self._producer_state, segments, start, end, recalled_bytes=recalled_bytes)
         except CorruptMessageError as error:
-            # Damage below the recovery point: sequences behind it are not known, transactions that were open there stay
+            # Damage below the recovery point: sequences after it are not known, transactions that were open there stay
             # open. Readable records must stay readable, so the log opens.
             logger.error("%s: producer state is incomplete: %s", self._directory, error)
         recovery_point = end if request.clean else min(request.recovery_point, end)
@@ -432,7 +432,8 @@ class LogLoader:
 
 
 def _has_epochs(segments: LogSegments) -> bool:
-    """Whether the first batch has a leader epoch: an empty file of epochs is then what a power loss left of one."""
+    """Return whether the first batch has a leader epoch: an empty epoch file is then the rest of one after a power
+    loss."""
     header = next((header for segment in segments for header in segment.headers()), None)
     return header is not None and header.leader_epoch >= 0
 

@@ -27,7 +27,7 @@ class RecoveryProgress:
         return self._bytes
 
     def add(self, count: int) -> None:
-        """So many more bytes were walked."""
+        """Count ``size`` more bytes as walked."""
         with self._lock:
             self._bytes += count
 
@@ -47,7 +47,7 @@ class RecoveryProgress:
 
 
 def unsynced_bytes(file_system: FileSystem, path: str, recovery_point: int) -> int:
-    """Bytes of the segments that hold offsets at or behind the recovery point: what a recovery walks."""
+    """Bytes of the segments that hold offsets at or after the recovery point: what a recovery walks."""
     try:
         listing = file_system.list_directory(path)
     except KafkaStorageError:

@@ -6,7 +6,7 @@ would have made them. Where it stops being a log, the file is cut, if that place
 ==================================  =====================================================================
 damage at a place that ...          what is done
 ==================================  =====================================================================
-was never synced (at or behind      cut there; whatever follows was not synced either
+was never synced (at or after       cut there; whatever follows was not synced either
 the recovery point)
 was synced, the header tells the    kept as bytes and reported; readers of that batch see its CRC fail, all others
 length                              read on
@@ -232,7 +232,7 @@ def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memo
 
 
 def find_next_batch(segment: LogSegment, start: int, next_offset: int) -> int | None:
-    """The byte at which the next batch that proves itself begins, behind damage; None when there is none.
+    """The byte at which the next batch that proves itself begins, after damage; None when there is none.
 
     Only magic 2 can be found this way: its header is long enough to tell, and its CRC confirms.
     """
@@ -297,7 +297,7 @@ def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) 
 
 
 def index_fault(segment: LogSegment, interval_bytes: int, *, every_entry: bool) -> str | None:
-    """What is wrong with the offset or time index; None when nothing is (that was looked at)."""
+    """Return the fault of the offset or time index, None for sound ones; only what recovery looks at is checked."""
     try:
         return (
             _offset_index_fault(segment, every_entry=every_entry)
@@ -339,7 +339,7 @@ def _stale_fault(segment: LogSegment, interval_bytes: int) -> str | None:
     start = index.entry(index.entries - 1).position if index.entries else 0
     for header in segment.headers(start):
         if header.position - start > interval_bytes:
-            return f"{index.path} has no entry for the batches behind byte {start}"
+            return f"{index.path} has no entry for the batches after byte {start}"
     return None
 
 

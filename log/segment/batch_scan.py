@@ -34,7 +34,7 @@ _UINT = Struct(">I")
 
 
 class PositionalReader(Protocol):
-    """Where batches are read from."""
+    """Source of bytes by position, from which batches are read."""
 
     path: str
 
@@ -91,7 +91,7 @@ def parse_header(buffer: bytes | memoryview, at: int, position: int, path: str) 
 
 
 def _bytes_needed(buffer: bytes | memoryview, at: int) -> int:
-    """How many bytes :func:`parse_header` wants at ``at``: old messages may be shorter than a magic-2 header."""
+    """Return the bytes that :func:`parse_header` needs at ``at``: old messages may be shorter than a magic-2 header."""
     return RECORD_BATCH_OVERHEAD if buffer[at + 16] == 2 else 26
 
 

@@ -1,7 +1,7 @@
 """Position at which reading resumes after damage in a segment: one rule for readers, audits, exports and checks.
 
     the batch's own end      when a batch that follows it stands there, or the bytes end there
-    an indexed batch         the first one behind the damage that the offset index names and whose checksum holds
+    an indexed batch         the first one after the damage that the offset index names and whose checksum holds
     the end of the bytes     when there is neither
 
 The nearest of them wins: a damaged size that happens to lead to another batch must not hide the batches between.
@@ -21,9 +21,9 @@ _SHORTEST_HEADER = 26
 
 
 def find_resume_position(file: PositionalReader, position: int, end: int, indexed: Iterable[tuple[int, int]]) -> int:
-    """The byte at which reading goes on behind the damaged batch at ``position``: above it, at most ``end``.
+    """The byte at which reading goes on after the damaged batch at ``position``: above it, at most ``end``.
 
-    ``indexed``: byte position and last offset of the offset index's entries in order, at least those behind the damage;
+    ``indexed``: byte position and last offset of the offset index's entries in order, at least those after the damage;
     Apache Kafka notes the last offset of an append, which may be several batches.
     """
     own = _own_end(file, position, end)

@@ -51,7 +51,7 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 class SegmentPosition(NamedTuple):
-    """Where the batch that holds an offset begins, and its size in bytes."""
+    """Position and size, in bytes, of the batch that holds an offset."""
 
     position: int
     size: int
@@ -118,7 +118,7 @@ class LogSegment:
     def create(
         cls, directory: str, base_offset: int, config: LogConfig, environment: tuple[FileSystem, Time], suffix: str = ""
     ) -> LogSegment:
-        """Make the files of an empty segment. Raises KafkaStorageError, leaving none of them behind."""
+        """Make the files of an empty segment. Raises KafkaStorageError, leaving none of them."""
         segment = cls(directory, base_offset, config, environment, suffix=suffix)
         made = False
         try:
@@ -156,7 +156,7 @@ class LogSegment:
         since = self._bytes_since_entry
         if since < 0:
             since = _bytes_since_last_entry(self)
-        largest = self._largest or self.largest  # may read files: nothing that can fail comes behind the write
+        largest = self._largest or self.largest  # may read files: nothing that can fail follows the write
         position = self.records.append(records)
         if size == 0:
             self._rolling_timestamp = max_timestamp
@@ -221,7 +221,7 @@ class LogSegment:
 
     @property
     def largest_timestamp(self) -> int:
-        """What retention by time measures: the largest record timestamp, or the file's age when records carry none."""
+        """Time that retention goes by: the largest record timestamp, or the file's age when records carry none."""
         timestamp = self.largest.timestamp
         if timestamp >= 0:
             return timestamp
@@ -250,7 +250,8 @@ class LogSegment:
         return None
 
     def read(self, offset: int, max_bytes: int, max_position: int, *, min_one_message: bool) -> SegmentRead | None:
-        """What a fetch at ``offset`` may have below byte ``max_position``; None when nothing at or after it is here.
+        """Return the batches for a fetch at ``offset``, below byte ``max_position``; None when nothing at or after it
+        is here.
 
         Any thread. Raises CorruptMessageError.
         """

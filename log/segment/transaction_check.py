@@ -2,7 +2,7 @@
 
     abort marker of a transaction with records     has an entry
     entry                                          names an abort marker of its segment, and its producer
-    its first offset                               at or before the transaction's first record, behind the marker before
+    its first offset                               at or before the transaction's first record, after the marker before
     its last stable offset                         not above what was undecided after the marker: a reader stops there
 
 A cleaner takes records away, so an entry may begin before the first record that is left. What began before the walk
@@ -20,7 +20,8 @@ from tidelog.protocol.record.record_batch import Buffer, RecordBatch, parse_end_
 
 
 def ends_transaction(batch: Buffer) -> bool | None:
-    """Whether a control batch commits its producer's transaction; None when it ends none, or cannot be read."""
+    """Return True for a commit marker, False for an abort marker, None for other control batches and unreadable
+    ones."""
     try:
         record = next(iter(RecordBatch(batch).records()), None)
         marker = None if record is None else parse_end_transaction_marker(record)
@@ -75,7 +76,7 @@ class TransactionIndexCheck:
         """(entry's number or -1, what is wrong) of the segment's transaction index, whose bytes are ``data``."""
         ended, self._ended = self._ended, {}
         whole = len(data) // ENTRY.size * ENTRY.size
-        found = [(-1, f"{len(data) - whole} bytes behind the last entry")] if len(data) > whole else []
+        found = [(-1, f"{len(data) - whole} bytes after the last entry")] if len(data) > whole else []
         found += _entry_faults(ENTRY.iter_unpack(data[:whole]), ended)
         found += [
             (-1, f"no entry for producer {one.producer_id}'s aborted transaction of offset {one.first} to {one.marker}")
@@ -86,7 +87,7 @@ class TransactionIndexCheck:
 
 
 def _entry_faults(entries: Iterable[tuple[int, ...]], ended: dict[int, _Ended]) -> list[tuple[int, str]]:
-    """What is wrong with entries; takes the transactions they answer for out of ``ended``."""
+    """Return the faults of entries; the transactions that they stand for are taken out of ``ended``."""
     found = []
     previous = -1
     for slot, (version, producer_id, first, last, stable) in enumerate(entries):

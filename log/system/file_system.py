@@ -104,7 +104,7 @@ class OpenFile(Protocol):
 
     def copy_from(self, source: OpenFile, span: tuple[int, int], position: int) -> int:
         """Copy up to ``span[1]`` bytes from byte ``span[0]`` of ``source`` to byte ``position``, in the kernel where it
-        can; returns how many, 0 only behind the end of ``source``. After an error any part may be in the file."""
+        can; returns how many, 0 only past the end of ``source``. After an error any part may be in the file."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -121,7 +121,7 @@ class OpenFile(Protocol):
 
 
 class ReadableFiles(Protocol):
-    """What reading a small file as a whole takes: enough for checkpoints, wherever they lie."""
+    """The calls that read a small file as a whole: enough for checkpoints, wherever they lie."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -129,7 +129,7 @@ class ReadableFiles(Protocol):
 
 
 class FileSystem(ReadableFiles, Protocol):
-    """What the log needs of a file system. Safe for use by any thread."""
+    """The file system calls that the log makes. Safe for use by any thread."""
 
     def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile: ...
 

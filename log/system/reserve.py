@@ -34,7 +34,7 @@ class Reserve:
 
     @property
     def exists(self) -> bool:
-        """Whether there is something to give up."""
+        """True when there is something to give up."""
         return self._file_system.exists(self._path)
 
     def make(self) -> None:
@@ -74,5 +74,5 @@ def write_if_room(write: Callable[[], object], consequence: str) -> None:
 
 
 def lacks_room(error: BaseException) -> bool:
-    """Whether an error says that the disk is full."""
+    """Return whether an error says that the disk is full."""
     return isinstance(error, LogStorageError) and error.lacks_room

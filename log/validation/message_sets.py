@@ -90,7 +90,7 @@ def check_inner_messages(inner: list[LegacyRecordBatch], params: ValidationParam
 
 
 def _can_stay(entry: LegacyRecordBatch, inner: list[LegacyRecordBatch]) -> bool:
-    """Whether offsets can be assigned without rebuilding, when format and codec already fit."""
+    """Return whether offsets can be assigned without rebuilding, when format and codec already fit."""
     if not entry.is_compressed:
         return True
     if entry.magic == MAGIC_V0:

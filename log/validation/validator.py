@@ -90,7 +90,7 @@ MAX_RECORD_ERRORS = 100
 
 
 class AppendOrigin(Enum):
-    """Who appends: clients may not write control batches; coordinators and replication may."""
+    """The origin of an append: clients may not write control batches; coordinators and replication may."""
 
     CLIENT = 0
     COORDINATOR = 1
@@ -117,7 +117,8 @@ class ValidationParams(NamedTuple):
 
     @property
     def decompressed_bound(self) -> int:
-        """What a batch may decompress to, in bytes; more is MESSAGE_TOO_LARGE; Java then splits (KIP-126)."""
+        """Return the bytes a batch may decompress to; more is MESSAGE_TOO_LARGE, and Java's producer then splits it
+        (KIP-126)."""
         if self.max_decompressed_bytes is not None:
             return self.max_decompressed_bytes
         return max(MIN_DECOMPRESSED_BOUND_BYTES, MAX_EXPANSION * self.max_message_bytes)
@@ -150,7 +151,7 @@ class BatchSummary(NamedTuple):
 
 
 class ValidationResult(NamedTuple):
-    """What to append. ``records`` is the same view when all was done in place, else new bytes.
+    """Records ready to append. ``records`` is the same view when all was done in place, else new bytes.
 
     ``offset_of_max_timestamp`` is shallow: the last offset of the first batch that holds the largest timestamp, as
     Kafka's time index has it; -1 when there is no timestamp (magic 0). ``log_append_time_ms`` is -1 under create time.
@@ -561,7 +562,7 @@ def result_of(view: memoryview, params: ValidationParams, *, sizes_changed: bool
 def result_from(
     view: memoryview, summaries: tuple[BatchSummary, ...], params: ValidationParams, *, sizes_changed: bool
 ) -> ValidationResult:
-    """As :func:`result_of`, from summaries that are already there."""
+    """Build what :func:`result_of` returns, from summaries that are already there."""
     newest = max(summaries, key=lambda summary: summary.max_timestamp)
     if sizes_changed:
         for summary in summaries:

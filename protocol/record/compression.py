@@ -124,7 +124,8 @@ def compress_many(parts: Sequence[Buffer], codec: int, level: int | None = None)
 
 
 def zstd_size(part: Buffer, max_bytes: int) -> int:
-    """What the one frame that ``part`` is declares to hold; 0 when it is none, declares nothing, or more than that."""
+    """Return the size that a single zstd frame declares; 0 when it declares none or too much, or ``part`` is not one
+    frame."""
     import zstandard
 
     try:
@@ -445,7 +446,7 @@ def _decompress_zstd_frame(decoder: zstandard.ZstdDecompressor, data: Buffer) ->
     try:
         return decoder.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError:
-        return None  # more frames behind it, or damage: the reader tells
+        return None  # more frames follow, or damage: the reader tells
 
 
 #: As the decoders: making an encoder takes 15 µs, 2.5 KB with it 6.

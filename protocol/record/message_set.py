@@ -171,7 +171,7 @@ class LegacyRecordBatch:
 
     @property
     def record_count(self) -> int:
-        """How many messages are inside; decompresses a wrapper. Raises what ``records`` raises."""
+        """Number of messages in the set; decompresses a wrapper. Raises what ``records`` raises."""
         return sum(1 for _ in self.records()) if self.is_compressed else 1
 
     @property
@@ -187,7 +187,7 @@ class LegacyRecordBatch:
         return memoryview(self.buffer)[self.position : self.position + self.size_in_bytes]
 
     def is_valid(self) -> bool:
-        """Whether the checksum holds."""
+        """Return whether the checksum holds."""
         start = self.position + LOG_OVERHEAD
         covered = memoryview(self.buffer)[start + _CRC_BYTES : start + self.size]
         return crc32(covered) == self.checksum

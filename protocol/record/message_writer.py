@@ -123,7 +123,7 @@ class BufferingOutputStream:
             position += length
 
     def slices(self, position: int = 0) -> Iterator[memoryview]:
-        """What was written from ``position`` on, as views of the segments, in order."""
+        """Return the bytes written from ``position`` on, as views of the segments, in order."""
         while position < self.size:
             index, start = divmod(position, self._segment_bytes)
             end = min(self._segment_bytes, start + self.size - position)

@@ -171,7 +171,7 @@ class RecordBatch:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the batch's tombstones may go, or None while no cleaner has decided (KIP-534)."""
+        """Time (ms) after which the batch's tombstones may go, None until a cleaner has set it (KIP-534)."""
         return self._fields[7] if self._fields[5] & DELETE_HORIZON_MASK else None
 
     @property
@@ -205,7 +205,7 @@ class RecordBatch:
         return memoryview(self.buffer)[self.position + RECORD_BATCH_OVERHEAD : self.position + self.size_in_bytes]
 
     def is_valid(self) -> bool:
-        """Whether the batch lies whole in the buffer and its checksum holds."""
+        """Return whether the batch lies whole in the buffer and its checksum holds."""
         size = self.size_in_bytes
         if size < RECORD_BATCH_OVERHEAD or size > len(self.buffer) - self.position:
             return False
@@ -242,11 +242,12 @@ class RecordBatch:
         return self.parse(self.uncompressed_section(max_decompressed_bytes))
 
     def parse(self, section: Buffer) -> Iterator[Record]:
-        """As :meth:`records`, of the ``uncompressed_section`` that the caller has already."""
+        """Parse the records of an ``uncompressed_section`` that the caller has already; see :meth:`records`."""
         return parse_records(section, self._fields[12], self._context())
 
     def parse_from(self, section: Buffer, first_offset: int) -> Iterator[Record]:
-        """As :meth:`parse`, from the first record at or after ``first_offset`` on; those before are stepped over."""
+        """Parse from the first record at or after ``first_offset`` on; those before it are stepped over. See
+        :meth:`parse`."""
         position, skipped = skip_records(section, self._fields[12], first_offset - self._fields[0])
         return parse_records(memoryview(section)[position:], self._fields[12] - skipped, self._context())
 
@@ -350,7 +351,8 @@ def read_raw_varint(data: Buffer, position: int, max_bytes: int) -> tuple[int, i
 
 
 class RecordContext(NamedTuple):
-    """What a record's deltas are relative to. ``log_append_time`` in ms replaces every timestamp when given."""
+    """The base offset and timestamp that a record's deltas count from. ``log_append_time`` in ms replaces every
+    timestamp when given."""
 
     base_offset: int
     base_timestamp: int
@@ -374,8 +376,11 @@ def parse_records(section: Buffer, count: int, context: RecordContext) -> Iterat
 
 
 def skip_records(section: Buffer, count: int, first_delta: int) -> tuple[int, int]:
-    """Where the first of ``count`` records with an offset delta of ``first_delta`` or more begins, and how many stand
-    before it: the section's end and ``count`` if there is none. Raises InvalidRecordError."""
+    """Find the first of ``count`` records with an offset delta of at least ``first_delta``.
+
+    Returns its position and the number of records before it: the section's end and ``count`` if there is none.
+    Raises InvalidRecordError.
+    """
     position = 0
     try:
         for index in range(count):
@@ -471,7 +476,7 @@ def append_record(out: bytearray, record: Record, base_offset: int, base_timesta
 
 
 class BatchOptions(NamedTuple):
-    """What a batch's header says beside its records. Times in ms.
+    """Header fields of a batch that its records do not give. Times in ms.
 
     ``base_offset`` None takes the first record's. ``last_offset_delta`` None takes the last record's (the cleaner
     keeps the original's). ``log_append_time`` sets the timestamp type and every record's effective time.

@@ -56,7 +56,7 @@ def compile_decoder(cls: type[Message], version: int, *, in_steps: bool = False)
 
 
 def _too_long(least_bytes: int, bytes_left: int) -> MalformedError:
-    """What is wrong with an array that takes a message over its end, or over its elements."""
+    """Return the error for an array that exceeds the message's bytes, or the elements a request may have."""
     if least_bytes > bytes_left:
         return MalformedError("an array longer than the message")
     return MalformedError("an array that takes the message over the elements it may have")

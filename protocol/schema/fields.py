@@ -294,7 +294,7 @@ class Message(Struct):
     def decode_in_steps(
         cls, view: Buffer, position: int, version: int, elements: int = MAX_ELEMENTS
     ) -> Generator[None, None, tuple[Self, int]]:
-        """As :meth:`decode_from`, for a long message: yields between stretches of its arrays."""
+        """Decode a long message like :meth:`decode_from`, with yields between stretches of its arrays."""
         coder = _coder_in_steps(cls, version, "decode")
         try:
             return (yield from coder.function(view, position, elements))  # type: ignore[no-any-return]
@@ -324,7 +324,8 @@ class Message(Struct):
 
     @classmethod
     def decode_prefixed_lenient(cls, view: Buffer) -> Self:
-        """As :meth:`decode_prefixed`, but a newer version is read as the newest known one, and what follows ignored.
+        """Decode like :meth:`decode_prefixed`, but a newer version is read as the newest known one, and what follows
+        ignored.
 
         That is how consumers of different ages share a group: each reads what it knows of a subscription.
         """
@@ -357,7 +358,7 @@ class Message(Struct):
             raise coder.encode_error(error) from error
 
     def encode_in_steps(self, version: int) -> Generator[None, None, list[Part]]:
-        """As :meth:`encode_parts`, for a long message: yields between stretches of its arrays."""
+        """Encode a long message like :meth:`encode_parts`, with yields between stretches of its arrays."""
         coder = _coder_in_steps(type(self), version, "encode")
         try:
             return (yield from coder.function(self))  # type: ignore[no-any-return]

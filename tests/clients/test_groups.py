@@ -89,7 +89,7 @@ def poll_all(group: list[Member]) -> None:
 
 
 def shared(group: list[Member], partitions: int) -> bool:
-    """Whether every partition has exactly one owner and every member something to do."""
+    """Return whether every partition has exactly one owner and every member something to do."""
     owned = [member.partitions() for member in group]
     return all(owned) and sorted(index for each in owned for index in each) == list(range(partitions))
 

@@ -112,7 +112,7 @@ def counted(lines: int) -> dict[str, int]:
 
 
 def all_run(application: Application, instances: int) -> bool:
-    """Whether every task runs on one instance, and its state is copied on another if there is one."""
+    """Return whether every task runs on one instance, and its state is copied on another if there is one."""
     told = application.tasks()
     active = sorted(task for _, tasks, _ in told for task in tasks)
     standby = sorted(task for _, _, tasks in told for task in tasks)

@@ -46,7 +46,7 @@ def damaged(data: bytes, source: random.Random) -> bytearray:
 
 
 def decode_or_refuse(cls: type[Message], version: int, data: bytes | bytearray) -> bool:
-    """Whether ``data`` is a ``cls``; the only exception that passes for "no" is InvalidRequestError."""
+    """Return whether ``data`` is a ``cls``; the only exception that passes for "no" is InvalidRequestError."""
     try:
         message = cls.decode(memoryview(data), version)
     except InvalidRequestError as error:

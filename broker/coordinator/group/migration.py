@@ -104,7 +104,8 @@ class Migration:
         return upgraded
 
     def _consumer_records(self, group: ClassicGroup) -> list[CoordinatorRecord]:
-        """Everybody with what the last generation gave them, all reconciled. The first record is the group's epoch."""
+        """Members with the assignments of the last generation, all reconciled. The first record is the group's
+        epoch."""
         group_id, epoch = group.group_id, group.generation_id
         protocol = group.protocol_name or group.select_protocol()
         records = [epoch_record(group_id, epoch, 0), target_epoch_record(group_id, epoch, 0)]
@@ -157,7 +158,7 @@ class Migration:
     # -- consumer to classic ------------------------------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving_id: str, *, replaced: bool) -> bool:
-        """Whether only classic members are left when this one goes, or is replaced by a classic one."""
+        """Return whether only classic members are left when this one goes, or is replaced by a classic one."""
         leaving = group.members[leaving_id]
         left = [member for member in group.members.values() if member is not leaving]
         if leaving.subscription.classic is not None or any(m.subscription.classic is None for m in left):

@@ -63,7 +63,7 @@ class OffsetStore:
         return group_id in self._producers
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction has committed an offset for this partition."""
+        """Return whether an open transaction has committed an offset for this partition."""
         producers = self._producers.get(group_id)
         if not producers:
             return False

@@ -54,7 +54,8 @@ class StateKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareState:
-    """Where a share partition is. ``batches`` lie at or after the start offset, which is -1 before the first read."""
+    """Start offset, in-flight batches and delivery counts of one share partition. ``batches`` lie at or after the start
+    offset, which is -1 before the first read."""
 
     start_offset: int
     batches: tuple[Span, ...] = ()

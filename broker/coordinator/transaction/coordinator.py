@@ -56,12 +56,12 @@ class MarkerWriter(Protocol):
     """Puts the end of a transaction into a partition."""
 
     def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> None:
-        """Raises KafkaError."""
+        """Append a commit or abort marker for the producer. Raises KafkaError."""
         ...
 
 
 def at_once(settled: Settled) -> None:
-    """Answer at once, in a broker that does not wait for the disk."""
+    """Settle at once: appends count as durable, as in a broker that does not wait for the disk."""
     settled(None)
 
 
@@ -81,7 +81,7 @@ class TransactionCoordinator:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """InitProducerId v0-6 with a transactional id; over an open transaction only that one's abort is decided.
+        """InitProducerId v0-6 with a transactional id; over an open transaction it only decides its abort.
 
         Raises InvalidRequestError, InvalidTransactionTimeoutError, ConcurrentTransactionsError, ProducerFencedError,
         UnsupportedVersionError (two-phase commit is not offered).
@@ -168,7 +168,7 @@ class TransactionCoordinator:
             self._finish_later(transaction, RETRY_MS)
 
     def _is_due(self, transaction: Transaction, error: KafkaError | None) -> bool:
-        """Whether the transaction is still to be ended here. After a failed sync the next load ends it."""
+        """Return whether the transaction is still to be ended here. After a failed sync the next load ends it."""
         if error is not None:
             logger.warning("transaction of %s is not ended: %s", transaction.transactional_id, error)
             return False

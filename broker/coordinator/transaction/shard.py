@@ -319,7 +319,7 @@ def _may_continue(transaction: Transaction, request: InitProducerIdRequest) -> b
 
 
 def _is_retry(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
-    """Whether this version 2 EndTxn was answered before: its epoch is the one before the raise."""
+    """Return whether this version 2 EndTxn was answered before: its epoch is the one before the raise."""
     if transaction.client_version < 2 or transaction.state is ONGOING or transaction.state is EMPTY:
         return False
     producer_id, epoch = producer

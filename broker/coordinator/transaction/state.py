@@ -113,7 +113,7 @@ class Transaction:
 
     @property
     def committed(self) -> bool:
-        """Which marker a prepared transaction writes."""
+        """True when a prepared transaction writes COMMIT markers, False for ABORT."""
         return self.state is PREPARE_COMMIT
 
     # -- the next record ----------------------------------------------------------------------------------------

@@ -273,7 +273,7 @@ class ClassicGroup:
     # -- protocols ----------------------------------------------------------------------------------------------
 
     def supports_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a joining member shares the protocol type and at least one protocol with all the others."""
+        """Return whether a joining member shares the protocol type and at least one protocol with all the others."""
         if self.state is EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         if self.protocol_type != protocol_type:

@@ -119,7 +119,8 @@ class ClassicJoin:
         return self._join_existing(request, group)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Whether there is room. While members rejoin, the awaiting ones count: the last to rejoin are turned away."""
+        """Return whether there is room. While members rejoin, the awaiting ones count: the last to rejoin are turned
+        away."""
         limit = self._config.group_max_size
         member = group.members.get(member_id)
         if group.state is EMPTY or group.state is DEAD:
@@ -135,7 +136,7 @@ class ClassicJoin:
             if instance_id in group.static_members:
                 return self._replace_static(context, request, group, member_id)
         elif context.api_version >= 4:
-            # Clients that vanish during their first JoinGroup must not leave members behind (KIP-394).
+            # Clients that vanish during their first JoinGroup must leave no members (KIP-394).
             group.pending_join_members.add(member_id)
             self._rebalance.schedule_expiration(group, member_id, request.session_timeout_ms)
             return refused(MemberIdRequiredError, member_id)

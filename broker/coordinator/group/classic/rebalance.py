@@ -243,7 +243,7 @@ class ClassicRebalance:
                 group.complete_sync(member, SyncGroupResponse(error_code=error_code))
 
     def refuse_all(self, group: ClassicGroup, error_code: int) -> None:
-        """Answer everybody who waits with an error; nothing else happens to the group."""
+        """Answer every waiting member with an error; the group stays as it is."""
         for member in list(group.members.values()):
             group.complete_join(member, JoinGroupResponse(error_code=error_code, member_id=member.member_id))
             group.complete_sync(member, SyncGroupResponse(error_code=error_code))

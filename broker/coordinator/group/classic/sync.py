@@ -1,6 +1,6 @@
 """SyncGroup, Heartbeat and LeaveGroup to a classic group.
 
-SyncGroup: the leader brings the assignment, which is appended before anybody hears it; the others wait for it. In a
+SyncGroup: the leader brings the assignment, which is appended before any member gets it; the others wait for it. In a
 stable group it is answered at once (a lost answer). LeaveGroup v3+ is a batch of members, each with its own error, and
 may name static members by instance id alone (the admin client's removal).
 

@@ -58,7 +58,8 @@ class ClassicSpec:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member said of itself (record 5). ``classic`` is None for a member of the consumer protocol."""
+    """A member's subscription and identity, as it sent them (record 5). ``classic`` is None for a member of the
+    consumer protocol."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -136,7 +137,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         return ConsumerGroupState.RECONCILING
 
     def is_reconciled(self, current: CurrentAssignment) -> bool:
-        """Whether the member has all its target gives it."""
+        """Return whether the member has all its target gives it."""
         return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
 
     def subscribed_topics(self) -> set[str]:
@@ -155,7 +156,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         return topic in self.subscribed_topics()
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Whether others still hold something that the member is to have."""
+        """Return whether others still hold something that the member is to have."""
         assigned = member.current.assigned
         return any(
             self.owners.get((topic_id, index), member.member_id) != member.member_id

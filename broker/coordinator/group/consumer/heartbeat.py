@@ -194,7 +194,7 @@ class ConsumerHeartbeats:
             return self.known_or_new(group, member_id, records)
         draft = self.known(group, member, records)
         if request.member_epoch == JOIN_EPOCH and draft.current.epoch != JOIN_EPOCH:
-            draft.current = NEW_MEMBER  # it lost its epoch, and with it whatever it held
+            draft.current = NEW_MEMBER  # it lost its epoch, and with it all it held
         elif request.member_epoch != draft.current.epoch:
             check_epoch(draft.current, request)
         return draft
@@ -327,7 +327,7 @@ def check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatReque
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the member tells everything, because it joins or is not sure what arrived."""
+    """Return whether the member tells everything, because it joins or is not sure what arrived."""
     if request.member_epoch == JOIN_EPOCH:
         return True
     subscribed = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None

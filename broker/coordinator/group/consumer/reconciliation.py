@@ -45,7 +45,7 @@ def reconcile(
 
 
 def _holds(owned: Owned, partitions: Assignment) -> bool:
-    """Whether the member may still work on any of these."""
+    """Return whether the member may still work on any of these."""
     if owned is None:
         return True
     return any(not indexes.isdisjoint(owned.get(topic_id, frozenset())) for topic_id, indexes in partitions.items())
@@ -91,7 +91,7 @@ def _changed(
 
 
 def is_subset(owned: Owned, assigned: Assignment) -> bool:
-    """Whether the member says that it holds nothing but this; False when it says nothing."""
+    """Return whether the member says that it holds nothing but this; False when it says nothing."""
     if owned is None:
         return False
     return all(indexes <= assigned.get(topic_id, frozenset()) for topic_id, indexes in owned.items())

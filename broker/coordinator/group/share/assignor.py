@@ -79,7 +79,7 @@ class _Room:
             self._least, self._extras = 1, 0
 
     def has(self, taken: int) -> bool:
-        """Whether one who has ``taken`` may have another."""
+        """Return whether one who has ``taken`` may have another."""
         return taken < self._least or (taken == self._least and self._extras > 0)
 
     def take(self, taken: int) -> None:

@@ -225,7 +225,10 @@ class ShareHeartbeats:
     # -- 3. states of share partitions --------------------------------------------------------------------------
 
     def _initialize(self, draft: Draft) -> Uninitialized | None:
-        """Find the partitions that need a state; only when topics or subscriptions have changed."""
+        """Note subscribed partitions that have no share state yet as initialized, in a record, and return them.
+
+        None while the group's epoch stays: then neither topics nor subscriptions have changed.
+        """
         if draft.epoch == draft.group.epoch:
             return None
         missing: Uninitialized = {}

@@ -82,7 +82,7 @@ class ShareMembers:
         return described
 
     def is_empty(self, group_id: str) -> bool:
-        """Whether a group has no members, or is none."""
+        """Return whether a group has no members, or is none."""
         group = self._runtime.shard_for(group_id).groups.get(group_id)
         return group is None or group.is_empty
 

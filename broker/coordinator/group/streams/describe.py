@@ -22,7 +22,7 @@ def describe_streams_group(group: StreamsGroup) -> schema.DescribedGroup:
 
 
 def _topology(group: StreamsGroup) -> schema.Topology | None:
-    """With the counts of internal topics where they are known."""
+    """Build the described topology, with the partition counts of internal topics that are known."""
     if group.topology is None:
         return None
     configured = group.configured

@@ -62,7 +62,7 @@ class TaskSet(NamedTuple):
     warmup: Tasks = {}  # noqa: RUF012 - never changed
 
     def intersects(self, other: TaskSet) -> bool:
-        """Whether any task is in both, in the same role."""
+        """Return whether any task is in both, in the same role."""
         return any(
             not partitions.isdisjoint(theirs.get(name, frozenset()))
             for mine, theirs in zip(self, other, strict=True)
@@ -70,7 +70,7 @@ class TaskSet(NamedTuple):
         )
 
     def is_within(self, other: TaskSet) -> bool:
-        """Whether the other has all of these, in the same roles."""
+        """Return whether the other has all of these, in the same roles."""
         return all(
             partitions <= theirs.get(name, frozenset())
             for mine, theirs in zip(self, other, strict=True)
@@ -215,5 +215,5 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
 
 
 def is_reconciled(current: StreamsAssignment, epoch: int) -> bool:
-    """Whether the member has all the target of this epoch gives it."""
+    """Return whether the member has all the target of this epoch gives it."""
     return current.state is StreamsMemberState.STABLE and current.epoch == epoch

@@ -169,7 +169,7 @@ class StreamsHeartbeats:
         return StreamsDecision(result, draft.configured.missing)
 
     def _settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
-        """Store what a restart may forget, in memory only."""
+        """Return the step after the append: it sets the group's fields that no record holds and a restart loses."""
         version = self._metadata.changes
         is_known = draft.group.group_id in self._groups
 
@@ -302,7 +302,7 @@ class StreamsHeartbeats:
         configured: Configured,
         records: list[CoordinatorRecord],
     ) -> dict[str, TaskSet]:
-        """A target for all members; nothing for anybody while topics are missing."""
+        """Assign targets to all members; empty ones while topics are missing."""
         replicas = self._config(group.group_id).num_standby_replicas
         target = dict.fromkeys(processes, NO_TASKS)
         if configured.is_ready and configured.subtopologies is not None:

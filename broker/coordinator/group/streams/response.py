@@ -47,7 +47,7 @@ def tasks_response(tasks: Tasks) -> list[TaskIdsResponse]:
 def endpoints_response(
     members: Iterable[tuple[StreamsMemberSpec, StreamsAssignment]], configured: Configured, count_of: PartitionCounts
 ) -> list[EndpointToPartitions]:
-    """Which partitions the tasks of each member with an endpoint read."""
+    """Return the partitions that the tasks of each member with an endpoint read."""
     return [
         EndpointToPartitions(
             user_endpoint=EndpointResponse(host=spec.user_endpoint.host, port=spec.user_endpoint.port),

@@ -250,7 +250,10 @@ def _copartitioned(part: Subtopology) -> Iterator[set[str]]:
 
 
 def _repartition_counts(topology: Topology, existing: PartitionCounts) -> dict[str, int]:
-    """As far as a repartition topic's writer reads topics whose count is known, its own is known; and so on."""
+    """Return the partition count of each repartition topic: its own, or the most among its writer's source topics.
+
+    A source may be a repartition topic itself, so this goes round until no more counts become known.
+    """
     parts = topology.subtopologies
     counts = {topic.name: topic.partitions for part in parts for topic in part.repartition_sources if topic.partitions}
     unknown = [(name, part) for part in parts for name in part.repartition_sinks if name not in counts]

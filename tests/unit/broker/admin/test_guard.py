@@ -83,7 +83,7 @@ async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
 
 
 def ran(asked: Site) -> bool:
-    """Whether a request has reached the cleaner, which starts with the first one."""
+    """Return whether a request has reached the cleaner, which starts with the first one."""
     return asked.parts.broker.cleaner is not None
 
 

@@ -219,7 +219,7 @@ def committed_by_index(directory: Path) -> list[tuple[int, bytes | None]]:
 
 
 def reads_otherwise(before: dict[str, bytes], directory: Path) -> bool:
-    """Whether a flipped bit could mislead a reader that goes by the index: a first offset that takes in the same
+    """Return whether a flipped bit could mislead a reader that goes by the index: a first offset that takes in the same
     records does not, nor a last stable offset that is lower, which makes a broker look further."""
     for path in indices(directory):
         old, new = before[path.name], path.read_bytes()
