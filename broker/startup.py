@@ -97,7 +97,9 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         node_id=config.node_id,
     )
     replica_manager.make_way = strays.make_way
-    known.topics.set_listener(replica_manager, run_in_thread, timers.turns.measured("topic changes", loop.call_soon))
+    known.topics.set_listener(
+        replica_manager, run_in_thread, timers.turns.measure_callbacks("topic changes", loop.call_soon)
+    )
     return Broker(
         config=config, time=time, loop=loop, executor=executor,
         record_executor=ThreadPoolExecutor(RECORD_THREADS, "records"),

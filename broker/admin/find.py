@@ -60,7 +60,7 @@ async def answer_find(broker: Broker, request: web.Request) -> web.StreamRespons
     await response.prepare(request)
     separator = '{"records": ['
     while part:
-        lines = [json.dumps(as_json(found, as_base64=as_base64)) for found in part]
+        lines = [json.dumps(format_record(found, as_base64=as_base64)) for found in part]
         await response.write((separator + ",\n".join(lines)).encode())
         separator = ",\n"
         part = await broker.loop.run_in_executor(None, take, records)
@@ -145,20 +145,20 @@ def parse_bytes(parameters: Mapping[str, str], name: str) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def as_json(found: FoundRecord, *, as_base64: bool) -> dict[str, Any]:
+def format_record(found: FoundRecord, *, as_base64: bool) -> dict[str, Any]:
     """One record as JSON has it."""
     partition, record = found
     return {
         "partition": partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": encoded(record.key, as_base64=as_base64),
-        "value": encoded(record.value, as_base64=as_base64),
-        "headers": [[name, encoded(value, as_base64=as_base64)] for name, value in record.headers],
+        "key": encode_value(record.key, as_base64=as_base64),
+        "value": encode_value(record.value, as_base64=as_base64),
+        "headers": [[name, encode_value(value, as_base64=as_base64)] for name, value in record.headers],
     }
 
 
-def encoded(value: bytes | None, *, as_base64: bool) -> Any:
+def encode_value(value: bytes | None, *, as_base64: bool) -> Any:
     """Bytes as asked: base64, or text where they are text."""
     if value is None:
         return None

@@ -288,13 +288,13 @@ class Planner:
         here = [partition.partition.partition for partition in partitions]
         twice = sorted({index for index in here if here.count(index) > 1})
         if twice:
-            self._problem(f"topic {name}: partitions {_listed(twice)} are in several of the directories")
+            self._problem(f"topic {name}: partitions {_format_numbers(twice)} are in several of the directories")
         count = len(known.leader_epochs) if known else max(here) + 1
         missing = sorted(set(range(count)) - set(here))
         if missing:
             self._problem(
-                f"topic {name}: partitions {_listed(missing)} of {count} are not in these directories; give all of "
-                f"log.dirs of a broker that has them, or go without the topic (--leave-out {name})"
+                f"topic {name}: partitions {_format_numbers(missing)} of {count} are not in these directories; give "
+                f"all of log.dirs of a broker that has them, or go without the topic (--leave-out {name})"
             )
 
     # ---- configs
@@ -407,5 +407,5 @@ def _is_same_or_below(path: str, parent: str) -> bool:
     return os.path.commonpath([path, parent]) == parent
 
 
-def _listed(numbers: list[int]) -> str:
+def _format_numbers(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:20])) + (", ..." if len(numbers) > 20 else "")

@@ -93,7 +93,7 @@ class BrokerConfig:
     def __init__(self, texts: Mapping[str, str]) -> None:
         """Parse texts that are already merged. Raises ConfigError."""
         self.static_texts: dict[str, str] = dict(texts)
-        self._given: dict[str, str] = known_texts(texts)
+        self._given: dict[str, str] = select_known_texts(texts)
         self._values: dict[str, Any] = parse_texts(self._given)
         for key in self._given:
             if (bound := exceeded_bound(key.removeprefix("group."), self._values[key], self._values)) is not None:
@@ -102,8 +102,8 @@ class BrokerConfig:
         self.node_id: int = self._node_id()
         self.log_dirs: list[str] = self._log_dirs()
         protocols = self._security_protocols()
-        self.listeners: list[Endpoint] = self._served_listeners(protocols)
-        self.advertised_listeners: dict[str, Endpoint] = self._advertised_listeners(protocols)
+        self.listeners: list[Endpoint] = self._parse_listeners(protocols)
+        self.advertised_listeners: dict[str, Endpoint] = self._parse_advertised_listeners(protocols)
 
     @classmethod
     def load(
@@ -114,7 +114,7 @@ class BrokerConfig:
         options: ServeOptions | None = None,
     ) -> BrokerConfig:
         """Merge file, environment, overrides and options, in this order. Raises ConfigError."""
-        texts = merged_texts(path, environment, overrides)
+        texts = merge_texts(path, environment, overrides)
         if options is not None:
             options.apply(texts)
         return cls(texts)
@@ -154,7 +154,7 @@ class BrokerConfig:
 
     def set_dynamic(self, texts: Mapping[str, str]) -> None:
         """Lay these texts, set through the admin API, over the static ones. Raises ConfigError and changes nothing."""
-        given = known_texts({**self.static_texts, **texts})
+        given = select_known_texts({**self.static_texts, **texts})
         self._values = parse_texts(given)
         self._given = given
 
@@ -196,20 +196,20 @@ class BrokerConfig:
             protocols[name.strip().upper()] = protocol.strip().upper()
         return protocols
 
-    def _served_listeners(self, protocols: Mapping[str, str]) -> list[Endpoint]:
+    def _parse_listeners(self, protocols: Mapping[str, str]) -> list[Endpoint]:
         """The listeners to open."""
         text = self.get_str("listeners")
-        endpoints = self._without_controllers("listeners", text, protocols)
+        endpoints = self._parse_without_controllers("listeners", text, protocols)
         if not endpoints:
             raise invalid("listeners", text, "at least one NAME://HOST:PORT that is not the controller's")
         check_listeners(text, endpoints)
         return endpoints
 
-    def _advertised_listeners(self, protocols: Mapping[str, str]) -> dict[str, Endpoint]:
+    def _parse_advertised_listeners(self, protocols: Mapping[str, str]) -> dict[str, Endpoint]:
         """Return the listeners by name; like Kafka, refuse those that no client could reach."""
         names = [endpoint.listener_name for endpoint in self.listeners]
         text = self._values["advertised.listeners"] or ""
-        endpoints = self._without_controllers("advertised.listeners", text, protocols)
+        endpoints = self._parse_without_controllers("advertised.listeners", text, protocols)
         for endpoint in endpoints:
             if endpoint.listener_name not in names:
                 raise invalid("advertised.listeners", str(endpoint), f"names that listeners has: {', '.join(names)}")
@@ -217,7 +217,7 @@ class BrokerConfig:
                 raise invalid("advertised.listeners", str(endpoint), "an address that clients can reach")
         return {endpoint.listener_name: endpoint for endpoint in endpoints}
 
-    def _without_controllers(self, key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
+    def _parse_without_controllers(self, key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
         """All endpoints but a controller's, which a node without a quorum does not need."""
         controllers = {name.upper() for name in self.get_list("controller.listener.names")}
         protocols = {**protocols, **dict.fromkeys(controllers, SERVED_PROTOCOLS[0])}
@@ -225,7 +225,7 @@ class BrokerConfig:
         return [endpoint for endpoint in endpoints if endpoint.listener_name not in controllers]
 
 
-def merged_texts(path: str | None, environment: Mapping[str, str] | None, overrides: Iterable[str]) -> dict[str, str]:
+def merge_texts(path: str | None, environment: Mapping[str, str] | None, overrides: Iterable[str]) -> dict[str, str]:
     """Files, environment and overrides as one mapping, later ones winning.
 
     Raises ConfigError for a file that cannot be read and for an override that is not key=value.
@@ -325,7 +325,7 @@ def parse_texts(given: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def known_texts(texts: Mapping[str, str]) -> dict[str, str]:
+def select_known_texts(texts: Mapping[str, str]) -> dict[str, str]:
     """Only the keys that a table declares."""
     return {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEF.keys}
 

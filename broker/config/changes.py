@@ -59,11 +59,11 @@ def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iter
         if change.operation is Operation.SET:
             changed[change.name] = change.value
         else:
-            changed[change.name] = changed_list(config_def, changed.get(change.name), change)
+            changed[change.name] = change_list(config_def, changed.get(change.name), change)
     return changed
 
 
-def changed_list(config_def: ConfigDef, text: str | None, change: Change) -> str:
+def change_list(config_def: ConfigDef, text: str | None, change: Change) -> str:
     """A list value with elements appended or taken out, from the default if none is set. Raises InvalidConfigError."""
     from tidelog.protocol.config_def import ConfigType
 

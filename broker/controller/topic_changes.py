@@ -57,7 +57,7 @@ class Change(NamedTuple):
     done: Deferred[TopicImage]
 
 
-def at_once(work: Callable[[], None]) -> Deferred[None]:
+def run_now(work: Callable[[], None]) -> Deferred[None]:
     """Do it here and now: for where there is no loop to hold up."""
     deferred: Deferred[None] = Deferred()
     try:
@@ -93,7 +93,7 @@ def settle_durable(done: Deferred[None], durable: Deferred[None]) -> None:
         done.complete(None)
 
 
-def after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> Deferred[T]:
+def begin_after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> Deferred[T]:
     """Return the result of ``begin``, which is called once ``under_way`` is settled, well or badly."""
     result: Deferred[T] = Deferred()
 
@@ -143,7 +143,7 @@ class TopicChanges:
         self._syncing = False
         self._settled: deque[tuple[Deferred[None], MetadataStoreError | None]] = deque()
         self._is_settling = False
-        self.in_thread: InThread = at_once
+        self.in_thread: InThread = run_now
         self.call_soon: CallSoon = call_now
 
     def create(self, new: NewTopic) -> Change:
@@ -176,7 +176,7 @@ class TopicChanges:
         """
         under_way = self._widening.get(name)
         if under_way is not None:
-            return Change(under_way.image, after(under_way.done, lambda: self.delete(name).done))
+            return Change(under_way.image, begin_after(under_way.done, lambda: self.delete(name).done))
         change = Change(self._topics.begin_delete(name, sync=False), Deferred())
         self._when_durable().on_done(partial(self._remove_logs, change))
         return change
@@ -189,7 +189,7 @@ class TopicChanges:
         """
         under_way = self._widening.get(name)
         if under_way is not None:
-            return after(under_way.done, lambda: self.widen(name, count, validate_only))
+            return begin_after(under_way.done, lambda: self.widen(name, count, validate_only))
         before, wider = self._topics.begin_widen(name, count, validate_only=validate_only)
         change = Change(wider, Deferred())
         if validate_only:
@@ -204,7 +204,7 @@ class TopicChanges:
         when that is durable. Raises what ``work`` raises; fails with KafkaStorageError."""
         under_way = None if topic is None else self._widening.get(topic)
         if under_way is not None:
-            return after(under_way.done, lambda: self.commit(topic, work))
+            return begin_after(under_way.done, lambda: self.commit(topic, work))
         work()
         done: Deferred[None] = Deferred()
         self._when_durable().on_done(partial(settle_durable, done))
@@ -228,21 +228,21 @@ class TopicChanges:
             if self.listener is not None:
                 work = self.listener.first_logs(change.image, before.partition_count)
         except (KafkaError, MetadataStoreError) as error:
-            self._not_widened(before, change, error)
+            self._fail_widening(before, change, error)
         else:
-            self.in_thread(work).on_done(partial(self._widened, before, change))
+            self.in_thread(work).on_done(partial(self._finish_widening, before, change))
 
-    def _widened(self, before: TopicImage, change: Change, made: Deferred[None]) -> None:
+    def _finish_widening(self, before: TopicImage, change: Change, made: Deferred[None]) -> None:
         try:
             made.result()
         except KafkaError as error:
-            self._not_widened(before, change, error)
+            self._fail_widening(before, change, error)
             return
         self._widening.pop(before.name, None)
         self._topics.finish_create(change.image, before.partition_count)
         change.done.complete(change.image)
 
-    def _not_widened(self, before: TopicImage, change: Change, error: Exception) -> None:
+    def _fail_widening(self, before: TopicImage, change: Change, error: Exception) -> None:
         self._widening.pop(before.name, None)
         with contextlib.suppress(MetadataStoreError):  # a store that cannot sync takes nothing more
             self._topics.store_image(before, sync=True)
@@ -255,9 +255,9 @@ class TopicChanges:
         except (KafkaError, MetadataStoreError) as error:
             self._fail(change, error)
         else:
-            self.in_thread(work).on_done(partial(self._created, change))
+            self.in_thread(work).on_done(partial(self._finish_creation, change))
 
-    def _created(self, change: Change, made: Deferred[None]) -> None:
+    def _finish_creation(self, change: Change, made: Deferred[None]) -> None:
         try:
             made.result()
         except KafkaError as error:
@@ -279,9 +279,9 @@ class TopicChanges:
             change.done.fail(storage_error(error))
         else:
             # In a thread: it waits for those that work on the files, a sync or a step of the indexer.
-            self.in_thread(self.last_logs(change.image)).on_done(partial(self._removed, change))
+            self.in_thread(self.last_logs(change.image)).on_done(partial(self._finish_removal, change))
 
-    def _removed(self, change: Change, removed: Deferred[None]) -> None:
+    def _finish_removal(self, change: Change, removed: Deferred[None]) -> None:
         try:
             removed.result()
         except KafkaError as error:
@@ -303,9 +303,9 @@ class TopicChanges:
     def _sync(self) -> None:
         covered, self._waiting = self._waiting, []
         self._syncing = True
-        self.in_thread(self._sync_store).on_done(partial(self._synced, covered))
+        self.in_thread(self._sync_store).on_done(partial(self._finish_sync, covered))
 
-    def _synced(self, covered: list[Deferred[None]], done: Deferred[None]) -> None:
+    def _finish_sync(self, covered: list[Deferred[None]], done: Deferred[None]) -> None:
         self._syncing = False
         failure: MetadataStoreError | None = None
         try:

@@ -28,8 +28,8 @@ from tidelog.broker.controller.topic_changes import (
     InThread,
     NewTopic,
     TopicChanges,
-    at_once,
     call_now,
+    run_now,
 )
 from tidelog.broker.metadata.image import (
     GROUP_METADATA_TOPIC,
@@ -145,7 +145,7 @@ class TopicManager:
         self._done_deletions += [DELETED_PREFIX + uuid_to_str(topic_id) for topic_id in topic_ids]
 
     def set_listener(
-        self, listener: TopicListener, in_thread: InThread = at_once, call_soon: CallSoon = call_now
+        self, listener: TopicListener, in_thread: InThread = run_now, call_soon: CallSoon = call_now
     ) -> None:
         """Set the one listener that is told of changes: the replica manager. ``in_thread`` runs what waits for the
         disk."""

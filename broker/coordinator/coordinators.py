@@ -84,7 +84,7 @@ class Coordinators:
             serde=GroupRecordSerde(),
             new_shard=new_shard,
             time=broker.time,
-            call_soon=broker.timers.turns.measured("coordinator", broker.loop.call_soon),
+            call_soon=broker.timers.turns.measure_callbacks("coordinator", broker.loop.call_soon),
             call_later=broker.timers.schedule,
         )
         return GroupCoordinator(runtime, lambda group: self.share_members.delete_states(group))
@@ -115,7 +115,7 @@ class Coordinators:
             serde=ShareStateSerde(),
             new_shard=new_shard,
             time=broker.time,
-            call_soon=broker.timers.turns.measured("coordinator", broker.loop.call_soon),
+            call_soon=broker.timers.turns.measure_callbacks("coordinator", broker.loop.call_soon),
             call_later=broker.timers.schedule,
         )
         return ShareCoordinator(runtime)
@@ -171,7 +171,7 @@ class Coordinators:
             serde=TransactionRecordSerde(),
             new_shard=new_shard,
             time=broker.time,
-            call_soon=broker.timers.turns.measured("coordinator", broker.loop.call_soon),
+            call_soon=broker.timers.turns.measure_callbacks("coordinator", broker.loop.call_soon),
             call_later=broker.timers.schedule,
         )
         markers = BrokerMarkerWriter(broker, self)

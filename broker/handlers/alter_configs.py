@@ -33,7 +33,7 @@ def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest
                 broker.configs.replace,
                 resource.resource_type,
                 resource.resource_name,
-                given_texts(resource),
+                read_texts(resource),
                 request.validate_only,
             )
             topic = topic_of(resource.resource_type, resource.resource_name)
@@ -48,7 +48,7 @@ def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest
     return AlterConfigsResponse(responses=responses)
 
 
-def given_texts(resource: AlterConfigsResource) -> dict[str, str]:
+def read_texts(resource: AlterConfigsResource) -> dict[str, str]:
     """The texts to set. Raises InvalidRequestError for a key without a value, or named twice."""
     texts: dict[str, str] = {}
     for config in resource.configs:

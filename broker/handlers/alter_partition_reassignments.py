@@ -46,7 +46,7 @@ def handle(
                     ReassignablePartitionResponse(partition_index=partition.partition_index, error_message=None)
                 )
             except KafkaError as error:
-                partitions.append(failed(partition, error))
+                partitions.append(build_error_result(partition, error))
             yield None
         yield None
         responses.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
@@ -68,7 +68,7 @@ def check(broker: Broker, partition: ReassignablePartition, partition_count: int
     check_replicas([partition.replicas], [broker.node_id])
 
 
-def failed(partition: ReassignablePartition, error: KafkaError) -> ReassignablePartitionResponse:
+def build_error_result(partition: ReassignablePartition, error: KafkaError) -> ReassignablePartitionResponse:
     """The answer for a partition that stays where it is."""
     return ReassignablePartitionResponse(
         partition_index=partition.partition_index, error_code=error.code, error_message=error.message

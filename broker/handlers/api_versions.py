@@ -41,8 +41,8 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
                 raise InvalidRequestError
     metadata = broker.metadata
     return ApiVersionsResponse(
-        api_keys=served(broker),
-        supported_features=supported(context.api_version),
+        api_keys=list_served_apis(broker),
+        supported_features=list_supported_features(context.api_version),
         finalized_features_epoch=metadata.features_epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
@@ -57,7 +57,7 @@ def error_response(request: ApiVersionsRequest | None, error: KafkaError) -> Api
     return ApiVersionsResponse(error_code=error.code, api_keys=known)
 
 
-def supported(version: int) -> list[SupportedFeatureKey]:
+def list_supported_features(version: int) -> list[SupportedFeatureKey]:
     """The features this broker could do; before v4 without those whose lowest level is 0 (KAFKA-17011)."""
     return [
         SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
@@ -66,7 +66,7 @@ def supported(version: int) -> list[SupportedFeatureKey]:
     ]
 
 
-def served(broker: Broker) -> list[ApiVersion]:
+def list_served_apis(broker: Broker) -> list[ApiVersion]:
     """The table; the APIs of client metrics only while there is a subscription (KIP-714).
 
     Clients that see them ask for subscriptions on each connection, and librdkafka prints a line then.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -28,7 +28,7 @@ def handle(
     """Describe each; each group has its own error."""
     describe = coordinators_of(broker).groups.describe_consumer_group
     names, operations = broker.metadata.topic_names, request.include_authorized_operations
-    groups = yield from each(request.group_ids, lambda group_id: describe(group_id, names, operations=operations))
+    groups = yield from apply_each(request.group_ids, lambda group_id: describe(group_id, names, operations=operations))
     return ConsumerGroupDescribeResponse(groups=groups)
 
 

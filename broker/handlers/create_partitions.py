@@ -68,7 +68,7 @@ def outcome(topic: CreatePartitionsTopic, result: Deferred[TopicImage] | KafkaEr
             raise result
         result.result()
     except KafkaError as error:
-        return failed(topic, error)
+        return build_error_result(topic, error)
     return CreatePartitionsTopicResult(name=topic.name, error_message=None)
 
 
@@ -88,11 +88,11 @@ def widen(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> 
     return broker.topics.changes.widen(topic.name, topic.count, validate_only)
 
 
-def failed(topic: CreatePartitionsTopic, error: KafkaError) -> CreatePartitionsTopicResult:
+def build_error_result(topic: CreatePartitionsTopic, error: KafkaError) -> CreatePartitionsTopicResult:
     """The answer for a topic that was not widened."""
     return CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
 
 
 def error_response(request: CreatePartitionsRequest, error: KafkaError) -> CreatePartitionsResponse:
     """Every topic with the error."""
-    return CreatePartitionsResponse(results=[failed(topic, error) for topic in request.topics])
+    return CreatePartitionsResponse(results=[build_error_result(topic, error) for topic in request.topics])

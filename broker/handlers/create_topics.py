@@ -16,7 +16,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.controller.replica_assignment import check_topic_assignment
 from tidelog.broker.controller.topic_changes import USE_DEFAULT, Change, NewTopic
 from tidelog.broker.controller.topics import check_partition_limit
-from tidelog.broker.loop.steps import Steps, each, without_traceback
+from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.quota.quotas import mutation_quota
 from tidelog.broker.requests.context import RequestContext
@@ -43,7 +43,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
 
     Raises PolicyViolationError for more partitions than one request may make, as Kafka's controller does.
     """
-    check_partition_limit(sum(map(partial(wanted_partitions, broker), request.topics)))
+    check_partition_limit(sum(map(partial(count_wanted_partitions, broker), request.topics)))
     names = Counter(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[CreatableTopic, Change | KafkaError]] = []
@@ -68,7 +68,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
     return CreateTopicsResponse(topics=topics)
 
 
-def wanted_partitions(broker: Broker, topic: CreatableTopic) -> int:
+def count_wanted_partitions(broker: Broker, topic: CreatableTopic) -> int:
     """Return how many partitions a topic would have; 0 for numbers that are refused anyway."""
     if topic.assignments:
         return len(topic.assignments)
@@ -82,9 +82,9 @@ def answer(broker: Broker, topic: CreatableTopic, result: Change | KafkaError) -
     try:
         if isinstance(result, KafkaError):
             raise result
-        return created(broker, result.done.result())
+        return describe_created(broker, result.done.result())
     except KafkaError as error:
-        return failed(topic, error)
+        return build_error_result(topic, error)
 
 
 def create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> Change:
@@ -98,12 +98,12 @@ def create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> Change
             raise InvalidReplicaAssignmentError("A manual partition assignment names a partition twice.")
         check_topic_assignment(assignment, [broker.node_id])
         partitions = len(assignment)
-    configs = requested_configs(topic)
+    configs = read_configs(topic)
     new = NewTopic(topic.name, partitions, topic.replication_factor, configs, validate_only)
     return broker.topics.changes.create(new)
 
 
-def requested_configs(topic: CreatableTopic) -> dict[str, str]:
+def read_configs(topic: CreatableTopic) -> dict[str, str]:
     """The topic's own configs. Raises InvalidConfigError for one without a value."""
     configs = {}
     for config in topic.configs:
@@ -113,7 +113,7 @@ def requested_configs(topic: CreatableTopic) -> dict[str, str]:
     return configs
 
 
-def created(broker: Broker, image: TopicImage) -> CreatableTopicResult:
+def describe_created(broker: Broker, image: TopicImage) -> CreatableTopicResult:
     """Describe the new topic: partitions, replicas and configs."""
     return CreatableTopicResult(
         name=image.name,
@@ -136,12 +136,12 @@ def creatable_config(entry: Any) -> CreatableTopicConfigs:
     )
 
 
-def failed(topic: CreatableTopic, error: KafkaError) -> CreatableTopicResult:
+def build_error_result(topic: CreatableTopic, error: KafkaError) -> CreatableTopicResult:
     """The answer for a topic that was not created."""
     return CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message, configs=[])
 
 
 def error_response(request: CreateTopicsRequest, error: KafkaError) -> Steps[CreateTopicsResponse]:
     """Every topic with the error."""
-    topics = yield from each(request.topics, lambda topic: failed(topic, error))
+    topics = yield from apply_each(request.topics, lambda topic: build_error_result(topic, error))
     return CreateTopicsResponse(topics=topics)

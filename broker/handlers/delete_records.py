@@ -38,7 +38,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
                     partition_index=asked.partition_index, low_watermark=low_watermark
                 )
             except KafkaError as error:
-                result = _failed(asked.partition_index, error)
+                result = _build_error_result(asked.partition_index, error)
             results.append(result)
             yield None
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
@@ -52,7 +52,8 @@ def error_response(request: DeleteRecordsRequest, error: KafkaError) -> DeleteRe
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_failed(asked.partition_index, error) for asked in topic.partitions]
+                name=topic.name,
+                partitions=[_build_error_result(asked.partition_index, error) for asked in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -79,7 +80,7 @@ def delete_records(broker: Broker, topic: str, index: int, offset: int) -> int:
     return log.log_start_offset
 
 
-def _failed(index: int, error: KafkaError) -> DeleteRecordsPartitionResult:
+def _build_error_result(index: int, error: KafkaError) -> DeleteRecordsPartitionResult:
     return DeleteRecordsPartitionResult(
         partition_index=index, low_watermark=_INVALID_LOW_WATERMARK, error_code=error.code
     )

@@ -36,7 +36,7 @@ _FIRST_VERSION_WITH_STRICT_QUOTA = 5
 
 def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> Steps[DeleteTopicsResponse]:
     """Delete each topic by itself; one that is asked for twice is refused, and answered once."""
-    asked = yield from distinct_by(asked_topics(request), lambda topic: (topic.name, topic.topic_id))
+    asked = yield from distinct_by(list_asked_topics(request), lambda topic: (topic.name, topic.topic_id))
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
     for key, topic in asked.items.items():
@@ -61,11 +61,11 @@ def answer(topic: DeleteTopicState, result: Change | KafkaError) -> DeletableTop
             raise result
         image = result.done.result()
     except KafkaError as error:
-        return failed(topic, error)
+        return build_error_result(topic, error)
     return DeletableTopicResult(name=image.name, topic_id=image.topic_id, error_message=None)
 
 
-def asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
+def list_asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
     """The request's topics in the form of version 6, for every version."""
     return request.topics or (DeleteTopicState(name=name) for name in request.topic_names)
 
@@ -103,7 +103,7 @@ def forget_offsets(broker: Broker, name: str, done: Deferred[TopicImage]) -> Non
         broker.coordinators.forget_topic(name)
 
 
-def failed(topic: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:
+def build_error_result(topic: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:
     """The answer for a topic that was not deleted."""
     return DeletableTopicResult(
         name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.message
@@ -112,4 +112,4 @@ def failed(topic: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:
 
 def error_response(request: DeleteTopicsRequest, error: KafkaError) -> DeleteTopicsResponse:
     """Every topic with the error."""
-    return DeleteTopicsResponse(responses=[failed(topic, error) for topic in asked_topics(request)])
+    return DeleteTopicsResponse(responses=[build_error_result(topic, error) for topic in list_asked_topics(request)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.description import ConfigEntry, ConfigSource
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
@@ -43,7 +43,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequ
         try:
             entries = broker.configs.describe(resource.resource_type, resource.resource_name, keys)
         except KafkaError as error:
-            results.append(failed(resource, error))
+            results.append(build_error_result(resource, error))
             continue
         results.append(
             DescribeConfigsResult(
@@ -112,7 +112,7 @@ def config_result(entry: ConfigEntry, request: DescribeConfigsRequest) -> Descri
     )
 
 
-def failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
+def build_error_result(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
     """The answer for a resource that could not be described."""
     return DescribeConfigsResult(
         error_code=error.code,
@@ -124,5 +124,5 @@ def failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConf
 
 def error_response(request: DescribeConfigsRequest, error: KafkaError) -> Steps[DescribeConfigsResponse]:
     """Every resource with the error."""
-    results = yield from each(request.resources, lambda resource: failed(resource, error))
+    results = yield from apply_each(request.resources, lambda resource: build_error_result(resource, error))
     return DescribeConfigsResponse(results=results)

@@ -9,7 +9,7 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -24,7 +24,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeGroupsReque
     """Describe each; each group has its own error."""
     operations = request.include_authorized_operations
     describe = partial(coordinators_of(broker).groups.describe_group, context, operations=operations)
-    return DescribeGroupsResponse(groups=(yield from each(request.groups, describe)))
+    return DescribeGroupsResponse(groups=(yield from apply_each(request.groups, describe)))
 
 
 def error_response(request: DescribeGroupsRequest, error: KafkaError) -> DescribeGroupsResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.producer.state import ProducerEntry
 from tidelog.protocol.api_keys import ApiKey
@@ -29,7 +29,7 @@ def handle(
     """Describe each partition; each has its own error."""
     topics = []
     for topic in request.topics:
-        partitions = yield from each(topic.partition_indexes, partial(_describe, broker, topic.name))
+        partitions = yield from apply_each(topic.partition_indexes, partial(_describe, broker, topic.name))
         topics.append(TopicResponse(name=topic.name, partitions=partitions))
         yield None
     return DescribeProducersResponse(topics=topics)
@@ -39,7 +39,9 @@ def error_response(request: DescribeProducersRequest, error: KafkaError) -> Desc
     """Build a response with one error for every partition."""
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(name=topic.name, partitions=[_failed(index, error) for index in topic.partition_indexes])
+            TopicResponse(
+                name=topic.name, partitions=[_build_error_response(index, error) for index in topic.partition_indexes]
+            )
             for topic in request.topics
         ]
     )
@@ -49,7 +51,7 @@ def _describe(broker: Broker, topic: str, partition: int) -> PartitionResponse:
     try:
         entries = list(broker.replica_manager.partition(topic, partition).log.producer_state.producers.values())
     except KafkaError as error:
-        return _failed(partition, error)
+        return _build_error_response(partition, error)
     return PartitionResponse(partition_index=partition, active_producers=[_producer(entry) for entry in entries])
 
 
@@ -64,5 +66,5 @@ def _producer(entry: ProducerEntry) -> ProducerState:
     )
 
 
-def _failed(partition: int, error: KafkaError) -> PartitionResponse:
+def _build_error_response(partition: int, error: KafkaError) -> PartitionResponse:
     return PartitionResponse(partition_index=partition, error_code=error.code, error_message=error.message)

@@ -7,7 +7,7 @@ from functools import partial
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.transaction.state import by_topic
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, TransactionalIdNotFoundError
@@ -27,7 +27,7 @@ def handle(
     broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
 ) -> Steps[DescribeTransactionsResponse]:
     """Describe each id; each has its own error."""
-    states = yield from each(request.transactional_ids, partial(_describe, broker))
+    states = yield from apply_each(request.transactional_ids, partial(_describe, broker))
     return DescribeTransactionsResponse(transaction_states=states)
 
 

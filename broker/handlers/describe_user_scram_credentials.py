@@ -31,17 +31,19 @@ def handle(
     results = []
     for name, times in asked.items():
         if times > 1:
-            results.append(failed(name, DuplicateResourceError(f"Cannot describe SCRAM credentials of {name} twice")))
+            results.append(
+                build_error_result(name, DuplicateResourceError(f"Cannot describe SCRAM credentials of {name} twice"))
+            )
         elif name not in found:
             text = f"Attempt to describe a user credential that does not exist: {name}"
-            results.append(failed(name, ResourceNotFoundError(text)))
+            results.append(build_error_result(name, ResourceNotFoundError(text)))
         else:
             infos = [CredentialInfo(mechanism=kind, iterations=count) for kind, count in found[name].items()]
             results.append(DescribeUserScramCredentialsResult(user=name, error_message=None, credential_infos=infos))
     return DescribeUserScramCredentialsResponse(error_message=None, results=results)
 
 
-def failed(name: str, error: KafkaError) -> DescribeUserScramCredentialsResult:
+def build_error_result(name: str, error: KafkaError) -> DescribeUserScramCredentialsResult:
     """The answer for one user that cannot be described."""
     return DescribeUserScramCredentialsResult(user=name, error_code=error.code, error_message=error.message)
 

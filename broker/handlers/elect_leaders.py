@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import ElectionNotNeededError, KafkaError, UnknownTopicOrPartitionError
@@ -32,7 +32,7 @@ def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest
     for asked in request.topic_partitions or ():
         image = broker.metadata.topics.get(asked.topic)
         count = 0 if image is None else image.partition_count
-        partitions = yield from each(asked.partitions, partial(not_elected, count))
+        partitions = yield from apply_each(asked.partitions, partial(not_elected, count))
         results.append(ReplicaElectionResult(topic=asked.topic, partition_result=partitions))
         yield None
     return ElectLeadersResponse(replica_election_results=results)

@@ -8,7 +8,7 @@ client. Nothing is created: the internal topics come with their first record.
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.network.advertised_address import address_for_client
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -40,7 +40,7 @@ def handle(broker: Broker, context: RequestContext, request: FindCoordinatorRequ
         try:
             _check_key(request.key_type, key)
         except InvalidRequestError as error:
-            coordinators.append(_refused(key, error))
+            coordinators.append(_build_error_coordinator(key, error))
         else:
             coordinators.append(Coordinator(key=key, node_id=broker.node_id, host=host, port=port))
         yield None
@@ -54,7 +54,9 @@ def error_response(request: FindCoordinatorRequest, error: KafkaError) -> Steps[
         error_message=error.message,
         node_id=_NO_NODE,
         port=-1,
-        coordinators=(yield from each(request.coordinator_keys, lambda key: _refused(key, error))),
+        coordinators=(
+            yield from apply_each(request.coordinator_keys, lambda key: _build_error_coordinator(key, error))
+        ),
     )
 
 
@@ -71,5 +73,5 @@ def _check_key(key_type: int, key: str) -> None:
         raise InvalidRequestError(f"{topic_id!r} is no topic id") from None
 
 
-def _refused(key: str, error: KafkaError) -> Coordinator:
+def _build_error_coordinator(key: str, error: KafkaError) -> Coordinator:
     return Coordinator(key=key, node_id=_NO_NODE, port=-1, error_code=error.code, error_message=error.message)

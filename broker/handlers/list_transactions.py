@@ -47,11 +47,11 @@ def handle(
             and _is_long_enough(found, request.duration_filter, now_ms)
             and (pattern is None or pattern.fullmatch(found.transactional_id))
         ):
-            response.transaction_states.append(listed(found))
+            response.transaction_states.append(build_listing(found))
     return response
 
 
-def listed(found: Transaction) -> TransactionState:
+def build_listing(found: Transaction) -> TransactionState:
     """One transaction in the response's form."""
     return TransactionState(
         transactional_id=found.transactional_id,

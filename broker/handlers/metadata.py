@@ -19,7 +19,7 @@ from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUEST
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.topic_changes import Change
 from tidelog.broker.controller.topics import validate_topic_name
-from tidelog.broker.loop.steps import Steps, each, without_traceback
+from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.network.advertised_address import address_for_client
 from tidelog.broker.requests.context import RequestContext
@@ -60,7 +60,7 @@ def handle(broker: Broker, context: RequestContext, request: MetadataRequest) ->
     topics = request.topics
     if topics is None or (context.api_version == 0 and not topics):
         images = list(broker.metadata.topics.values())
-        return respond(broker, context, request, (yield from each(images, partial(describe, broker, request))))
+        return respond(broker, context, request, (yield from apply_each(images, partial(describe, broker, request))))
     check_topic_ids(topics, context.api_version)
     once = {(topic.topic_id, topic.name): topic for topic in topics}.values()
     outcomes: Outcomes = {}
@@ -73,7 +73,7 @@ def handle(broker: Broker, context: RequestContext, request: MetadataRequest) ->
             room -= isinstance(outcome, Change)
     for outcome in outcomes.values():
         yield outcome.done if isinstance(outcome, Change) else None
-    answers = yield from each(once, lambda topic: answer(broker, context, request, topic, outcomes))
+    answers = yield from apply_each(once, lambda topic: answer(broker, context, request, topic, outcomes))
     return respond(broker, context, request, answers)
 
 
@@ -178,7 +178,7 @@ def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> Met
 
 def error_response(request: MetadataRequest, error: KafkaError) -> Steps[MetadataResponse]:
     """Every topic of the request with the error's code; version 13 has the code for the whole answer too."""
-    topics = yield from each(
+    topics = yield from apply_each(
         request.topics or (),
         lambda topic: MetadataResponseTopic(error_code=error.code, name=topic.name or "", topic_id=topic.topic_id),
     )

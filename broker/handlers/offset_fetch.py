@@ -11,7 +11,7 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import NONE, KafkaError, UnknownTopicOrPartitionError
@@ -56,7 +56,7 @@ def error_response(request: OffsetFetchRequest, error: KafkaError) -> OffsetFetc
     """The error for each group, at the top, and for v0-1 in each partition."""
     return OffsetFetchResponse(
         error_code=error.code,
-        topics=_failed_topics(request, error.code),
+        topics=_build_error_topics(request, error.code),
         groups=[OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code) for group in request.groups],
     )
 
@@ -73,10 +73,10 @@ def _single_group(
     if answer.error_code != NONE:
         if version >= _FIRST_VERSION_WITH_ERROR:
             return OffsetFetchResponse(error_code=answer.error_code)
-        return OffsetFetchResponse(topics=_failed_topics(request, answer.error_code))
+        return OffsetFetchResponse(topics=_build_error_topics(request, answer.error_code))
     topics = []
     for topic in answer.topics:
-        partitions = yield from each(topic.partitions, partial(_old_partition, version))
+        partitions = yield from apply_each(topic.partitions, partial(_old_partition, version))
         topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
         yield None
     return OffsetFetchResponse(topics=topics)
@@ -97,7 +97,7 @@ def _missing(version: int, offset: int) -> int:
     return UnknownTopicOrPartitionError.code if version == 0 and offset == _NO_OFFSET else NONE
 
 
-def _failed_topics(request: OffsetFetchRequest, error_code: int) -> list[OffsetFetchResponseTopic]:
+def _build_error_topics(request: OffsetFetchRequest, error_code: int) -> list[OffsetFetchResponseTopic]:
     return [
         OffsetFetchResponseTopic(
             name=topic.name,

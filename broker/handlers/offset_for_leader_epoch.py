@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -33,7 +33,7 @@ def handle(
     """Answer each partition on its own."""
     topics = []
     for topic in request.topics:
-        partitions = yield from each(topic.partitions, partial(_end_offset, broker, topic.topic))
+        partitions = yield from apply_each(topic.partitions, partial(_end_offset, broker, topic.topic))
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
         yield None
     return OffsetForLeaderEpochResponse(topics=topics)

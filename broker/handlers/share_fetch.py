@@ -16,7 +16,7 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from tidelog.broker.share.config import check_enabled
-from tidelog.broker.share.reading import RECORD_LIMIT, ReadParams, Results, ShareRead, failed
+from tidelog.broker.share.reading import RECORD_LIMIT, ReadParams, Results, ShareRead, build_error_data
 from tidelog.broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, SessionKey, ShareSession
 from tidelog.broker.share.share_groups import ShareGroups
 from tidelog.protocol.api_keys import ApiKey
@@ -73,7 +73,7 @@ def acknowledge_and_fetch(
     try:
         session = find_session(groups, context, request, key)
     except ShareSessionLimitReachedError as error:
-        return refused_later(broker, error, request.max_wait_ms)
+        return refuse_later(broker, error, request.max_wait_ms)
     who = Acknowledger(group_id, member_id, context.api_version, request.is_renew_ack)
     outcomes: Outcomes = {}
     if has_acknowledgements(request):
@@ -129,7 +129,7 @@ def find_session(
     return session
 
 
-def refused_later(broker: Broker, error: KafkaError, max_wait_ms: int) -> Deferred[ShareFetchResponse]:
+def refuse_later(broker: Broker, error: KafkaError, max_wait_ms: int) -> Deferred[ShareFetchResponse]:
     """Too many sessions: the answer waits, so that the client does not ask again at once."""
     deferred: Deferred[ShareFetchResponse] = Deferred()
     timer = broker.timers.schedule(max(0, max_wait_ms), lambda: deferred.fail(error))
@@ -142,7 +142,7 @@ def fetch(
 ) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
     """Read the session's partitions."""
     groups = answer.groups
-    wanted, errors = known_partitions(broker, answer.session)
+    wanted, errors = find_known_partitions(broker, answer.session)
     max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
     params = ReadParams(
         *answer.key,
@@ -165,16 +165,16 @@ def fetch(
     return deferred
 
 
-def known_partitions(broker: Broker, session: ShareSession) -> tuple[list[PartitionKey], Results]:
+def find_known_partitions(broker: Broker, session: ShareSession) -> tuple[list[PartitionKey], Results]:
     """The session's partitions that exist, and errors for the others."""
     wanted: list[PartitionKey] = []
     errors: Results = {}
     for partition in session.partitions:
         image = broker.metadata.topic_by_id(partition[0])
         if image is None:
-            errors[partition] = failed(partition, UnknownTopicIdError())
+            errors[partition] = build_error_data(partition, UnknownTopicIdError())
         elif not 0 <= partition[1] < image.partition_count:
-            errors[partition] = failed(partition, UnknownTopicOrPartitionError())
+            errors[partition] = build_error_data(partition, UnknownTopicOrPartitionError())
         else:
             wanted.append(partition)
     return wanted, errors
@@ -195,7 +195,7 @@ class _Answer:
     def response(self, results: Results) -> ShareFetchResponse:
         """Build the response: fetched records, and results of acknowledgements."""
         self._results = results
-        told = self._told(results)
+        told = self._select_news(results)
         for partition, error in self._outcomes.items():
             data = told.get(partition)
             if data is None:
@@ -220,7 +220,7 @@ class _Answer:
                 partitions[partition] = True
         return self.response({})
 
-    def _told(self, results: Results) -> Results:
+    def _select_news(self, results: Results) -> Results:
         """Results with news in them; and who has an error now must be told when it is over."""
         told: Results = {}
         partitions = self.session.partitions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
@@ -27,13 +27,13 @@ def handle(
     check_enabled(broker)
     describe = coordinators_of(broker).share_members.describe
     names, operations = broker.metadata.topic_names, request.include_authorized_operations
-    groups = yield from each(request.group_ids, lambda group_id: describe(group_id, names, operations=operations))
+    groups = yield from apply_each(request.group_ids, lambda group_id: describe(group_id, names, operations=operations))
     return ShareGroupDescribeResponse(groups=groups)
 
 
 def error_response(request: ShareGroupDescribeRequest, error: KafkaError) -> Steps[ShareGroupDescribeResponse]:
     """Build a response with one error for every group."""
-    groups = yield from each(
+    groups = yield from apply_each(
         request.group_ids,
         lambda group_id: DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message),
     )

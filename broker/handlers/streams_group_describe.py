@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.group.streams.config import check_enabled
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -26,13 +26,13 @@ def handle(
     """Describe each; each group has its own error."""
     check_enabled(broker)
     describe, operations = coordinators_of(broker).streams_members.describe, request.include_authorized_operations
-    groups = yield from each(request.group_ids, lambda group_id: describe(group_id, operations=operations))
+    groups = yield from apply_each(request.group_ids, lambda group_id: describe(group_id, operations=operations))
     return StreamsGroupDescribeResponse(groups=groups)
 
 
 def error_response(request: StreamsGroupDescribeRequest, error: KafkaError) -> Steps[StreamsGroupDescribeResponse]:
     """Build a response with one error for every group."""
-    groups = yield from each(
+    groups = yield from apply_each(
         request.group_ids,
         lambda group_id: DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message),
     )

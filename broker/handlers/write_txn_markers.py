@@ -10,7 +10,7 @@ from functools import partial
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import NONE, KafkaError
@@ -50,15 +50,15 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
     for marker in request.markers:
         topics = []
         for topic in marker.topics:
-            codes = yield from each(topic.partition_indexes, partial(write, marker, topic.name))
-            topics.append(written(topic, codes))
+            codes = yield from apply_each(topic.partition_indexes, partial(write, marker, topic.name))
+            topics.append(build_topic_result(topic, codes))
             yield None
         markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
         yield None
     return WriteTxnMarkersResponse(markers=markers)
 
 
-def written(topic: WritableTxnMarkerTopic, codes: list[int]) -> WritableTxnMarkerTopicResult:
+def build_topic_result(topic: WritableTxnMarkerTopic, codes: list[int]) -> WritableTxnMarkerTopicResult:
     """Build the results of one topic's partitions."""
     return WritableTxnMarkerTopicResult(
         name=topic.name,

@@ -67,9 +67,9 @@ class BackgroundJobs:
     def _run(self, job: Job) -> None:
         self._waiting.pop(job.name, None)
         future = self._running[job.name] = self._loop.run_in_executor(self._executor, job.run)
-        future.add_done_callback(lambda done: self._done(job, done))
+        future.add_done_callback(lambda done: self._finish(job, done))
 
-    def _done(self, job: Job, future: Future[object]) -> None:
+    def _finish(self, job: Job, future: Future[object]) -> None:
         del self._running[job.name]
         error = None if future.cancelled() else future.exception()
         if error is not None:

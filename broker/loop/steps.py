@@ -41,7 +41,7 @@ def without_traceback(error: E) -> E:
     return error.with_traceback(None)
 
 
-def each(items: Iterable[S], work: Callable[[S], T]) -> Steps[list[T]]:
+def apply_each(items: Iterable[S], work: Callable[[S], T]) -> Steps[list[T]]:
     """Apply ``work`` to each item, one item in a step."""
     results = []
     for item in items:

@@ -87,7 +87,7 @@ class TurnClock:
             if ended - began >= NOTABLE_MS:
                 self.end(began, ended, what)
 
-    def measured(
+    def measure_callbacks(
         self, what: str, call_soon: Callable[[Callable[[], None]], object]
     ) -> Callable[[Callable[[], None]], object]:
         """The loop's ``call_soon``, with each callback measured as a turn of its own."""

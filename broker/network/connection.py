@@ -606,7 +606,7 @@ def expect_the_next(connection: Connection, wakefulness: Wakefulness) -> None:
         return
     connection._quick_requests += 1
     if connection._quick_requests >= QUICK_REQUESTS:
-        wakefulness.asked_again(now, gap_ms)
+        wakefulness.note_request(now, gap_ms)
 
 
 def hurry(pending: Pending, reader: FrameReader) -> None:

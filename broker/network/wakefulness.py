@@ -67,7 +67,7 @@ class Wakefulness:
         self._decided_until_ms = self._until_ms = self._turned_ms = 0.0
         self.window_ms = window_ms
 
-    def asked_again(self, now_ms: float, gap_ms: float) -> None:
+    def note_request(self, now_ms: float, gap_ms: float) -> None:
         """A client has sent a request ``gap_ms`` after its last one, shorter than a window as those before it."""
         if self._gaps is not None:
             self._gaps.append(gap_ms)

@@ -52,7 +52,7 @@ class Dispatcher:
         self._broker = broker
         self._routes: dict[int, Route] = {}
         self.runner = StepRunner(
-            broker.timers.turns.measured("long request", broker.loop.call_soon), broker.timers.monotonic_ms
+            broker.timers.turns.measure_callbacks("long request", broker.loop.call_soon), broker.timers.monotonic_ms
         )
 
     def routes(self) -> list[Route]:
@@ -70,7 +70,7 @@ class Dispatcher:
                 again = repeat.answer(frame)
             except Exception:
                 logger.exception("a repeated request failed")
-                return self._failed_repeat(context, frame)
+                return self._answer_failed_repeat(context, frame)
             if again is not None:
                 context.repeat_route.requests += 1
                 return again
@@ -104,14 +104,14 @@ class Dispatcher:
             allowed = max_bytes(route.api_key, self._broker.config)
             if len(frame) > allowed:
                 raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {allowed}")
-            return route.run(self._answer_in_steps(route, context, to_own(frame), position))
+            return route.run(self._answer_in_steps(route, context, own_frame(frame), position))
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
         try:
             request, _ = route.decode_from(frame, position, route.api_version, route.one_turn_elements)
         except InvalidRequestError:
             if route.one_turn_elements == route.max_elements:
                 raise
-            return route.run(self._answer_in_steps(route, context, to_own(frame), position))
+            return route.run(self._answer_in_steps(route, context, own_frame(frame), position))
         context.owns_frame, context.frame_bytes = len(frame) > OWNED_BYTES, len(frame)
         if self._broker.quotas is not None:
             return self._answer_measured(route, context, request, len(frame))
@@ -141,7 +141,7 @@ class Dispatcher:
 
         return answer(self._broker, route, context, request, size)
 
-    def _failed_repeat(self, context: RequestContext, frame: memoryview) -> Answer:
+    def _answer_failed_repeat(self, context: RequestContext, frame: memoryview) -> Answer:
         """Answer with an error after a defect of ours, as ``Route.answer`` does."""
         header, position = decode_request_header(frame)
         route = self._routes[header.api_key << 16 | header.api_version]
@@ -167,7 +167,7 @@ class Dispatcher:
         return route
 
 
-def to_own(frame: memoryview) -> memoryview:
+def own_frame(frame: memoryview) -> memoryview:
     """The frame in memory that nothing else is received into."""
     return frame if len(frame) > OWNED_BYTES else memoryview(bytearray(frame))
 

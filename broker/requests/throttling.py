@@ -139,7 +139,7 @@ class Measure:
         if frame is not None and self._route.api_key in _FETCHES:
             frame = self._finish_fetch(frame)
         elif frame is not None and self._context.throttle_ms:
-            frame = self._told(frame)
+            frame = self._write_throttle_time(frame)
         if self._context.throttle_ms:
             self.quotas.note_wait(self._key, self._context.throttle_ms)
         return frame
@@ -153,20 +153,20 @@ class Measure:
         if not wait_ms:
             self.quotas.take_back_fetch(self.client, size)
         if self._route.api_key == ApiKey.FETCH:
-            return self._emptied(frame)
+            return self._empty(frame)
         return self._withdrawn(frame)
 
     def _withdrawn(self, frame: bytes | Parts) -> bytes | Parts:
         """A share fetch without its records; an error, or the end of a session, is told as it is."""
         withdraw = self._context.withdraw
         if withdraw is None:
-            return self._told(frame)
+            return self._write_throttle_time(frame)
         release_slices(frame)
         response = withdraw()
         response.throttle_time_ms = self._context.throttle_ms
         return self._route.encode(self._context.correlation_id, response)
 
-    def _emptied(self, frame: bytes | Parts) -> bytes | Parts:
+    def _empty(self, frame: bytes | Parts) -> bytes | Parts:
         """Return an answer without records. An incremental session goes on, a new one is not made."""
         head: bytes = frame if isinstance(frame, bytes) else frame[0]  # type: ignore[assignment]
         version = self._route.api_version
@@ -174,12 +174,12 @@ class Measure:
         if version >= _FIRST_FETCH_WITH_SESSION and self._request.session_epoch > _INITIAL_EPOCH:
             _, error_code, session_id = _SESSION.unpack_from(head, self._route.prefix.size)
             if error_code:
-                return self._told(frame)  # a session's error is told: there are no records to hold back
+                return self._write_throttle_time(frame)  # a session's error is told: there are no records to hold back
         release_slices(frame)
         response = FetchResponse(throttle_time_ms=self._context.throttle_ms, session_id=session_id)
         return self._route.encode(self._context.correlation_id, response)
 
-    def _told(self, frame: bytes | Parts) -> bytes | Parts:
+    def _write_throttle_time(self, frame: bytes | Parts) -> bytes | Parts:
         """Write the throttle time into the answer, where its version has a field for it."""
         route = self._route
         if not isinstance(frame, bytes):

@@ -119,17 +119,17 @@ class ShareRead:
         limits = self._groups.config(self._params.group_id).limits
         for partition in self._partitions:
             try:
-                served = self._groups.served(StateKey(self._params.group_id, *partition))
+                served = self._groups.serve(StateKey(self._params.group_id, *partition))
                 if served.partition.can_acquire(limits):
                     ready.append(served)
             except KafkaError as error:
-                errors[partition] = failed(partition, error)
+                errors[partition] = build_error_data(partition, error)
         reads: list[_Read] = []
         for served in ready:
             try:
                 read = self._read_one(served, max(1, self._params.max_bytes // len(ready)))
             except KafkaError as error:
-                errors[served.key[1:]] = failed(served.key[1:], error)
+                errors[served.key[1:]] = build_error_data(served.key[1:], error)
             else:
                 if read.found.records:
                     reads.append(read)
@@ -162,7 +162,7 @@ class ShareRead:
                 data, count = self._acquire_one(read, left)
             except KafkaError as error:
                 release([read])
-                data, count = failed(read.served.key[1:], error), 0
+                data, count = build_error_data(read.served.key[1:], error), 0
             left -= count
             total += len(data.records)
             results[read.served.key[1:]] = data
@@ -201,7 +201,7 @@ class ShareRead:
         return data, sum(run.last - run.first + 1 for run in acquired)
 
 
-def failed(partition: PartitionKey, error: KafkaError) -> PartitionData:
+def build_error_data(partition: PartitionKey, error: KafkaError) -> PartitionData:
     """An error's place in the answer."""
     return PartitionData(partition_index=partition[1], error_code=error.code, error_message=error.message, records=b"")
 

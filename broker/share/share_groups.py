@@ -73,7 +73,7 @@ class ShareGroups:
 
     # -- share partitions ---------------------------------------------------------------------------------------
 
-    def served(self, key: StateKey) -> ServedPartition:
+    def serve(self, key: StateKey) -> ServedPartition:
         """The share partition, loaded now if it was not yet.
 
         Raises UnknownTopicIdError, UnknownTopicOrPartitionError, CoordinatorNotAvailableError while its state loads.

@@ -28,9 +28,9 @@ from tidelog.broker.coordinator.share_state.spans import (
     AVAILABLE,
     RecordState,
     Span,
-    joined,
+    join_terminal,
+    overlay,
     parts_between,
-    replaced,
 )
 from tidelog.protocol.errors import InvalidRecordStateError, InvalidRequestError
 
@@ -117,7 +117,7 @@ class SharePartition:
     def __init__(self, start_offset: int, stored: Iterable[Span] = ()) -> None:
         """Start at the group's start offset, with the states that were stored from there on."""
         self.start_offset = start_offset
-        self.spans = filled(start_offset, stored)
+        self.spans = fill_gaps(start_offset, stored)
         self.end_offset = self.spans[-1].last if self.spans else start_offset
         self._may_have_available = bool(self.spans)
 
@@ -160,7 +160,7 @@ class SharePartition:
         self._archive_vanished(request.fetch_offset, batches[0].base_offset)
         deadline_ms = now_ms + limits.lock_duration_ms
         first = max(batches[0].base_offset, self.start_offset)
-        taken, isolated = again(parts_between(self.spans, first, last), request, room, limits)
+        taken, isolated = choose_redelivered(parts_between(self.spans, first, last), request, room, limits)
         spans = [span._replace(member_id=request.member_id, deadline_ms=deadline_ms) for span in taken]
         room -= sum(span.size for span in spans)
         first = max(first, self.end_offset + 1 if self.spans else self.end_offset)
@@ -172,7 +172,7 @@ class SharePartition:
         if spans:
             if not self.spans:
                 self.start_offset = spans[0].first
-            self.spans = replaced(self.spans, spans)
+            self.spans = overlay(self.spans, spans)
             self.end_offset = max(self.end_offset, spans[-1].last)
         return runs(spans)
 
@@ -187,21 +187,21 @@ class SharePartition:
     def _archive_vanished(self, fetch_offset: int, base_offset: int) -> None:
         """Archive records that are available but were not read: they have been compacted away since."""
         gone = [
-            span.settled(ARCHIVED)
+            span.settle(ARCHIVED)
             for span in parts_between(self.spans, fetch_offset, base_offset - 1)
             if span.state is AVAILABLE
         ]
         if gone:
-            self._set(self._after(gone))
+            self._set(self._apply_changes(gone))
 
     def drop_aborted(self, aborted: Iterable[BatchRange], acquired: list[Acquired]) -> list[Acquired]:
         """Take records of aborted transactions back from what was acquired: no consumer may see them."""
         for first, last in aborted:
             hidden = [(max(run.first, first), min(run.last, last)) for run in acquired]
-            gone = [span.settled(ARCHIVED) for bounds in hidden for span in parts_between(self.spans, *bounds)]
-            self.spans = replaced(self.spans, gone)
-            acquired = [left for run in acquired for left in without(run, first, last)]
-        self._set(self._after([]))
+            gone = [span.settle(ARCHIVED) for bounds in hidden for span in parts_between(self.spans, *bounds)]
+            self.spans = overlay(self.spans, gone)
+            acquired = [left for run in acquired for left in cut_out(run, first, last)]
+        self._set(self._apply_changes([]))
         return acquired
 
     def take_back(self, member_id: str, acquired: Iterable[Acquired]) -> None:
@@ -212,8 +212,8 @@ class SharePartition:
             for part in parts_between(self.spans, run.first, run.last)
             if part.state is ACQUIRED and (part.member_id, part.delivery_count) == (member_id, run.delivery_count)
         ]
-        self.spans = replaced(self.spans, given)
-        self._set(self._after([]))
+        self.spans = overlay(self.spans, given)
+        self._set(self._apply_changes([]))
 
     # -- giving back --------------------------------------------------------------------------------------------
 
@@ -232,8 +232,8 @@ class SharePartition:
             if spans and batch.first <= spans[-1].last:
                 raise InvalidRecordStateError("The record state is invalid. A record is acknowledged twice.")
             self._check_known(batch)
-            spans += self._acknowledged(member_id, batch, limits, now_ms)
-        return self._after(spans)
+            spans += self._acknowledge_batch(member_id, batch, limits, now_ms)
+        return self._apply_changes(spans)
 
     def _check_known(self, batch: AcknowledgementBatch) -> None:
         if not self.spans or batch.last < self.spans[0].first:
@@ -243,7 +243,7 @@ class SharePartition:
         if batch.last > self.spans[-1].last:
             raise InvalidRequestError("Batch record not found. The last offset in request is past acquired records.")
 
-    def _acknowledged(
+    def _acknowledge_batch(
         self, member_id: str, batch: AcknowledgementBatch, limits: Limits, now_ms: float
     ) -> Iterable[Span]:
         for span in parts_between(self.spans, max(batch.first, self.start_offset), batch.last):
@@ -253,37 +253,39 @@ class SharePartition:
                 )
             if span.member_id != member_id:
                 raise InvalidRecordStateError("Member is not the owner of batch record")
-            for first, last, kind in typed_runs(batch, span):
-                part = span.within(first, last)
+            for first, last, kind in split_by_type(batch, span):
+                part = span.clip(first, last)
                 if kind == RENEW:
                     if not limits.renewal:
                         raise InvalidRecordStateError("Renewing acquisition locks is not enabled for the group.")
                     yield part._replace(deadline_ms=now_ms + limits.lock_duration_ms)
                 else:
-                    yield part.settled(self._returned(part, _STATES[kind], limits))
+                    yield part.settle(self._state_after_return(part, _STATES[kind], limits))
 
     @staticmethod
-    def _returned(span: Span, state: RecordState, limits: Limits) -> RecordState:
+    def _state_after_return(span: Span, state: RecordState, limits: Limits) -> RecordState:
         if state is AVAILABLE and span.delivery_count >= limits.delivery_count:
             return ARCHIVED
         return state
 
     def release(self, member_id: str, limits: Limits) -> Change:
         """The member is gone: what it held is available again."""
-        return self._given_back((span for span in self.spans if span.member_id == member_id), limits)
+        return self._give_back((span for span in self.spans if span.member_id == member_id), limits)
 
     def expire(self, limits: Limits, now_ms: float) -> Change:
         """Make records available again that were held for too long."""
         due = (span for span in self.spans if span.state is ACQUIRED and span.deadline_ms <= now_ms)
-        return self._given_back(due, limits)
+        return self._give_back(due, limits)
 
-    def _given_back(self, held: Iterable[Span], limits: Limits) -> Change:
-        spans = [span.settled(self._returned(span, AVAILABLE, limits)) for span in held if span.state is ACQUIRED]
-        return self._after(spans)
+    def _give_back(self, held: Iterable[Span], limits: Limits) -> Change:
+        spans = [
+            span.settle(self._state_after_return(span, AVAILABLE, limits)) for span in held if span.state is ACQUIRED
+        ]
+        return self._apply_changes(spans)
 
-    def _after(self, changed: list[Span]) -> Change:
+    def _apply_changes(self, changed: list[Span]) -> Change:
         """Return the state after these spans change; its start moves past the finished records at the beginning."""
-        spans = replaced(self.spans, changed) if changed else self.spans
+        spans = overlay(self.spans, changed) if changed else self.spans
         begin = 0
         while begin < len(spans) and spans[begin].is_terminal:
             begin += 1
@@ -294,8 +296,8 @@ class SharePartition:
         if not spans:
             end_offset = start_offset
         told = [span for span in changed if span.state is not ACQUIRED]
-        batches = [span.within(start_offset, span.last) for span in told if span.last >= start_offset]
-        spans = joined(spans)
+        batches = [span.clip(start_offset, span.last) for span in told if span.last >= start_offset]
+        spans = join_terminal(spans)
         complete = sum(span.size for span in spans if span.is_terminal)
         return Change(spans, start_offset, end_offset, complete, batches, bool(told))
 
@@ -313,14 +315,14 @@ class SharePartition:
         """Drop the records below: they are delivered no more, and acknowledgements of them change nothing."""
         if log_start_offset <= self.start_offset:
             return
-        kept = [span.within(log_start_offset, span.last) for span in self.spans if span.last >= log_start_offset]
+        kept = [span.clip(log_start_offset, span.last) for span in self.spans if span.last >= log_start_offset]
         self.spans = kept
         self.start_offset = log_start_offset
         self.end_offset = max(self.end_offset, log_start_offset)
-        self._set(self._after([]))
+        self._set(self._apply_changes([]))
 
 
-def filled(start_offset: int, stored: Iterable[Span]) -> list[Span]:
+def fill_gaps(start_offset: int, stored: Iterable[Span]) -> list[Span]:
     """Stored spans from the start offset on, with what was in flight between them as available."""
     spans: list[Span] = []
     offset = start_offset
@@ -329,12 +331,14 @@ def filled(start_offset: int, stored: Iterable[Span]) -> list[Span]:
             continue
         if span.first > offset:
             spans.append(Span(offset, span.first - 1, AVAILABLE, 0))
-        spans.append(span.within(offset, span.last))
+        spans.append(span.clip(offset, span.last))
         offset = span.last + 1
     return spans
 
 
-def again(parts: Iterable[Span], request: AcquireRequest, room: int, limits: Limits) -> tuple[list[Span], bool]:
+def choose_redelivered(
+    parts: Iterable[Span], request: AcquireRequest, room: int, limits: Limits
+) -> tuple[list[Span], bool]:
     """Choose the parts acquired once more; the flag says that the member gets nothing beyond them.
 
     Records that came back often are delivered in halves, and the last time alone: if one of them breaks its consumer,
@@ -402,7 +406,7 @@ def runs(spans: Iterable[Span]) -> list[Acquired]:
     return found
 
 
-def typed_runs(batch: AcknowledgementBatch, span: Span) -> Iterable[tuple[int, int, int]]:
+def split_by_type(batch: AcknowledgementBatch, span: Span) -> Iterable[tuple[int, int, int]]:
     """First offset, last offset and type of each run of one type in the span. Raises InvalidRequestError."""
     types = batch.types
     if len(types) == 1:
@@ -416,7 +420,7 @@ def typed_runs(batch: AcknowledgementBatch, span: Span) -> Iterable[tuple[int, i
             first = offset + 1
 
 
-def without(run: Acquired, first: int, last: int) -> Iterable[Acquired]:
+def cut_out(run: Acquired, first: int, last: int) -> Iterable[Acquired]:
     """Yield what is left of a run when these offsets are taken out of it."""
     if last < run.first or first > run.last:
         yield run

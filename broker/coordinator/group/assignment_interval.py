@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 AssignmentInterval = Callable[[str, str], int]
 
 
-def at_once(_protocol: str, _group_id: str) -> int:
+def assign_at_once(_protocol: str, _group_id: str) -> int:
     """No group waits."""
     return 0
 

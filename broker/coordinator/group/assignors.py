@@ -58,7 +58,7 @@ def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[st
 
 def assign_uniform(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
     """Evenly, and with as little movement as that allows."""
-    places = _kept(members, partition_counts)
+    places = _keep_owned(members, partition_counts)
     taken = {place for owned in places.values() for place in owned}
     for topic_id in sorted(partition_counts, key=lambda topic: (_reader_count(members, topic), topic)):
         readers = [member_id for member_id, spec in members.items() if topic_id in spec.topics]
@@ -71,7 +71,7 @@ def assign_uniform(members: Members, partition_counts: PartitionCounts) -> dict[
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
 
 
-def _kept(members: Members, partition_counts: PartitionCounts) -> _Places:
+def _keep_owned(members: Members, partition_counts: PartitionCounts) -> _Places:
     """Return the partitions that each member may keep: topics it still wants, partitions that exist, one owner each."""
     taken: set[tuple[bytes, int]] = set()
     places: _Places = {}

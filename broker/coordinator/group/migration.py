@@ -199,10 +199,10 @@ class Migration:
         for found in classic.members.values():
             is_joining = joining is not None and found.member_id == joining.member_id
             target = group.target_of(leaving_id if is_joining else found.member_id)
-            found.assignment = self.written_assignment(target, found.protocols[classic.protocol_name])
+            found.assignment = self.encode_assignment(target, found.protocols[classic.protocol_name])
         return classic
 
-    def written_assignment(self, assigned: Assignment, subscription: bytes) -> bytes:
+    def encode_assignment(self, assigned: Assignment, subscription: bytes) -> bytes:
         """ConsumerProtocolAssignment in the version that the member's subscription has."""
         names = self._metadata.topic_names
         topics = [

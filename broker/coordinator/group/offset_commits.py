@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.coordinator.group.offsets import OffsetAndMetadata, OffsetStore
 from tidelog.broker.coordinator.group.records import offset_tombstone
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
-from tidelog.broker.loop.steps import Steps, each
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.protocol.coordinator_records.group import OffsetCommitKey, OffsetCommitValue
 from tidelog.protocol.errors import (
     NONE,
@@ -205,7 +205,7 @@ class OffsetCommits:
             if image is not None:
                 answer.topic_id = image.topic_id
             fetch = partial(self._fetch_partition, group_id, name, require_stable)
-            answer.partitions = yield from each(list(partitions), fetch)
+            answer.partitions = yield from apply_each(list(partitions), fetch)
             topics.append(answer)
         return topics
 
@@ -218,7 +218,7 @@ class OffsetCommits:
             fetch = partial(no_offset, error_code=UnknownTopicIdError.code)
         else:
             fetch = partial(self._fetch_partition, group_id, name, require_stable)
-        response.partitions = yield from each(topic.partition_indexes, fetch)
+        response.partitions = yield from apply_each(topic.partition_indexes, fetch)
         return response
 
     def _fetch_partition(
@@ -267,7 +267,7 @@ class OffsetCommits:
 
     # -- expiry -------------------------------------------------------------------------------------------------
 
-    def expired(self, group: Group) -> tuple[list[CoordinatorRecord], bool]:
+    def collect_expired(self, group: Group) -> tuple[list[CoordinatorRecord], bool]:
         """Tombstones of what has expired, and whether nothing is left that keeps the group."""
         group_id = group.group_id
         now_ms = self._time.milliseconds()

@@ -21,9 +21,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, at_once
+from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, assign_at_once
 from tidelog.broker.coordinator.group.classic.group import EMPTY, ClassicGroup
-from tidelog.broker.coordinator.group.classic.join import ClassicJoin, JoinResult, refused
+from tidelog.broker.coordinator.group.classic.join import ClassicJoin, JoinResult, refuse
 from tidelog.broker.coordinator.group.classic.members import ClassicMembers
 from tidelog.broker.coordinator.group.classic.rebalance import ClassicRebalance
 from tidelog.broker.coordinator.group.classic.sync import ClassicSync, SyncResult
@@ -107,7 +107,7 @@ class GroupShard:
         share_config: Callable[[str], ShareConfig] = lambda _group_id: ShareConfig(),
         on_share_member_gone: Callable[[str, str], object] = lambda _group_id, _member_id: None,
         streams_config: Callable[[str], StreamsConfig] = lambda _group_id: StreamsConfig(),
-        interval_ms: AssignmentInterval = at_once,
+        interval_ms: AssignmentInterval = assign_at_once,
     ) -> None:
         self.timer = timer
         self.groups: dict[str, Group] = {}
@@ -166,9 +166,9 @@ class GroupShard:
         if isinstance(existing, ConsumerGroup) and not existing.is_empty:
             return self._classic_members.join(context, request, existing)
         if isinstance(existing, ShareGroup) or (existing is not None and not existing.is_empty):
-            return refused(InconsistentGroupProtocolError, "")
+            return refuse(InconsistentGroupProtocolError, "")
         if request.member_id:
-            return refused(UnknownMemberIdError, request.member_id)
+            return refuse(UnknownMemberIdError, request.member_id)
         group = self.groups[request.group_id] = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
         result = self._joins.join(context, request, group)
         tombstones = [] if existing is None else tombstones_of(existing)
@@ -292,7 +292,7 @@ class GroupShard:
         self._schedule_expiry()
         records: list[CoordinatorRecord] = []
         for group in self.groups.values():
-            tombstones, all_gone = self.commits.expired(group)
+            tombstones, all_gone = self.commits.collect_expired(group)
             records += tombstones
             if isinstance(group, ShareGroup):
                 continue  # a share group stays until it is deleted

@@ -52,11 +52,11 @@ class Span(NamedTuple):
     def is_terminal(self) -> bool:
         return self.state >= ACKNOWLEDGED
 
-    def settled(self, state: RecordState) -> Span:
+    def settle(self, state: RecordState) -> Span:
         """Return the span in this state, held by no member."""
         return Span(self.first, self.last, state, self.delivery_count)
 
-    def within(self, first: int, last: int) -> Span:
+    def clip(self, first: int, last: int) -> Span:
         """The part between these offsets, which it must touch."""
         if first <= self.first and self.last <= last:
             return self
@@ -68,7 +68,7 @@ class Span(NamedTuple):
         return self.last - self.first + 1
 
 
-def first_touching(spans: list[Span], offset: int) -> int:
+def find_touching(spans: list[Span], offset: int) -> int:
     """The index of the first span that ends at or after ``offset``."""
     return bisect_left(spans, offset, key=lambda span: span.last)
 
@@ -77,14 +77,14 @@ def parts_between(spans: list[Span], first: int, last: int) -> Iterator[Span]:
     """The parts of spans between two offsets, both included; holes are left out."""
     if first > last:
         return
-    for index in range(first_touching(spans, first), len(spans)):
+    for index in range(find_touching(spans, first), len(spans)):
         span = spans[index]
         if span.first > last:
             return
-        yield span.within(first, last)
+        yield span.clip(first, last)
 
 
-def replaced(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
+def overlay(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
     """The spans with these, in order and without overlap, laid over them."""
     result: list[Span] = []
     pending = spans[::-1]
@@ -92,15 +92,15 @@ def replaced(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
         while pending and pending[-1].first <= change.last:
             span = pending.pop()
             if span.first < change.first:
-                result.append(span.within(span.first, change.first - 1))
+                result.append(span.clip(span.first, change.first - 1))
             if span.last > change.last:
-                pending.append(span.within(change.last + 1, span.last))
+                pending.append(span.clip(change.last + 1, span.last))
         result.append(change)
     result += reversed(pending)
     return result
 
 
-def joined(spans: Iterable[Span]) -> list[Span]:
+def join_terminal(spans: Iterable[Span]) -> list[Span]:
     """Neighbours in the same terminal state as one span: so a list cannot grow by acknowledgements alone."""
     result: list[Span] = []
     for span in spans:

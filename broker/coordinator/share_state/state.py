@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.coordinator.runtime.replay import ReplayContext
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
-from tidelog.broker.coordinator.share_state.spans import RecordState, Span, replaced
+from tidelog.broker.coordinator.share_state.spans import RecordState, Span, overlay
 from tidelog.protocol.coordinator_records.share import (
     ShareSnapshotKey,
     ShareSnapshotValue,
@@ -138,10 +138,10 @@ class ShareStateShard:
                 leader_epoch=written.leader_epoch,
                 start_offset=written.start_offset,
                 delivery_complete_count=written.delivery_complete_count,
-                state_batches=encoded(together(written.batches)),
+                state_batches=encode_spans(join_equal(written.batches)),
             )
             return CoordinatorResult(None, [CoordinatorRecord(ShareUpdateKey(**key._asdict()), value)])
-        state = replace(updated(held.state, written), snapshot_epoch=held.state.snapshot_epoch + 1)
+        state = replace(apply_update(held.state, written), snapshot_epoch=held.state.snapshot_epoch + 1)
         return CoordinatorResult(None, [self._snapshot(key, state)])
 
     def delete(self, keys: Iterable[StateKey]) -> CoordinatorResult[None]:
@@ -164,7 +164,7 @@ class ShareStateShard:
             delivery_complete_count=state.delivery_complete_count,
             create_timestamp=state.created_ms,
             write_timestamp=self._time.milliseconds(),
-            state_batches=encoded(state.batches),
+            state_batches=encode_spans(state.batches),
         )
         return CoordinatorRecord(ShareSnapshotKey(**key._asdict()), value)
 
@@ -210,9 +210,9 @@ class ShareStateShard:
         if held is None or value.snapshot_epoch != held.state.snapshot_epoch:
             return  # of a state that was deleted or replaced
         written = Written(
-            value.start_offset, value.delivery_complete_count, value.leader_epoch, decoded(value.state_batches)
+            value.start_offset, value.delivery_complete_count, value.leader_epoch, decode_spans(value.state_batches)
         )
-        held.state = updated(held.state, written)
+        held.state = apply_update(held.state, written)
         held.updates += 1
         held.changed_ms = self._time.monotonic_ms()
 
@@ -225,20 +225,20 @@ class ShareStateShard:
         return []
 
 
-def updated(state: ShareState, written: Written) -> ShareState:
+def apply_update(state: ShareState, written: Written) -> ShareState:
     """The state with a change laid over it; -1 means that the start offset or leader epoch has not changed."""
     start_offset = state.start_offset if written.start_offset == -1 else written.start_offset
-    spans = replaced(list(state.batches), written.batches)
+    spans = overlay(list(state.batches), written.batches)
     return replace(
         state,
         start_offset=start_offset,
         leader_epoch=state.leader_epoch if written.leader_epoch == -1 else written.leader_epoch,
         delivery_complete_count=written.delivery_complete_count,
-        batches=tuple(together(span.within(start_offset, span.last) for span in spans if span.last >= start_offset)),
+        batches=tuple(join_equal(span.clip(start_offset, span.last) for span in spans if span.last >= start_offset)),
     )
 
 
-def together(spans: Iterable[Span]) -> list[Span]:
+def join_equal(spans: Iterable[Span]) -> list[Span]:
     """Neighbours in the same state, delivered equally often, as one."""
     result: list[Span] = []
     for span in spans:
@@ -254,7 +254,7 @@ def snapshot_state(value: ShareSnapshotValue) -> ShareState:
     """The state that a snapshot says."""
     return ShareState(
         value.start_offset,
-        tuple(decoded(value.state_batches)),
+        tuple(decode_spans(value.state_batches)),
         value.delivery_complete_count,
         value.state_epoch,
         value.snapshot_epoch,
@@ -263,7 +263,7 @@ def snapshot_state(value: ShareSnapshotValue) -> ShareState:
     )
 
 
-def encoded(spans: Iterable[Span]) -> list[StateBatch]:
+def encode_spans(spans: Iterable[Span]) -> list[StateBatch]:
     """Spans as records hold them."""
     return [
         StateBatch(
@@ -276,7 +276,7 @@ def encoded(spans: Iterable[Span]) -> list[StateBatch]:
     ]
 
 
-def decoded(batches: Iterable[Any]) -> list[Span]:
+def decode_spans(batches: Iterable[Any]) -> list[Span]:
     """The spans that records hold, in order. A state that is not known counts as available."""
     known = {int(state): state for state in RecordState}
     return sorted(

@@ -60,7 +60,7 @@ class MarkerWriter(Protocol):
         ...
 
 
-def at_once(settled: Settled) -> None:
+def settle_now(settled: Settled) -> None:
     """Settle at once: appends count as durable, as in a broker that does not wait for the disk."""
     settled(None)
 
@@ -70,7 +70,7 @@ class TransactionCoordinator:
 
     def __init__(
         self, runtime: CoordinatorRuntime[TransactionShard], *, markers: MarkerWriter, config: TransactionConfig,
-        when_durable: Callable[[Settled], None] = at_once,
+        when_durable: Callable[[Settled], None] = settle_now,
     ) -> None:  # fmt: skip
         """``when_durable`` calls back once what was appended so far is as safe as ``flush.messages`` asks."""
         self._when_durable = when_durable
@@ -198,9 +198,9 @@ class TransactionCoordinator:
     def _finish_later(self, transaction: Transaction, delay_ms: float) -> None:
         shard = self.runtime.shard_for(transaction.transactional_id)
 
-        def again() -> TimerResult:
+        def retry() -> TimerResult:
             if shard.transactions.get(transaction.transactional_id) is transaction and transaction.state in PREPARED:
                 self.finish(transaction)
             return None
 
-        shard.timer.schedule(("markers", transaction.transactional_id), delay_ms, again)
+        shard.timer.schedule(("markers", transaction.transactional_id), delay_ms, retry)

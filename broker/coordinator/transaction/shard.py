@@ -105,10 +105,10 @@ class TransactionShard:
         if transaction.state is ONGOING:
             return self._fence(transaction, InitProducerIdResponse(error_code=ConcurrentTransactionsError.code))
         producer_id, epoch, last_epoch = self._next_identity(transaction, request)
-        value = transaction.initialized(
+        value = transaction.initialize(
             producer_id, epoch, timeout_ms=request.transaction_timeout_ms, now_ms=self._time.milliseconds()
         )
-        return self._initialized(transactional_id, value, last_epoch)
+        return self._answer_init(transactional_id, value, last_epoch)
 
     def _first_init(
         self, transactional_id: str, request: InitProducerIdRequest
@@ -122,9 +122,9 @@ class TransactionShard:
             transaction_last_update_timestamp_ms=self._time.milliseconds(),
             transaction_start_timestamp_ms=-1,
         )
-        return self._initialized(transactional_id, value, NO_PRODUCER_EPOCH)
+        return self._answer_init(transactional_id, value, NO_PRODUCER_EPOCH)
 
-    def _initialized(
+    def _answer_init(
         self, transactional_id: str, value: TransactionLogValue, last_epoch: int
     ) -> CoordinatorResult[InitProducerIdResponse]:
         response = InitProducerIdResponse(producer_id=value.producer_id, producer_epoch=value.producer_epoch)
@@ -153,7 +153,7 @@ class TransactionShard:
     def _fence(
         self, transaction: Transaction, response: InitProducerIdResponse
     ) -> CoordinatorResult[InitProducerIdResponse]:
-        value = transaction.fenced(self._time.milliseconds())
+        value = transaction.fence(self._time.milliseconds())
         return CoordinatorResult(
             response, [_record(transaction.transactional_id, value)], self._finishing(transaction.transactional_id)
         )
@@ -170,7 +170,7 @@ class TransactionShard:
         added = transaction.partitions.union(partitions)
         if transaction.state is ONGOING and len(added) == len(transaction.partitions):
             return CoordinatorResult(None)
-        value = transaction.with_partitions(added, client_version=version, now_ms=self._time.milliseconds())
+        value = transaction.add_partitions(added, client_version=version, now_ms=self._time.milliseconds())
         return CoordinatorResult(None, [_record(transactional_id, value)])
 
     def verify_partition(self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey) -> None:
@@ -197,7 +197,7 @@ class TransactionShard:
         if transaction is None:
             raise InvalidProducerIdMappingError
         if _is_retry(transaction, producer):
-            return _repeated(transaction, commit=commit)
+            return _answer_repeat(transaction, commit=commit)
         if transaction.producer_id != producer[0]:
             raise InvalidProducerIdMappingError
         if transaction.producer_epoch != producer[1]:
@@ -206,13 +206,13 @@ class TransactionShard:
             return self._decide(transaction, commit=commit, version=version)
         if version >= 2 or transaction.state is EMPTY:
             raise InvalidTxnStateError
-        return _repeated(transaction, commit=commit)
+        return _answer_repeat(transaction, commit=commit)
 
     def _decide(self, transaction: Transaction, *, commit: bool, version: int) -> CoordinatorResult[ProducerIdAndEpoch]:
         next_producer_id = NO_PRODUCER_ID
         if version >= 2 and transaction.is_epoch_exhausted:
             next_producer_id = self._next_producer_id()
-        value = transaction.prepared(
+        value = transaction.prepare(
             commit=commit,
             client_version=version,
             next_producer_id=next_producer_id,
@@ -235,23 +235,23 @@ class TransactionShard:
     def complete(self, transaction: Transaction) -> CoordinatorResult[None]:
         """All markers are written."""
         assert transaction.state in PREPARED
-        value = transaction.completed(self._time.milliseconds())
+        value = transaction.complete(self._time.milliseconds())
         return CoordinatorResult(None, [_record(transaction.transactional_id, value)])
 
     # -- clocks -------------------------------------------------------------------------------------------------
 
     def _schedule_timeout(self, transaction: Transaction, delay_ms: float) -> None:
         transactional_id = transaction.transactional_id
-        self.timer.schedule(("timeout", transactional_id), delay_ms, lambda: self._timed_out(transactional_id))
+        self.timer.schedule(("timeout", transactional_id), delay_ms, lambda: self._abort_timed_out(transactional_id))
 
-    def _timed_out(self, transactional_id: str) -> TimerResult:
+    def _abort_timed_out(self, transactional_id: str) -> TimerResult:
         transaction = self.transactions.get(transactional_id)
         if transaction is None or transaction.state is not ONGOING:
             return None
         logger.info("transaction of %s is aborted: open for %d ms", transactional_id, transaction.timeout_ms)
         # If the append fails the transaction stays open: its clock tries again.
         self._schedule_timeout(transaction, self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
-        value = transaction.fenced(self._time.milliseconds())
+        value = transaction.fence(self._time.milliseconds())
         return CoordinatorResult(None, [_record(transactional_id, value)], self._finishing(transactional_id))
 
     def _schedule_expiry(self) -> None:
@@ -330,7 +330,7 @@ def _is_retry(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
     )
 
 
-def _repeated(transaction: Transaction, *, commit: bool) -> CoordinatorResult[ProducerIdAndEpoch]:
+def _answer_repeat(transaction: Transaction, *, commit: bool) -> CoordinatorResult[ProducerIdAndEpoch]:
     """The answer to an EndTxn that was decided already: the same if it asks the same."""
     decided_commit = transaction.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
     if decided_commit is not commit:

@@ -118,7 +118,9 @@ class Transaction:
 
     # -- the next record ----------------------------------------------------------------------------------------
 
-    def _next(self, state: TransactionState, now_ms: int, partitions: Iterable[PartitionKey]) -> TransactionLogValue:
+    def _build_next(
+        self, state: TransactionState, now_ms: int, partitions: Iterable[PartitionKey]
+    ) -> TransactionLogValue:
         """Return the transaction in another state; like Kafka, keep the former producer id as the previous one."""
         return TransactionLogValue(
             producer_id=self.producer_id,
@@ -131,34 +133,32 @@ class Transaction:
             transaction_start_timestamp_ms=self.start_ms,
         )
 
-    def initialized(self, producer_id: int, epoch: int, *, timeout_ms: int, now_ms: int) -> TransactionLogValue:
+    def initialize(self, producer_id: int, epoch: int, *, timeout_ms: int, now_ms: int) -> TransactionLogValue:
         """InitProducerId gave this id and epoch."""
-        value = self._next(EMPTY, now_ms, ())
+        value = self._build_next(EMPTY, now_ms, ())
         value.producer_id = producer_id
         value.producer_epoch = epoch
         value.transaction_timeout_ms = timeout_ms
         value.transaction_start_timestamp_ms = -1
         return value
 
-    def with_partitions(
-        self, added: Iterable[PartitionKey], *, client_version: int, now_ms: int
-    ) -> TransactionLogValue:
+    def add_partitions(self, added: Iterable[PartitionKey], *, client_version: int, now_ms: int) -> TransactionLogValue:
         """Ongoing, with these partitions too."""
-        value = self._next(ONGOING, now_ms, self.partitions.union(added))
+        value = self._build_next(ONGOING, now_ms, self.partitions.union(added))
         value.client_transaction_version = client_version
         if self.state is not ONGOING:
             value.transaction_start_timestamp_ms = now_ms
         return value
 
-    def fenced(self, now_ms: int) -> TransactionLogValue:
+    def fence(self, now_ms: int) -> TransactionLogValue:
         """PrepareAbort with the epoch raised once: the producer that has the old one is out."""
-        value = self._next(PREPARE_ABORT, now_ms, self.partitions)
+        value = self._build_next(PREPARE_ABORT, now_ms, self.partitions)
         value.producer_epoch = self.producer_epoch + 1
         return value
 
-    def prepared(self, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> TransactionLogValue:
+    def prepare(self, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> TransactionLogValue:
         """The decision. Version 2 raises the epoch; ``next_producer_id`` is -1 unless that exhausts it."""
-        value = self._next(PREPARE_COMMIT if commit else PREPARE_ABORT, now_ms, self.partitions)
+        value = self._build_next(PREPARE_COMMIT if commit else PREPARE_ABORT, now_ms, self.partitions)
         value.client_transaction_version = client_version
         if client_version >= 2:
             value.producer_epoch = self.producer_epoch + 1
@@ -167,9 +167,9 @@ class Transaction:
                 value.transaction_start_timestamp_ms = now_ms  # version 2 may abort what never began
         return value
 
-    def completed(self, now_ms: int) -> TransactionLogValue:
+    def complete(self, now_ms: int) -> TransactionLogValue:
         """All markers are written; a change of producer id that was due happens now."""
-        value = self._next(COMPLETE_COMMIT if self.committed else COMPLETE_ABORT, now_ms, ())
+        value = self._build_next(COMPLETE_COMMIT if self.committed else COMPLETE_ABORT, now_ms, ())
         value.client_transaction_version = self.client_version
         if self.next_producer_id != NO_PRODUCER_ID:
             value.producer_id = self.next_producer_id

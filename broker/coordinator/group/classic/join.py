@@ -66,16 +66,16 @@ class StaticChange:
     session_timeout_ms: int
 
 
-def answered(response: JoinGroupResponse) -> JoinResult:
+def answer_now(response: JoinGroupResponse) -> JoinResult:
     """An answer that waits for nothing."""
     deferred: Deferred[JoinGroupResponse] = Deferred()
     deferred.complete(response)
     return CoordinatorResult(deferred)
 
 
-def refused(error: type[KafkaError] | KafkaError, member_id: str = "") -> JoinResult:
+def refuse(error: type[KafkaError] | KafkaError, member_id: str = "") -> JoinResult:
     """An error; the member id goes back so that the client knows under which to ask again."""
-    return answered(JoinGroupResponse(error_code=error.code, member_id=member_id))
+    return answer_now(JoinGroupResponse(error_code=error.code, member_id=member_id))
 
 
 def protocols_of(request: JoinGroupRequest) -> dict[str, bytes]:
@@ -107,11 +107,11 @@ class ClassicJoin:
         member_id = request.member_id
         if not self._accepts(group, member_id):
             group.remove(member_id)
-            return refused(GroupMaxSizeReachedError)
+            return refuse(GroupMaxSizeReachedError)
         if group.state is DEAD:
-            return refused(CoordinatorNotAvailableError, member_id)
+            return refuse(CoordinatorNotAvailableError, member_id)
         if not group.supports_protocols(request.protocol_type, [p.name for p in request.protocols]):
-            return refused(InconsistentGroupProtocolError, member_id)
+            return refuse(InconsistentGroupProtocolError, member_id)
         if not member_id:
             return self._join_new(context, request, group)
         if member_id in group.pending_join_members and request.group_instance_id is None:
@@ -139,7 +139,7 @@ class ClassicJoin:
             # Clients that vanish during their first JoinGroup must leave no members (KIP-394).
             group.pending_join_members.add(member_id)
             self._rebalance.schedule_expiration(group, member_id, request.session_timeout_ms)
-            return refused(MemberIdRequiredError, member_id)
+            return refuse(MemberIdRequiredError, member_id)
         return self._add(context, request, group, member_id)
 
     def _join_existing(self, request: JoinGroupRequest, group: ClassicGroup) -> JoinResult:
@@ -147,15 +147,15 @@ class ClassicJoin:
         try:
             group.validate_member(member_id, request.group_instance_id)
         except KafkaError as error:
-            return refused(error, member_id)
+            return refuse(error, member_id)
         if group.state is EMPTY:
-            return refused(UnknownMemberIdError, member_id)
+            return refuse(UnknownMemberIdError, member_id)
         member = group.members[member_id]
         unchanged = group.state is not PREPARING_REBALANCE and member.protocols == protocols_of(request)
         if unchanged and not (group.state is STABLE and group.leader_id == member_id):
             # A lost answer, or a follower that asks again. The leader of a stable group asks because what it reads
             # has changed, so that one rebalances.
-            return answered(current_generation(group, member_id))
+            return answer_now(current_generation(group, member_id))
         return self._update(request, group, member)
 
     def _add(

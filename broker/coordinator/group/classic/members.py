@@ -23,7 +23,7 @@ from tidelog.broker.coordinator.group.classic.join import (
     JoinResult,
     protocols_of,
     rebalance_timeout_of,
-    refused,
+    refuse,
 )
 from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
 from tidelog.broker.coordinator.group.classic.sync import SyncResult
@@ -84,16 +84,16 @@ class ClassicMembers:
             if not request.member_id:
                 request.member_id = self._consumers.new_uuid()
                 if request.group_instance_id is None and context.api_version >= _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
-                    return refused(MemberIdRequiredError, request.member_id)
+                    return refuse(MemberIdRequiredError, request.member_id)
                 draft = self._draft(group, request, is_new=True)
             else:
                 draft = self._draft(group, request, is_new=request.group_instance_id is None)
         except GroupMaxSizeReachedError as error:
-            return refused(error)
+            return refuse(error)
         except KafkaError as error:
-            return refused(error, request.member_id)
+            return refuse(error, request.member_id)
         spec = ClassicSpec(request.session_timeout_ms, tuple(protocols.items()))
-        self._consumers.steps.apply_subscription(draft, _joined(draft, context, request, said, spec))
+        self._consumers.steps.apply_subscription(draft, _update_subscription(draft, context, request, said, spec))
         self._consumers.steps.update_target(draft)
         take_a_step(draft, self._migration.by_topic_id(said.owned_partitions))
         return self._answer_join(group, draft, request)
@@ -118,10 +118,10 @@ class ClassicMembers:
         instance_id = request.group_instance_id
         if not is_new:
             member = member_of(group, request.member_id, instance_id)
-            return self._consumers.known(group, member, records)
+            return self._consumers.draft_member(group, member, records)
         if instance_id is not None and instance_id in group.static_members:
             return self._consumers.replace_static(group, instance_id, request.member_id, records)
-        return self._consumers.known_or_new(group, request.member_id, records)
+        return self._consumers.draft_member_or_new(group, request.member_id, records)
 
     def _answer_join(self, group: ConsumerGroup, draft: Draft, request: JoinGroupRequest) -> JoinResult:
         member_id = draft.member_id
@@ -147,10 +147,10 @@ class ClassicMembers:
 
         replaced = draft.replaced
         if replaced is not None and self._migration.may_downgrade(group, replaced, replaced=True):
-            return self._downgraded(draft, replaced, response)
+            return self._downgrade(draft, replaced, response)
         return CoordinatorResult(deferred, draft.records, on_append)
 
-    def _downgraded(self, draft: Draft, replaced: str, response: JoinGroupResponse) -> JoinResult:
+    def _downgrade(self, draft: Draft, replaced: str, response: JoinGroupResponse) -> JoinResult:
         """This was the last member of the consumer protocol: the group is a classic one from now on."""
         joining = ConsumerMember(draft.member_id, draft.subscription, draft.current)
         records, become_classic = self._migration.downgrade(draft.group, replaced, joining)
@@ -189,7 +189,7 @@ class ClassicMembers:
             SyncGroupResponse(
                 protocol_type=request.protocol_type,
                 protocol_name=request.protocol_name,
-                assignment=self._migration.written_assignment(member.current.assigned, metadata),
+                assignment=self._migration.encode_assignment(member.current.assigned, metadata),
             )
         )
         return CoordinatorResult(deferred)
@@ -261,7 +261,7 @@ def classic_member_of(
     return member, member.subscription.classic
 
 
-def _joined(
+def _update_subscription(
     draft: Draft,
     context: RequestContext,
     request: JoinGroupRequest,

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, at_once, may_assign
+from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, assign_at_once, may_assign
 from tidelog.broker.coordinator.group.assignors import ASSIGNORS, Assignment, MemberSpec
 from tidelog.broker.coordinator.group.consumer.group import (
     ConsumerGroup,
@@ -85,7 +85,11 @@ class DraftSteps:
     """The steps that look at the topics. Loop thread only."""
 
     def __init__(
-        self, metadata: MetadataCache, time: Time, assignors: Sequence[str], interval_ms: AssignmentInterval = at_once
+        self,
+        metadata: MetadataCache,
+        time: Time,
+        assignors: Sequence[str],
+        interval_ms: AssignmentInterval = assign_at_once,
     ) -> None:
         self.metadata = metadata
         self._time = time

@@ -113,7 +113,7 @@ class ConsumerHeartbeats:
             return self._leave(request)
         draft = self._find(request)
         before = draft.current
-        self.steps.apply_subscription(draft, updated_subscription(draft.subscription, context, request))
+        self.steps.apply_subscription(draft, update_subscription(draft.subscription, context, request))
         self.steps.update_target(draft)
         take_a_step(draft, owned_of(request))
         response = ConsumerGroupHeartbeatResponse(
@@ -191,8 +191,8 @@ class ConsumerHeartbeats:
         if member is None:
             if request.member_epoch != JOIN_EPOCH:
                 raise UnknownMemberIdError
-            return self.known_or_new(group, member_id, records)
-        draft = self.known(group, member, records)
+            return self.draft_member_or_new(group, member_id, records)
+        draft = self.draft_member(group, member, records)
         if request.member_epoch == JOIN_EPOCH and draft.current.epoch != JOIN_EPOCH:
             draft.current = NEW_MEMBER  # it lost its epoch, and with it all it held
         elif request.member_epoch != draft.current.epoch:
@@ -200,15 +200,15 @@ class ConsumerHeartbeats:
         return draft
 
     @staticmethod
-    def known(group: ConsumerGroup, member: ConsumerMember, records: list[CoordinatorRecord]) -> Draft:
+    def draft_member(group: ConsumerGroup, member: ConsumerMember, records: list[CoordinatorRecord]) -> Draft:
         """A member that is there."""
         return draft_of(group, member.member_id, member.subscription, member.current, records)
 
-    def known_or_new(self, group: ConsumerGroup, member_id: str, records: list[CoordinatorRecord]) -> Draft:
+    def draft_member_or_new(self, group: ConsumerGroup, member_id: str, records: list[CoordinatorRecord]) -> Draft:
         """A member that may be there."""
         member = group.members.get(member_id)
         if member is not None:
-            return self.known(group, member, records)
+            return self.draft_member(group, member, records)
         return draft_of(group, member_id, Subscription(), NEW_MEMBER, records)
 
     @staticmethod
@@ -341,7 +341,7 @@ def owned_of(request: ConsumerGroupHeartbeatRequest) -> dict[bytes, frozenset[in
     return {bytes(topic.topic_id): frozenset(topic.partitions) for topic in request.topic_partitions}
 
 
-def updated_subscription(
+def update_subscription(
     before: Subscription, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Subscription:
     """Return the subscription, updated with the fields of the request; an empty pattern takes the pattern away."""

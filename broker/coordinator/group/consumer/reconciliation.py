@@ -39,9 +39,9 @@ def reconcile(
         epoch = min(epoch + 1, target_epoch)
     keep, revoke, gain, must_wait = _split(group_owners, member_id, current.assigned, target)
     if revoke and _holds(owned, revoke):
-        return _changed(current, epoch, MemberState.UNREVOKED_PARTITIONS, keep, revoke)
+        return _change(current, epoch, MemberState.UNREVOKED_PARTITIONS, keep, revoke)
     state = MemberState.UNRELEASED_PARTITIONS if must_wait else MemberState.STABLE
-    return _changed(current, target_epoch, state, _merged(keep, gain), {})
+    return _change(current, target_epoch, state, _merge(keep, gain), {})
 
 
 def _holds(owned: Owned, partitions: Assignment) -> bool:
@@ -69,14 +69,14 @@ def _split(
     return keep, revoke, gain, must_wait
 
 
-def _merged(first: Assignment, second: Assignment) -> Assignment:
+def _merge(first: Assignment, second: Assignment) -> Assignment:
     merged = dict(first)
     for topic_id, indexes in second.items():
         merged[topic_id] = merged.get(topic_id, frozenset()) | indexes
     return merged
 
 
-def _changed(
+def _change(
     current: CurrentAssignment, epoch: int, state: MemberState, assigned: Assignment, revoke: Assignment
 ) -> CurrentAssignment:
     previous = current.epoch if epoch != current.epoch else current.previous_epoch

@@ -57,12 +57,12 @@ def member_record(group_id: str, member_id: str, subscription: Subscription | No
             subscribed_topic_regex=subscription.topic_regex,
             rebalance_timeout_ms=subscription.rebalance_timeout_ms,
             server_assignor=subscription.server_assignor,
-            classic_member_metadata=_written_spec(subscription.classic),
+            classic_member_metadata=_encode_spec(subscription.classic),
         )
     return Record(ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), value)
 
 
-def _written_spec(spec: ClassicSpec | None) -> ClassicMemberMetadata | None:
+def _encode_spec(spec: ClassicSpec | None) -> ClassicMemberMetadata | None:
     if spec is None:
         return None
     protocols = [ClassicProtocol(name=name, metadata=metadata) for name, metadata in spec.protocols]
@@ -98,8 +98,8 @@ def current_record(group_id: str, member_id: str, current: CurrentAssignment | N
             member_epoch=current.epoch,
             previous_member_epoch=current.previous_epoch,
             state=current.state.value,
-            assigned_partitions=_written(current, current.assigned),
-            partitions_pending_revocation=_written(current, current.pending_revocation),
+            assigned_partitions=_encode_partitions(current, current.assigned),
+            partitions_pending_revocation=_encode_partitions(current, current.pending_revocation),
         )
     return Record(ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), value)
 
@@ -198,7 +198,7 @@ def _read_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[tuple
     return epochs
 
 
-def _written(current: CurrentAssignment, assignment: Assignment) -> list[TopicPartitions]:
+def _encode_partitions(current: CurrentAssignment, assignment: Assignment) -> list[TopicPartitions]:
     found = []
     for topic_id, partitions in in_order(assignment):
         epochs = [current.epochs.get((topic_id, index), current.epoch) for index in partitions]

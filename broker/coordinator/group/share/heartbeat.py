@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, at_once, may_assign
+from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, assign_at_once, may_assign
 from tidelog.broker.coordinator.group.assignors import Assignment, MemberSpec
 from tidelog.broker.coordinator.group.share.assignor import assign_simple
 from tidelog.broker.coordinator.group.share.group import (
@@ -113,7 +113,7 @@ class ShareHeartbeats:
         config: Callable[[str], ShareConfig],
         metadata: MetadataCache,
         on_member_gone: Callable[[str, str], object],
-        interval_ms: AssignmentInterval = at_once,
+        interval_ms: AssignmentInterval = assign_at_once,
     ) -> None:
         """``config`` gives a group's values; ``on_member_gone(group_id, member_id)`` hears of who left or expired."""
         self._groups = groups

@@ -54,7 +54,7 @@ class _Share:
         self._tasks, self._members = tasks, members
         self.most = -(-tasks // members)
 
-    def taken(self, count: int) -> None:
+    def note_taken(self, count: int) -> None:
         """Some member has come to so many."""
         if count == self.most:
             self._members -= 1
@@ -123,20 +123,20 @@ class _Work:
     def _standby_before(self, task: TaskId) -> str | None:
         """Return a member that has some of the task's state, and room."""
         active = self._had_active.get(task)
-        for name in (active, self._least_loaded_of(self._without(task, self._had_standby.get(task, ())))):
+        for name in (active, self._least_loaded_of(self._exclude_holders(task, self._had_standby.get(task, ())))):
             if name is not None and self._lacks(name, task) and self._counts[name] < self._share.most:
                 return name
         return None
 
     def _spread(self, task: TaskId, count: int) -> None:
         for number in range(count):
-            names = list(self._without(task, self._counts))
+            names = list(self._exclude_holders(task, self._counts))
             if not names:
                 logger.info("task %s_%d is to have %d more standby tasks than processes", *task, count - number)
                 return
             self._give(min(names, key=self._load), task, self.standby)
 
-    def _without(self, task: TaskId, names: Iterable[str]) -> Iterable[str]:
+    def _exclude_holders(self, task: TaskId, names: Iterable[str]) -> Iterable[str]:
         return (name for name in names if self._lacks(name, task))
 
     def _lacks(self, name: str, task: TaskId) -> bool:
@@ -156,8 +156,8 @@ class _Work:
         self._process_counts[self._process_of[name]] += 1
         self._counts[name] += 1
         if role is self.active:
-            self._active_share.taken(self._counts[name])
-        self._share.taken(self._counts[name])
+            self._active_share.note_taken(self._counts[name])
+        self._share.note_taken(self._counts[name])
 
 
 def _by_subtopology(tasks: Iterable[TaskId]) -> Tasks:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, at_once, may_assign
+from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, assign_at_once, may_assign
 from tidelog.broker.coordinator.group.classic.group import ClassicGroup
 from tidelog.broker.coordinator.group.records import group_tombstone
 from tidelog.broker.coordinator.group.share.heartbeat import topics_hash
@@ -44,7 +44,7 @@ from tidelog.broker.coordinator.group.streams.group import (
     StreamsMemberState,
     TaskSet,
 )
-from tidelog.broker.coordinator.group.streams.reconciliation import Held, held_by_others, reconcile_tasks
+from tidelog.broker.coordinator.group.streams.reconciliation import Held, find_held_by_others, reconcile_tasks
 from tidelog.broker.coordinator.group.streams.records import (
     GroupEpoch,
     streams_current_record,
@@ -55,7 +55,7 @@ from tidelog.broker.coordinator.group.streams.records import (
     streams_target_record,
     topology_record,
 )
-from tidelog.broker.coordinator.group.streams.response import endpoints_response, tasks_response, updated_spec
+from tidelog.broker.coordinator.group.streams.response import endpoints_response, tasks_response, update_spec
 from tidelog.broker.coordinator.group.streams.topology import (
     Configured,
     InternalTopic,
@@ -133,7 +133,7 @@ class StreamsHeartbeats:
         time: Time,
         config: Callable[[str], StreamsConfig],
         metadata: MetadataCache,
-        interval_ms: AssignmentInterval = at_once,
+        interval_ms: AssignmentInterval = assign_at_once,
     ) -> None:
         """``config`` gives a group's values as they are now."""
         self._groups = groups
@@ -425,7 +425,7 @@ class StreamsHeartbeats:
 
 def update_member(draft: Draft, context: RequestContext, request: StreamsGroupHeartbeatRequest) -> bool:
     """Take over what the member says of itself; whether it is new or another than it was."""
-    spec = updated_spec(draft.spec, context, request)
+    spec = update_spec(draft.spec, context, request)
     changed = spec != draft.spec or draft.member_id not in draft.group.members
     if changed:
         draft.records.append(streams_member_record(draft.group.group_id, draft.member_id, spec))
@@ -463,10 +463,12 @@ def take_a_step(draft: Draft, owned: TaskSet | None) -> None:
     """The member goes one step towards its target; ``owned`` is what it says it holds."""
     group = draft.group
 
-    def held() -> Held:
-        return held_by_others(group.members.values(), draft.member_id, draft.spec.process_id)
+    def find_held() -> Held:
+        return find_held_by_others(group.members.values(), draft.member_id, draft.spec.process_id)
 
-    after = reconcile_tasks(draft.current, held, target=draft.target, target_epoch=draft.assignment_epoch, owned=owned)
+    after = reconcile_tasks(
+        draft.current, find_held, target=draft.target, target_epoch=draft.assignment_epoch, owned=owned
+    )
     if after is not draft.current:
         draft.current = after
         draft.records.append(streams_current_record(group.group_id, draft.member_id, after))

@@ -35,7 +35,7 @@ class Held:
     in_process: set[TaskId] = field(default_factory=set)
 
 
-def held_by_others(members: Iterable[StreamsMember], member_id: str, process_id: str) -> Held:
+def find_held_by_others(members: Iterable[StreamsMember], member_id: str, process_id: str) -> Held:
     """Return the tasks held by others, as seen by one member of a process."""
     held = Held()
     for member in members:
@@ -51,7 +51,7 @@ def held_by_others(members: Iterable[StreamsMember], member_id: str, process_id:
 
 def reconcile_tasks(
     current: StreamsAssignment,
-    held_by_others: Callable[[], Held],
+    find_held_by_others: Callable[[], Held],
     *,
     target: TaskSet,
     target_epoch: int,
@@ -59,7 +59,7 @@ def reconcile_tasks(
 ) -> StreamsAssignment:
     """The member's next state, the same object when nothing changes. ``owned`` is what its heartbeat said.
 
-    ``held_by_others`` looks at every member: it is asked only on the way to another state.
+    ``find_held_by_others`` looks at every member: it is asked only on the way to another state.
     """
     if is_reconciled(current, target_epoch):
         return current
@@ -69,30 +69,30 @@ def reconcile_tasks(
             return current
         epoch = min(epoch + 1, target_epoch)
     keep = TaskSet(*map(_common, current.assigned, target))
-    revoke = TaskSet(*map(_without, current.assigned, keep))
+    revoke = TaskSet(*map(_subtract, current.assigned, keep))
     if any(revoke) and (owned is None or owned.intersects(revoke)):
-        return _moved(current, epoch, StreamsMemberState.UNREVOKED_TASKS, keep, revoke)
-    wanted = TaskSet(*map(_without, target, keep))
-    held = held_by_others()
+        return _move(current, epoch, StreamsMemberState.UNREVOKED_TASKS, keep, revoke)
+    wanted = TaskSet(*map(_subtract, target, keep))
+    held = find_held_by_others()
     free = TaskSet(
         _free(wanted.active, held.active | held.in_process),
         _free(wanted.standby, held.in_process),
         _free(wanted.warmup, held.in_process),
     )
     state = StreamsMemberState.STABLE if free == wanted else StreamsMemberState.UNRELEASED_TASKS
-    return _moved(current, target_epoch, state, TaskSet(*map(_merged, keep, free)), NO_TASKS)
+    return _move(current, target_epoch, state, TaskSet(*map(_merge, keep, free)), NO_TASKS)
 
 
 def _common(mine: Tasks, theirs: Tasks) -> Tasks:
-    return _filled({name: partitions & theirs.get(name, frozenset()) for name, partitions in mine.items()})
+    return _drop_empty({name: partitions & theirs.get(name, frozenset()) for name, partitions in mine.items()})
 
 
-def _without(mine: Tasks, taken: Tasks) -> Tasks:
-    return _filled({name: partitions - taken.get(name, frozenset()) for name, partitions in mine.items()})
+def _subtract(mine: Tasks, taken: Tasks) -> Tasks:
+    return _drop_empty({name: partitions - taken.get(name, frozenset()) for name, partitions in mine.items()})
 
 
 def _free(wanted: Tasks, held: Collection[TaskId]) -> Tasks:
-    return _filled(
+    return _drop_empty(
         {
             name: frozenset(partition for partition in partitions if (name, partition) not in held)
             for name, partitions in wanted.items()
@@ -100,15 +100,15 @@ def _free(wanted: Tasks, held: Collection[TaskId]) -> Tasks:
     )
 
 
-def _filled(tasks: Mapping[str, frozenset[int]]) -> Tasks:
+def _drop_empty(tasks: Mapping[str, frozenset[int]]) -> Tasks:
     return {name: partitions for name, partitions in tasks.items() if partitions}
 
 
-def _merged(first: Tasks, second: Tasks) -> Tasks:
+def _merge(first: Tasks, second: Tasks) -> Tasks:
     return {name: first.get(name, frozenset()) | second.get(name, frozenset()) for name in {**first, **second}}
 
 
-def _moved(
+def _move(
     current: StreamsAssignment, epoch: int, state: StreamsMemberState, assigned: TaskSet, revoke: TaskSet
 ) -> StreamsAssignment:
     previous = current.epoch if epoch != current.epoch else current.previous_epoch

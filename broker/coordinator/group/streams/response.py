@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog.broker.requests.context import RequestContext
 
 
-def updated_spec(
+def update_spec(
     before: StreamsMemberSpec, context: RequestContext, request: StreamsGroupHeartbeatRequest
 ) -> StreamsMemberSpec:
     """Return a member's metadata, updated with the fields of the request."""

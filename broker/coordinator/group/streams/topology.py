@@ -200,7 +200,7 @@ def configure(topology: Topology, existing: PartitionCounts) -> Configured:
     try:
         _check_sources(topology, existing)
         counts = _decide(topology, existing)
-        parts = {part.subtopology_id: _configured(part, existing, counts) for part in topology.subtopologies}
+        parts = {part.subtopology_id: _configure(part, existing, counts) for part in topology.subtopologies}
         missing = _missing(parts.values(), existing)
     except ConfigurationError as error:
         return Configured(problem=error.status)
@@ -230,7 +230,7 @@ def _decide(topology: Topology, existing: PartitionCounts) -> dict[str, int]:
     fixed = {topic.name for part in topology.subtopologies for topic in part.repartition_sources if topic.partitions}
     repartition = {topic.name for part in topology.subtopologies for topic in part.repartition_sources}
     for part in topology.subtopologies:
-        for names in _copartitioned(part):
+        for names in _copartition_groups(part):
             counts.update(_alike(names, fixed, repartition, lambda name: _count(name, existing, counts)))
     for part in topology.subtopologies:
         tasks = max(_count(name, existing, counts) for name in part.inputs)
@@ -243,7 +243,7 @@ def _count(name: str, existing: PartitionCounts, counts: Mapping[str, int]) -> i
     return counts[name] if found is None else found
 
 
-def _copartitioned(part: Subtopology) -> Iterator[set[str]]:
+def _copartition_groups(part: Subtopology) -> Iterator[set[str]]:
     for group in part.copartition_groups:
         names = {part.source_topics[position] for position in group.source_topics}
         yield names | {part.repartition_sources[position].name for position in group.repartition_source_topics}
@@ -309,19 +309,19 @@ def _incorrect(detail: str) -> ConfigurationError:
     return ConfigurationError(Status(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail))
 
 
-def _configured(part: Subtopology, existing: PartitionCounts, counts: Mapping[str, int]) -> ConfiguredSubtopology:
+def _configure(part: Subtopology, existing: PartitionCounts, counts: Mapping[str, int]) -> ConfiguredSubtopology:
     return ConfiguredSubtopology(
         part.subtopology_id,
         max(_count(name, existing, counts) for name in part.inputs),
         part.inputs,
         part.source_topics,
         part.repartition_sinks,
-        tuple(_sized(topic, counts) for topic in part.repartition_sources),
-        tuple(_sized(topic, counts) for topic in part.changelogs),
+        tuple(_with_count(topic, counts) for topic in part.repartition_sources),
+        tuple(_with_count(topic, counts) for topic in part.changelogs),
     )
 
 
-def _sized(topic: InternalTopic, counts: Mapping[str, int]) -> InternalTopic:
+def _with_count(topic: InternalTopic, counts: Mapping[str, int]) -> InternalTopic:
     return InternalTopic(topic.name, topic.partitions or counts[topic.name], topic.replication_factor, topic.configs)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker, NotingListener
 from tests.unit.broker.controller.test_topics import FullDisk
-from tidelog.broker.controller.topic_changes import NewTopic, at_once
+from tidelog.broker.controller.topic_changes import NewTopic, run_now
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.store import MetadataStoreError
@@ -35,7 +35,7 @@ class Steps:
 
     def step(self) -> None:
         work, deferred = self.waiting.pop(0)
-        done = at_once(work)
+        done = run_now(work)
         done.on_done(lambda _: deferred.complete(None) if done._error is None else deferred.fail(done._error))
 
     def all(self) -> None:

@@ -112,7 +112,7 @@ def test_a_turn_that_raises_is_measured(fixture: Fixture) -> None:
 
 def test_callbacks_of_the_loop_are_measured_one_by_one(fixture: Fixture) -> None:
     soon: list[Callable[[], None]] = []
-    call_soon = fixture.turns.measured("coordinator", soon.append)
+    call_soon = fixture.turns.measure_callbacks("coordinator", soon.append)
     for _ in range(2):
         call_soon(lambda: fixture.pass_time(30, 20))
     for callback in soon:

@@ -32,7 +32,7 @@ class Client:
             self.loop.time.advance(gap_ms / 2)
             self.loop.run_soon()
             self.loop.time.advance(gap_ms / 2)
-            self.wakefulness.asked_again(self.loop.time.monotonic_ms(), gap_ms)
+            self.wakefulness.note_request(self.loop.time.monotonic_ms(), gap_ms)
         return found_awake
 
 
@@ -91,7 +91,7 @@ def test_a_loop_that_lost_its_processor_sleeps_until_the_next_trial(
     client = Client(loop)
     client.ask(requests)
     loop.time.advance(PREEMPTED_MS * 1.5)
-    client.wakefulness.asked_again(loop.time.monotonic_ms(), 0.1)  # found by the poll before the turn
+    client.wakefulness.note_request(loop.time.monotonic_ms(), 0.1)  # found by the poll before the turn
     loop.run_soon()
     loop.time.advance(rest_ms * 0.9)
     assert client.ask(50) == 0

@@ -12,7 +12,7 @@ from tests.unit.broker.coordinator.group.consumer.test_heartbeat import T, beat,
 from tests.unit.broker.coordinator.streams_world import Member, StreamsWorld
 from tests.unit.broker.share.share_world import ShareWorld
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.coordinator.group.assignment_interval import assignment_interval_ms, at_once, may_assign
+from tidelog.broker.coordinator.group.assignment_interval import assign_at_once, assignment_interval_ms, may_assign
 from tidelog.broker.coordinator.group.streams.topology import StatusCode
 
 ALL = {f"{part}_{index}" for part in (0, 1) for index in range(2)}
@@ -50,7 +50,7 @@ def test_a_groups_interval_is_its_own_or_the_brokers_within_bounds(
 
 
 def test_the_default_is_at_once() -> None:
-    assert at_once("consumer", "g") == 0
+    assert assign_at_once("consumer", "g") == 0
 
 
 def test_members_of_a_consumer_group_that_come_within_the_interval_are_assigned_together() -> None:

@@ -12,10 +12,10 @@ from tidelog.broker.coordinator.share_state.spans import (
     AVAILABLE,
     RecordState,
     Span,
-    first_touching,
-    joined,
+    find_touching,
+    join_terminal,
+    overlay,
     parts_between,
-    replaced,
 )
 
 SPANS = [Span(0, 4, AVAILABLE, 0), Span(5, 5, ACQUIRED, 1, "m", 9.0), Span(10, 19, ARCHIVED, 2)]
@@ -38,7 +38,7 @@ def span_lists(draw: st.DrawFn) -> list[Span]:
 
 
 def test_the_first_touching_span_ends_at_or_after_the_offset() -> None:
-    assert [first_touching(SPANS, offset) for offset in (0, 4, 5, 6, 19, 20)] == [0, 0, 1, 2, 2, 3]
+    assert [find_touching(SPANS, offset) for offset in (0, 4, 5, 6, 19, 20)] == [0, 0, 1, 2, 2, 3]
 
 
 def test_parts_are_cut_at_the_bounds_and_holes_are_left_out() -> None:
@@ -49,7 +49,7 @@ def test_parts_are_cut_at_the_bounds_and_holes_are_left_out() -> None:
 
 @given(span_lists(), span_lists())
 def test_changes_lie_over_what_was(spans: list[Span], changes: list[Span]) -> None:
-    result = replaced(spans, changes)
+    result = overlay(spans, changes)
     assert by_offset(result) == {**by_offset(spans), **by_offset(changes)}
     assert all(before.last < after.first for before, after in pairwise(result))
     assert all(span.first <= span.last for span in result)
@@ -57,18 +57,18 @@ def test_changes_lie_over_what_was(spans: list[Span], changes: list[Span]) -> No
 
 @given(span_lists())
 def test_joining_changes_no_offset(spans: list[Span]) -> None:
-    assert by_offset(joined(spans)) == by_offset(spans)
+    assert by_offset(join_terminal(spans)) == by_offset(spans)
 
 
 def test_only_terminal_neighbours_are_joined() -> None:
     terminal = [Span(0, 1, ACKNOWLEDGED, 1), Span(2, 3, ACKNOWLEDGED, 1), Span(4, 4, ARCHIVED, 1)]
-    assert joined(terminal) == [Span(0, 3, ACKNOWLEDGED, 1), Span(4, 4, ARCHIVED, 1)]
+    assert join_terminal(terminal) == [Span(0, 3, ACKNOWLEDGED, 1), Span(4, 4, ARCHIVED, 1)]
     available = [Span(0, 1, AVAILABLE, 1), Span(2, 3, AVAILABLE, 1)]
-    assert joined(available) == available
+    assert join_terminal(available) == available
 
 
 def test_a_settled_span_is_in_nobodys_hands() -> None:
-    settled = SPANS[1].settled(AVAILABLE)
+    settled = SPANS[1].settle(AVAILABLE)
     assert settled == Span(5, 5, AVAILABLE, 1)
     assert (settled.size, SPANS[2].size) == (1, 10)
     assert (settled.is_terminal, SPANS[2].is_terminal) == (False, True)

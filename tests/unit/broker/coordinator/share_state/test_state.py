@@ -19,8 +19,8 @@ from tidelog.broker.coordinator.share_state.state import (
     ShareStateShard,
     StateKey,
     Written,
-    together,
-    updated,
+    apply_update,
+    join_equal,
 )
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.coordinator_records.share import ShareSnapshotKey, ShareUpdateKey
@@ -166,7 +166,7 @@ def test_without_states_everything_is_cut() -> None:
 
 def test_a_change_is_laid_over_the_state() -> None:
     state = ShareState(5, (Span(5, 9, AVAILABLE, 1), Span(20, 29, ACKNOWLEDGED, 1)), 10)
-    changed = updated(state, Written(8, 12, -1, [Span(8, 8, ARCHIVED, 2), Span(10, 12, ACKNOWLEDGED, 1)]))
+    changed = apply_update(state, Written(8, 12, -1, [Span(8, 8, ARCHIVED, 2), Span(10, 12, ACKNOWLEDGED, 1)]))
     assert changed.batches == (
         Span(8, 8, ARCHIVED, 2),
         Span(9, 9, AVAILABLE, 1),
@@ -174,12 +174,12 @@ def test_a_change_is_laid_over_the_state() -> None:
         Span(20, 29, ACKNOWLEDGED, 1),
     )
     assert (changed.start_offset, changed.delivery_complete_count, changed.leader_epoch) == (8, 12, 0)
-    assert updated(state, Written(-1, 10, 3, ())).start_offset == 5
+    assert apply_update(state, Written(-1, 10, 3, ())).start_offset == 5
 
 
 def test_neighbours_alike_are_one() -> None:
     spans = [Span(0, 1, AVAILABLE, 1), Span(2, 2, AVAILABLE, 1), Span(3, 3, AVAILABLE, 2), Span(5, 5, AVAILABLE, 2)]
-    assert together(spans) == [Span(0, 2, AVAILABLE, 1), Span(3, 3, AVAILABLE, 2), Span(5, 5, AVAILABLE, 2)]
+    assert join_equal(spans) == [Span(0, 2, AVAILABLE, 1), Span(3, 3, AVAILABLE, 2), Span(5, 5, AVAILABLE, 2)]
 
 
 def test_keys_lie_where_kafka_puts_them() -> None:
