@@ -17,7 +17,7 @@ FROM ${BASE} AS build
 ARG EXTRAS=[kernels]
 ARG PIP_OPTIONS=
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py extensions.txt README.md LICENSE ./
 COPY protocol protocol
 COPY log log
 COPY cleaner cleaner

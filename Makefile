@@ -9,14 +9,18 @@ PORT ?= 9092
 WORKERS ?= 2
 PYTEST_OPTIONS ?=
 
-.PHONY: run test unit contract clients faults fuzz deletions power-loss lint types imports fmt check bench load churn docs image kafka-jars clean help
+# The modules that are compiled, and what they include.
+COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
+EXTENSIONS := build/.extensions
+
+.PHONY: extensions wheels run test unit contract clients faults fuzz deletions power-loss lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 $(BIN)/tidelog: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[kernels]'
+	$(BIN)/python -m pip install --quiet --editable '.[build,kernels]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml
@@ -24,23 +28,34 @@ $(VENV)/.test: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	@touch $@ $(BIN)/tidelog
 
-run: $(BIN)/tidelog ## install into .venv and serve on 127.0.0.1:9092, data below ./data
+# A compiled module wins over its source: whatever runs or tests the checkout compiles again first what has changed.
+$(EXTENSIONS): $(COMPILED) extensions.txt setup.py | $(BIN)/tidelog
+	@$(BIN)/python -c 'import Cython' 2>/dev/null || $(BIN)/python -m pip install --quiet 'setuptools>=77' 'cython>=3.3'
+	$(BIN)/python -W ignore setup.py --quiet build_ext --inplace
+	@mkdir -p build && touch $@
+
+extensions: $(EXTENSIONS) ## compile what has changed of the modules in extensions.txt, in place
+
+wheels: $(VENV)/.test ## build a wheel for this Python and processor into dist/
+	TIDELOG_REQUIRE_EXTENSIONS=1 $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+run: $(BIN)/tidelog $(EXTENSIONS) ## install into .venv and serve on 127.0.0.1:9092, data below ./data
 	exec $(BIN)/tidelog serve --data-dir $(DATA_DIR) --port $(PORT)
 
-test: $(VENV)/.test ## install what the tests need and run them all
+test: $(VENV)/.test $(EXTENSIONS) ## install what the tests need and run them all
 	$(BIN)/pytest tests --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_OPTIONS)
 
-unit contract clients faults fuzz: $(VENV)/.test ## run one family of tests
+unit contract clients faults fuzz: $(VENV)/.test $(EXTENSIONS) ## run one family of tests
 	$(BIN)/pytest tests/$@ --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_OPTIONS)
 
-deletions: $(VENV)/.test ## topics come and go under every background job: make deletions MINUTES=10
+deletions: $(VENV)/.test $(EXTENSIONS) ## topics come and go under every background job: make deletions MINUTES=10
 	TIDELOG_STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_deletion_storm.py
 
 STATES ?= 1000
-power-loss: $(VENV)/.test ## power loss at STATES moments of each workload: make power-loss STATES=5000
+power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each workload: make power-loss STATES=5000
 	TIDELOG_POWER_STATES=$(STATES) $(BIN)/python -m pytest tests/faults/test_power_loss.py -p no:randomly
 
-lint: $(VENV)/.test ## ruff
+lint: $(VENV)/.test $(EXTENSIONS) ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
@@ -60,16 +75,16 @@ $(VENV)/.bench: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	@touch $@
 
-bench: $(VENV)/.bench ## the table of benchmarks/RESULTS.md, Tidelog and Apache Kafka in turn (Java 17, Maven, gcc)
+bench: $(VENV)/.bench $(EXTENSIONS) ## the table of benchmarks/RESULTS.md, Tidelog and Apache Kafka in turn (Java 17, Maven, gcc)
 	$(BIN)/python -m benchmarks.run $(BENCH)
 
-load: $(VENV)/.bench ## load test of any broker: make load LOAD="--bootstrap HOST:PORT"
+load: $(VENV)/.bench $(EXTENSIONS) ## load test of any broker: make load LOAD="--bootstrap HOST:PORT"
 	$(BIN)/python -m benchmarks.load $(LOAD)
 
-churn: $(VENV)/.test ## a minute of connections that come and go badly, with 1,024 descriptors
+churn: $(VENV)/.test $(EXTENSIONS) ## a minute of connections that come and go badly, with 1,024 descriptors
 	TIDELOG_CHURN_S=60 $(BIN)/python -m pytest -s tests/faults/test_network_departures.py -k churn
 
-docs: $(VENV)/.test ## make docs/configuration.md anew from the tables
+docs: $(VENV)/.test $(EXTENSIONS) ## make docs/configuration.md anew from the tables
 	$(BIN)/python -m tidelog.configuration_page > docs/configuration.md
 
 image: $(VENV)/.test ## build the container image without a Docker engine and try it (root, buildah, mmdebstrap, kcat)
@@ -77,3 +92,4 @@ image: $(VENV)/.test ## build the container image without a Docker engine and tr
 
 clean: ## remove what the build made (not data/)
 	rm -rf $(VENV) build dist *.egg-info
+	find protocol log cleaner broker pipeline tidelog -name '*.so' -delete

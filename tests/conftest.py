@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
+from tests.support.extensions import stale_modules
 
 # `python -m pytest` puts the working directory on the path. There `log` and `broker` would be packages of their own, as
 # they never are for a user: everything is imported below `tidelog`.
@@ -21,6 +22,13 @@ sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != _ROOT]
 # Machines are shared: how long an example takes to make or to run says nothing. A failing one prints what replays it.
 settings.register_profile("tidelog", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tidelog")
+
+
+def pytest_configure() -> None:
+    """Refuse compiled modules of another source: they win over an edited one, and would be what is tested."""
+    stale = stale_modules()
+    if stale:
+        pytest.exit(f"compiled from another source: {', '.join(stale)}; run: make extensions", returncode=4)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

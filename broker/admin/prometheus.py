@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.metrics.registry import Sample
 from tidelog.cleaner.cleaner_manager import PartitionStatus
+from tidelog.log.records.engine import IS_COMPILED
 from tidelog.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
 
 
 def process_samples() -> Iterator[Sample]:
-    """Memory and processor time of this process, under the names every Prometheus client uses."""
+    """Memory and processor time of this process, under the names every Prometheus client uses, and how it was built."""
+    yield Sample("tidelog_build_info", "gauge", {"compiled": "yes" if IS_COMPILED else "no"}, 1)
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield Sample("process_cpu_seconds_total", "counter", {}, used.ru_utime + used.ru_stime)
     try:

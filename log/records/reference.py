@@ -1,7 +1,8 @@
-"""Record-level work in plain Python: the reference for the kernels, and the engine until they are loaded.
+"""Record-level work in plain Python: the reference for ``tidelog.log.records.section_walk``, and what serves where that
+is not compiled.
 
 Each function takes the uncompressed records section of a magic 2 batch and walks it once. Malformed input raises
-InvalidRecordError; the kernels only tell *that* something is malformed, and this module then says what, so both engines
+InvalidRecordError; the compiled walks only tell *that* something is malformed, and this module then says what, so both
 give the same error for the same bytes.
 
 The walk (see ``tidelog.protocol.record.record_batch`` for the drawing):
@@ -44,6 +45,9 @@ def ensure_plausible_count(count: int, section_bytes: int) -> None:
         raise InvalidRecordError(f"Found invalid record count {count} in a section of {section_bytes} bytes")
 
 
+EXPLAINED_RECORDS = 2_000
+"""With more records than this, a malformed section is not walked over in Python to say where."""
+
 #: What an emptied batch of a compacted log holds.
 NOTHING = SectionCheck(0, 0, -1, True)
 _SINGLE_KEYED = SectionCheck(0, 0, -1, True)
@@ -68,6 +72,14 @@ def check_section(section: Buffer, count: int, max_header_bytes: int = NO_LIMIT)
         return check_records(data, count, max_header_bytes)
     except IndexError:
         raise InvalidRecordError("Found invalid record structure: it ends early") from None
+
+
+def explain(section: Buffer, count: int) -> SectionCheck:
+    """Raise InvalidRecordError for a section that a compiled walk refused, with the reason if it holds few records."""
+    if count > EXPLAINED_RECORDS:
+        ensure_plausible_count(count, len(section))
+        raise InvalidRecordError(f"Found invalid record structure in a batch of {count} records")
+    return check_section(section, count)
 
 
 def check_usual_record(data: bytes) -> SectionCheck | None:

@@ -26,7 +26,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.records import engine
-from tidelog.log.records.reference import check_usual_record
 from tidelog.log.records.work_budget import (
     NO_BUDGET,
     TURN_OLD_BYTES,
@@ -53,7 +52,6 @@ from tidelog.protocol.record.record_batch import (
     MAGIC_OFFSET,
     MAGIC_V0,
     MAGIC_V2,
-    MIN_RECORD_BYTES,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
@@ -261,11 +259,7 @@ class LogValidator:
             ensure_few_records(count, budget)
         if codec:
             section = budget.decompress(section, codec, self._max_plain, count)
-        # The usual single record is checked at once: three calls less than through the engine.
-        found = check_usual_record(bytes(section)) if count == 1 and len(section) >= MIN_RECORD_BYTES else None
-        if found is None:
-            found = engine.check_section(section, count, budget.header_bytes)
-        low, high, first_keyless, is_consecutive = found
+        low, high, first_keyless, is_consecutive = engine.check_section(section, count, budget.header_bytes)
         low += base_timestamp
         if (
             not is_consecutive
@@ -374,7 +368,7 @@ def _section_of(batch: RecordBatch, params: ValidationParams, context: AppendCon
 
 def ensure_few_records(count: int, budget: WorkBudget) -> None:
     """Raises TooMuchForTurnError when a turn is too short to look at ``count`` records of magic 2."""
-    budget.ensure_for_turn(count, TURN_RECORDS_COMPILED if engine.ENGINE.has_kernels else TURN_RECORDS)
+    budget.ensure_for_turn(count, TURN_RECORDS_COMPILED if engine.IS_COMPILED else TURN_RECORDS)
 
 
 def _check_header(batch: RecordBatch, params: ValidationParams, context: AppendContext) -> None:

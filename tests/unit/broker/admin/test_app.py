@@ -21,6 +21,7 @@ from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.prometheus import request_samples
 from tidelog.broker.cleaning import cleaner_of
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.records.engine import IS_COMPILED
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaStorageError
@@ -142,6 +143,7 @@ async def test_metrics_tell_topics_logs_process_and_cleaner(tmp_path: Path) -> N
         assert page.value("kafka_log_log_numlogsegments", **labels) == 1
         assert page.value("kafka_server_topicmetrics_bytesin_total", topic=TOPIC) == log.size_bytes
         assert page.value("process_resident_memory_bytes") > 1e7
+        assert page.value("tidelog_build_info", compiled="yes" if IS_COMPILED else "no") == 1
         assert page.value("kafka_log_logcleaner_live_threads") == 1
         assert page.value("kafka_log_logcleaner_partition_quarantined", **labels) == 0
         assert page.types["kafka_log_logcleaner_rounds_total"] == "counter"

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.records import NOW_MS, batch_of
-from tidelog.log.records import engine, work_budget
-from tidelog.log.records.engine import RecordEngine
+from tidelog.log.records import engine, reference, section_walk, work_budget
 from tidelog.log.records.work_budget import (
     TURN,
     TURN_HEADER_BYTES,
@@ -68,10 +67,9 @@ TOO_MUCH: dict[str, tuple[Callable[[], bytes | bytearray], dict[str, int]]] = {
 
 @pytest.fixture(autouse=True)
 def plain_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain Python, whatever other tests have loaded."""
-    plain = RecordEngine(load_after_bytes=1 << 62)
-    monkeypatch.setattr(engine, "ENGINE", plain)
-    monkeypatch.setattr(engine, "check_section", plain.check_section)
+    """Plain Python, whether or not the package is compiled."""
+    monkeypatch.setattr(engine, "IS_COMPILED", False)
+    monkeypatch.setattr(engine, "check_section", reference.check_section)
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
@@ -170,21 +168,12 @@ def test_many_batches_in_one_set_are_refused_at_the_second(monkeypatch: pytest.M
     assert made == 2
 
 
-class CountingKernels:
-    """Kernels that find every section malformed."""
-
-    def check_section(self, *_: object) -> tuple[int, int, int, int, int]:
-        return 1, 0, 0, 0, 0
-
-
-def test_large_malformed_sections_are_not_walked_over_again() -> None:
-    compiled = RecordEngine()
-    compiled.use_kernels(CountingKernels())  # type: ignore[arg-type]
-    good = batch(5)[61:]
-    assert compiled.check_section(good, 5).is_consecutive
-    count = engine.EXPLAINED_RECORDS + 1
+def test_large_malformed_sections_are_not_walked_over_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = reference.EXPLAINED_RECORDS + 1
+    broken = batch(count)[61:-1]
+    monkeypatch.setattr(reference, "check_records", pytest.fail)
     with pytest.raises(InvalidRecordError, match="structure"):
-        compiled.check_section(batch(count)[61:], count)
+        section_walk.check_section(broken, count)
 
 
 def test_a_lying_count_costs_nothing() -> None:

@@ -1,0 +1,76 @@
+/* What Cython has no spelling for: words at any address, CRC-32C, prefetch, a buffer held for a call. See words.py. */
+#pragma once
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+typedef struct { Py_buffer view; const uint8_t *data; Py_ssize_t size; } held_t;
+static inline held_t hold(PyObject *object) { /* data is NULL after an error */
+    held_t held;
+    held.data = NULL;
+    if (PyObject_GetBuffer(object, &held.view, PyBUF_SIMPLE) == 0) {
+        held.data = held.view.buf ? (const uint8_t *)held.view.buf : (const uint8_t *)"";
+        held.size = held.view.len;
+    }
+    return held;
+}
+#define release(held) PyBuffer_Release(&(held).view)
+#define prefetch(data, at) __builtin_prefetch((data) + (at))
+#define copy_bytes(to, at, from, start, size) memmove((to) + (at), (from) + (start), (size_t)(size))
+#define WORD(name, type, turn) \
+    static inline type load_##name(const uint8_t *data, int64_t at) { type w; memcpy(&w, data + at, sizeof w); return turn(w); } \
+    static inline void store_##name(uint8_t *data, int64_t at, type w) { w = turn(w); memcpy(data + at, &w, sizeof w); }
+WORD(u16, uint16_t, ) WORD(u32, uint32_t, ) WORD(u64, uint64_t, ) WORD(be_u16, uint16_t, __builtin_bswap16)
+WORD(be_u32, uint32_t, __builtin_bswap32) WORD(be_u64, uint64_t, __builtin_bswap64)
+
+#define LANE 256 /* bytes of each of three sums that run side by side: one instruction takes three cycles */
+static uint32_t crc_table[256], crc_far[4][256]; /* a byte's share; a sum's byte k after LANE bytes of zero */
+__attribute__((constructor)) static void crc_prepare(void) {
+    for (int byte = 0; byte < 256; byte++) {
+        crc_table[byte] = (uint32_t)byte;
+        for (int bit = 0; bit < 8; bit++) crc_table[byte] = (crc_table[byte] >> 1) ^ (crc_table[byte] & 1 ? 0x82F63B78 : 0);
+    }
+    for (int at = 0; at < 1024; at++) {
+        int low = at & -at & 255, rest = (at & 255) - low;
+        uint32_t far = (uint32_t)low << 8 * (at >> 8);
+        for (int zero = 0; zero < LANE && !rest; zero++) far = (far >> 8) ^ crc_table[far & 255];
+        crc_far[at >> 8][at & 255] = rest ? crc_far[at >> 8][rest] ^ crc_far[at >> 8][low] : far;
+    }
+}
+#define FAR(c) (crc_far[0][(c) & 255] ^ crc_far[1][(c) >> 8 & 255] ^ crc_far[2][(c) >> 16 & 255] ^ crc_far[3][(uint32_t)(c) >> 24])
+#if defined(__x86_64__)
+#define HAS_CRC __builtin_cpu_supports("sse4.2")
+#define CRC_64(crc, data, at) (uint32_t)__builtin_ia32_crc32di(crc, load_u64(data, at))
+__attribute__((target("sse4.2")))
+#elif defined(__aarch64__) && defined(__linux__)
+#define HAS_CRC (getauxval(AT_HWCAP) >> 7 & 1)
+#define CRC_64(crc, data, at) __builtin_aarch64_crc32cx(crc, load_u64(data, at))
+__attribute__((target("+crc")))
+#else
+#define HAS_CRC 0
+#define CRC_64(crc, data, at) 0
+#endif
+static int64_t crc_words(const uint8_t **data, int64_t size, uint32_t *sum) { /* sums whole words, returns the rest */
+    uint32_t one = *sum, two, three;
+    const uint8_t *at = *data;
+    for (; size >= 3 * LANE; size -= 3 * LANE, at += 3 * LANE) {
+        two = three = 0;
+        for (int64_t i = 0; i < LANE; i += 8) {
+            one = CRC_64(one, at, i), two = CRC_64(two, at, i + LANE), three = CRC_64(three, at, i + 2 * LANE);
+        }
+        two ^= FAR(one), one = FAR(two) ^ three;
+    }
+    for (; size >= 8; size -= 8, at += 8) one = CRC_64(one, at, 0);
+    *data = at, *sum = one;
+    return size;
+}
+static inline uint32_t crc32c(const uint8_t *data, int64_t at, int64_t size) {
+    uint32_t sum = 0xFFFFFFFF;
+    data += at;
+    if (HAS_CRC) size = crc_words(&data, size, &sum);
+    while (size-- > 0) sum = (sum >> 8) ^ crc_table[(sum ^ *data++) & 255];
+    return sum ^ 0xFFFFFFFF;
+}

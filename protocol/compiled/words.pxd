@@ -1,0 +1,29 @@
+# words.py for compiled modules: the same names in C
+cdef extern from "words.h" nogil:
+    ctypedef struct Held "held_t":
+        const unsigned char* data
+        Py_ssize_t size
+
+    const unsigned long long MASK_32 "0xFFFFFFFFULL"
+    const unsigned long long MASK_64 "0xFFFFFFFFFFFFFFFFULL"
+    const long long MIN_INT_64 "INT64_MIN"
+    const long long MAX_INT_64 "INT64_MAX"
+    unsigned short load_u16(const unsigned char* data, long long at) noexcept
+    unsigned int load_u32(const unsigned char* data, long long at) noexcept
+    unsigned long long load_u64(const unsigned char* data, long long at) noexcept
+    unsigned short load_be_u16(const unsigned char* data, long long at) noexcept
+    unsigned int load_be_u32(const unsigned char* data, long long at) noexcept
+    unsigned long long load_be_u64(const unsigned char* data, long long at) noexcept
+    void store_u16(unsigned char* data, long long at, unsigned short word) noexcept
+    void store_u32(unsigned char* data, long long at, unsigned int word) noexcept
+    void store_u64(unsigned char* data, long long at, unsigned long long word) noexcept
+    void store_be_u16(unsigned char* data, long long at, unsigned short word) noexcept
+    void store_be_u32(unsigned char* data, long long at, unsigned int word) noexcept
+    void store_be_u64(unsigned char* data, long long at, unsigned long long word) noexcept
+    void copy_bytes(unsigned char* to, long long at, const unsigned char* origin, long long start, long long size) noexcept
+    void prefetch(const void* data, long long at) noexcept
+    unsigned int crc32c(const unsigned char* data, long long at, long long size) noexcept
+
+cdef extern from "words.h":
+    Held hold(object buffer) except *
+    void release(Held held) noexcept

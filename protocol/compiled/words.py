@@ -1,0 +1,116 @@
+"""Words at any address of a buffer, CRC-32C and masks, in Python: what serves where a module is not compiled.
+
+``load_be_*`` and ``store_be_*`` are big endian, the others little endian. Nothing is checked in C: the caller knows
+that the bytes are there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Buffer = bytes | bytearray | memoryview
+Bytes = Any
+"""What may be indexed and cut: a buffer, or an array of numpy. In C an address."""
+
+MASK_32 = 0xFFFFFFFF
+MASK_64 = 0xFFFFFFFFFFFFFFFF
+MIN_INT_64, MAX_INT_64 = -(1 << 63), (1 << 63) - 1
+
+
+class Held:
+    """A buffer whose bytes stay where they are until :func:`release`."""
+
+    __slots__ = ("data", "size")
+
+    def __init__(self, data: Buffer) -> None:
+        self.data = data
+        self.size = len(data)
+
+
+def hold(buffer: Any) -> Held:
+    """Take hold of contiguous bytes. Raises BufferError, TypeError."""
+    return Held(memoryview(buffer).cast("B"))
+
+
+def release(held: Held) -> None:
+    """Let go of a buffer."""
+
+
+def load_u16(data: Bytes, at: int) -> int:
+    """The word of 16 bits at byte ``at``."""
+    return int.from_bytes(data[at : at + 2], "little")
+
+
+def load_u32(data: Bytes, at: int) -> int:
+    """The word of 32 bits at byte ``at``."""
+    return int.from_bytes(data[at : at + 4], "little")
+
+
+def load_u64(data: Bytes, at: int) -> int:
+    """The word of 64 bits at byte ``at``."""
+    return int.from_bytes(data[at : at + 8], "little")
+
+
+def load_be_u16(data: Bytes, at: int) -> int:
+    """The big-endian word of 16 bits at byte ``at``."""
+    return int.from_bytes(data[at : at + 2], "big")
+
+
+def load_be_u32(data: Bytes, at: int) -> int:
+    """The big-endian word of 32 bits at byte ``at``."""
+    return int.from_bytes(data[at : at + 4], "big")
+
+
+def load_be_u64(data: Bytes, at: int) -> int:
+    """The big-endian word of 64 bits at byte ``at``."""
+    return int.from_bytes(data[at : at + 8], "big")
+
+
+def store_u16(data: Bytes, at: int, word: int) -> None:
+    """Write a word of 16 bits at byte ``at``; higher bits are dropped, as by the other stores."""
+    _store(data, at, word, 2, "little")
+
+
+def store_u32(data: Bytes, at: int, word: int) -> None:
+    """Write a word of 32 bits at byte ``at``."""
+    _store(data, at, word, 4, "little")
+
+
+def store_u64(data: Bytes, at: int, word: int) -> None:
+    """Write a word of 64 bits at byte ``at``."""
+    _store(data, at, word, 8, "little")
+
+
+def store_be_u16(data: Bytes, at: int, word: int) -> None:
+    """Write a big-endian word of 16 bits at byte ``at``."""
+    _store(data, at, word, 2, "big")
+
+
+def store_be_u32(data: Bytes, at: int, word: int) -> None:
+    """Write a big-endian word of 32 bits at byte ``at``."""
+    _store(data, at, word, 4, "big")
+
+
+def store_be_u64(data: Bytes, at: int, word: int) -> None:
+    """Write a big-endian word of 64 bits at byte ``at``."""
+    _store(data, at, word, 8, "big")
+
+
+def _store(data: Bytes, at: int, word: int, size: int, order: Any) -> None:
+    memoryview(data)[at : at + size] = (word & ((1 << 8 * size) - 1)).to_bytes(size, order)
+
+
+def copy_bytes(to: Bytes, at: int, origin: Bytes, start: int, size: int) -> None:
+    """Copy ``size`` bytes of ``origin`` from byte ``start``; the two may overlap."""
+    memoryview(to)[at : at + size] = bytes(origin[start : start + size])
+
+
+def prefetch(data: Any, at: int) -> None:
+    """Have the processor fetch what item ``at`` lies in; uncompiled nothing."""
+
+
+def crc32c(data: Bytes, at: int, size: int) -> int:
+    """CRC-32C (Castagnoli) of ``size`` bytes from byte ``at``."""
+    from crc32c import crc32c as checksum  # here: most that import this module need none of it
+
+    return checksum(bytes(data[at : at + size]))

@@ -1,0 +1,95 @@
+"""The compiled modules of the package: what pyproject.toml cannot say.
+
+``extensions.txt`` lists them, a path a line. Each is Python that runs as it is, too, so a failure to compile one is no
+failure to install: then none is compiled. ``TIDELOG_REQUIRE_EXTENSIONS=1`` makes it one.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HEADERS = "src/tidelog/protocol/compiled"
+DIRECTIVES = {
+    "annotation_typing": False,  # types for C stand in .pxd files
+    "boundscheck": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "language_level": 3,
+    "wraparound": False,
+}
+#: What the modules in a checkout were built from; tests/conftest.py refuses others.
+STAMP = Path("build/extensions.json")
+
+
+class BuildExtensions(build_ext):
+    """Compiles all modules, or none."""
+
+    def run(self):
+        try:
+            self.compile_all()
+        except Exception as error:  # whatever a machine without a compiler, headers or Cython comes up with
+            if os.environ.get("TIDELOG_REQUIRE_EXTENSIONS") == "1":
+                raise
+            self.leave_out_all()
+            print(f"tidelog: compiled: no ({type(error).__name__}: {error}); plain Python serves")
+        else:
+            print(f"tidelog: compiled: yes ({len(self.extensions)} modules)")
+
+    def compile_all(self):
+        from Cython.Build import cythonize
+        from Cython.Build.Dependencies import create_dependency_tree
+
+        self.parallel = self.parallel or os.cpu_count()
+        written = cythonize(
+            self.extensions,
+            build_dir="build/cython",
+            compiler_directives=DIRECTIVES,
+            include_path=["src"],
+            nthreads=self.parallel,
+            quiet=True,
+        )
+        tree = create_dependency_tree()  # the one that cythonize made
+        sources = {extension.name: extension.sources for extension in written}
+        for extension in self.extensions:
+            read = [*tree.all_dependencies(extension.sources[0]), *Path(HEADERS).glob("*.h")]
+            extension.depends = sorted({os.path.relpath(os.path.realpath(path)) for path in read})
+            extension.sources = sources[extension.name]
+        super().run()
+        if self.inplace or self.editable_mode:
+            self.write_stamp()
+
+    def write_stamp(self):
+        """Note the digests of what each module was built from."""
+        digests = {
+            extension.name: {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in extension.depends}
+            for extension in self.extensions
+        }
+        STAMP.write_text(json.dumps(digests, indent=1))
+
+    def leave_out_all(self):
+        """Have the package be one of plain Python, whatever an earlier build left."""
+        for extension in self.extensions:
+            for path in (self.get_ext_fullpath(extension.name), self.get_ext_filename(extension.name)):
+                for folder in ("", "src", self.build_lib):
+                    Path(folder, path).unlink(missing_ok=True)
+        self.extensions = self.distribution.ext_modules = []
+        wheel = self.distribution.get_command_obj("bdist_wheel", create=False)
+        if wheel is not None:
+            wheel.root_is_pure = True
+
+
+def extension(path):
+    """The extension that is compiled from a module's source."""
+    source = f"src/tidelog/{path}"
+    name = source.removeprefix("src/").removesuffix(".py").replace("/", ".")
+    return Extension(name, [source], include_dirs=[HEADERS], extra_compile_args=["-O3", "-g0"])
+
+
+setup(
+    ext_modules=[extension(path) for path in Path("extensions.txt").read_text().split()],
+    cmdclass={"build_ext": BuildExtensions},
+)
