@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.index.transaction_index import AbortedTxn
-from tidelog.log.index_proof import ensure_proven
+from tidelog.log.index_proof import UnprovenIndexError, ensure_proven
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.segment.segments import LogSegments
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
@@ -75,16 +76,18 @@ _LOG_END = FetchIsolation.LOG_END
 _TXN_COMMITTED = FetchIsolation.TXN_COMMITTED
 
 
-def read_log(log: UnifiedLog, offset: int, max_bytes: int, isolation: FetchIsolation, min_one: bool) -> FetchDataInfo:
+def read_log(
+    log: UnifiedLog, offset: int, max_bytes: int, isolation: FetchIsolation, *, min_one: bool, prove: bool
+) -> FetchDataInfo:
     """See :meth:`tidelog.log.unified_log.UnifiedLog.read`."""
     version = log.version
     try:
-        return _read_at(log, FetchBounds(offset, max_bytes, min_one, version), isolation)
+        return _read_at(log, FetchBounds(offset, max_bytes, min_one, version, prove), isolation)
     except CorruptMessageError:
         with log.lock:  # a truncation that runs has published its version when the lock is free
             if log.version == version:
                 raise
-        return read_log(log, offset, max_bytes, isolation, min_one)
+        return read_log(log, offset, max_bytes, isolation, min_one=min_one, prove=prove)
 
 
 class FetchBounds(NamedTuple):
@@ -94,10 +97,12 @@ class FetchBounds(NamedTuple):
     max_bytes: int
     min_one: bool
     version: int
+    prove: bool
+    """Whether unproven transaction indices are proven here."""
 
 
 def _read_at(log: UnifiedLog, wanted: FetchBounds, isolation: FetchIsolation) -> FetchDataInfo:
-    offset, max_bytes, _, version = wanted
+    offset, max_bytes, _, version, prove = wanted
     end = log.end
     if offset > end.offset or offset < log.log_start_offset:
         raise _out_of_range(log, offset)
@@ -116,7 +121,7 @@ def _read_at(log: UnifiedLog, wanted: FetchBounds, isolation: FetchIsolation) ->
             segments = log.segments
             segment = segments.get(hint.base_offset)
             if segment is not None:
-                found = _new_tuple(FoundSlice, (offset, hint.position, size, version, segments))
+                found = _new_tuple(FoundSlice, (offset, hint.position, size, version, segments, prove))
                 return _found(log, segment, bound, found, isolation)
     return _search_again(log, wanted, bound, isolation)
 
@@ -129,6 +134,7 @@ class FoundSlice(NamedTuple):
     size: int
     version: int
     segments: LogSegments
+    prove: bool
 
 
 def _out_of_range(log: UnifiedLog, offset: int) -> OffsetOutOfRangeError:
@@ -180,7 +186,8 @@ def _search(log: UnifiedLog, wanted: FetchBounds, bound: LogEnd, isolation: Fetc
         if read is not None:
             if read.size <= 0:
                 break
-            found = _new_tuple(FoundSlice, (wanted.offset, read.position, read.size, wanted.version, segments))
+            place = (wanted.offset, read.position, read.size, wanted.version, segments, wanted.prove)
+            found = _new_tuple(FoundSlice, place)
             info = _found(log, segment, bound, found, isolation)
             return info if read.size >= read.first_size else info._replace(first_entry_incomplete=True)
     return FetchDataInfo(b"", wanted.offset, [] if isolation is _TXN_COMMITTED else None)
@@ -201,24 +208,32 @@ def _found(
         upper = segment.offset_index.upper_bound_offset(end_position)
         upper = bound.offset if upper is None else min(upper, bound.offset)
         later = _from(found.segments, max(0, found.segments.floor_index(segment.base_offset)))
-        aborted = collect_aborted(log, later, found.offset, upper)
+        aborted = collect_aborted(log, later, found.offset, upper, prove=found.prove)
     records = segment.records.slice(found.position, found.size)
     return _new_tuple(FetchDataInfo, (records, found.offset, aborted, False))
 
 
-def collect_aborted(log: UnifiedLog, segments: Sequence[LogSegment], offset: int, upper: int) -> list[AbortedTxn]:
+def collect_aborted(
+    log: UnifiedLog, segments: Sequence[LogSegment], offset: int, upper: int, *, prove: bool = True
+) -> list[AbortedTxn]:
     """Collect the aborted transactions that touch [``offset``, ``upper``).
 
     Their markers lie in one of ``segments``, the first of which holds ``offset``.
     The segments are of the snapshot in which the first was found. In a newer one retention may have removed it, and
     with it the markers: its aborted records would go out as committed ones.
+
+    Raises UnprovenIndexError, where it may not ``prove`` what has to be proven first, KafkaStorageError.
     """
     aborted: list[AbortedTxn] = []
     is_settled = False
     for segment in segments:
         if is_settled and segment.base_offset >= upper:
             break
-        index = ensure_proven(log, segment)
+        index = segment.transaction_index
+        if not index.is_proven:
+            if not prove:
+                raise UnprovenIndexError(partial(collect_aborted, log, segments, offset, upper))
+            ensure_proven(log, segment)
         found, complete = index.collect(offset, upper)
         aborted += found
         if complete:

@@ -1,8 +1,9 @@
 """Proof of transaction indices: the entries of a segment's ``.txnindex`` are compared with the markers in its records.
 
 A missing, emptied or cut index looks like one of a segment without aborted transactions. After a load each index is
-*unproven* that no digest of the last clean stop (``tidelog.log.files.index_digests``) vouches for. A read_committed
-fetch, a look-up or a cleaning proves it before its first use.
+*unproven* that no digest of the last checkpoint (``tidelog.log.files.index_digests``) vouches for. A look-up or a
+cleaning proves it before its first use; a read on the loop raises UnprovenIndexError, has it proven in a thread, and
+reads again.
 
     producer state at the segment's base    -> transactions that are open there
     headers of the segment, once            -> aborted transactions, and what is open at its end
@@ -11,17 +12,18 @@ fetch, a look-up or a cleaning proves it before its first use.
 Where damage hides batches, entries that are there stay beside what the readable markers say. A segment at whose end no
 transaction is open is *settled*: no later marker speaks of its records, so later segments need no look.
 
-Any thread. ``proof_lock`` is held for the walk; the log's lock to replace the entries, and for the whole proof of the
-active segment. No reader uses an index before it is proven, so none sees it half replaced.
+Any thread that may block. ``proof_lock`` is held for the walk; the log's lock, for which appends wait, to look at what
+was appended since the walk, and to replace the entries. No reader uses an index before it is proven, so none sees it
+half replaced.
 """
 
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.log.files.index_digests import digest_of
+from tidelog.log.files.index_digests import IndexDigests, digest_of
 from tidelog.log.index.abstract_index import IndexCorruptError
 from tidelog.log.index.transaction_index import AbortedTxn, TransactionIndex
 from tidelog.log.producer.replay import rebuild_producer_state
@@ -39,39 +41,66 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LOCKED_BYTES = 64 * 1024
+"""Records of an active segment that are walked while appends wait; what came before is walked without the lock."""
+
+
+class UnprovenIndexError(Exception):
+    """A read needs transaction indices that are not proven. ``prove`` proves them, in a thread that may block."""
+
+    def __init__(self, prove: Callable[[], object]) -> None:
+        super().__init__("transaction indices have to be proven first")
+        self.prove = prove
+
 
 def ensure_proven(log: UnifiedLog, segment: LogSegment) -> TransactionIndex:
     """The segment's transaction index, proven. Raises KafkaStorageError."""
     index = segment.transaction_index
     if not index.is_proven:
         with log.files, log.proof_lock:
-            if not index.is_proven:
-                is_active = segment is log.segments.active
-                lock: AbstractContextManager[object] = log.lock if is_active else nullcontext()
-                with lock:
-                    _prove(log, segment, is_active=is_active)
+            while not index.is_proven:
+                _prove(log, segment)
     return index
 
 
 def segment_digest(topic_id: bytes | None, segment: LogSegment) -> str:
     """Return the digest that spares a proven index its check at the next load, while segment and index are unchanged.
     Raises KafkaStorageError."""
-    return digest_of(topic_id, segment.base_offset, segment.size, segment.transaction_index.content())
-
-
-def proven_digests(log: UnifiedLog) -> list[str]:
-    """The digests of the segments whose index is proven. Raises KafkaStorageError."""
-    return [segment_digest(log.topic_id, one) for one in log.segments if one.transaction_index.is_proven]
-
-
-def _prove(log: UnifiedLog, segment: LogSegment, *, is_active: bool) -> None:
     index, size = segment.transaction_index, segment.size
-    markers = _read_markers(log, segment, size)
-    present = _entries_of(index)
-    wanted = markers.aborted if markers.is_whole else _merge(present, markers.aborted)
+    known = index.digest
+    if known is None or known[0] != size:
+        known = index.digest = (size, digest_of(topic_id, segment.base_offset, size, index.content()))
+    return known[1]
+
+
+def note_proofs(log: UnifiedLog, digests: IndexDigests, *, is_closing: bool = False) -> None:
+    """Note the digests of the segments whose index is proven and which recovery would not walk after a kill; of all
+    segments of a log that closes. Raises KafkaStorageError where a log that closes cannot be read."""
+    segments = log.segments
+    flushed = segments if is_closing else segments.values(0, log.recovery_point)
+    try:
+        with log.files:
+            found = [segment_digest(log.topic_id, one) for one in flushed if one.transaction_index.is_proven]
+    except KafkaStorageError:
+        if is_closing:
+            raise
+        return  # deleted or closed meanwhile; what was noted before fits no other file
+    digests.note(log.topic_partition, found)
+
+
+def _prove(log: UnifiedLog, segment: LogSegment) -> None:
+    """Walk the segment and note the proof, unless it may have been truncated meanwhile. Raises KafkaStorageError."""
+    index, version = segment.transaction_index, log.version
+    markers = _Markers(_open_at(log, segment.base_offset))
+    while segment.size - markers.position > LOCKED_BYTES:
+        _walk(markers, segment, segment.size)
     with log.lock:
-        if segment.size != size:
-            raise KafkaStorageError(f"{segment.records.path} was cut meanwhile")
+        is_active = segment is log.segments.active
+        if is_active and log.version != version:
+            return
+        _walk(markers, segment, segment.size)
+        present = _entries_of(index)
+        wanted = markers.aborted if markers.is_whole else _merge(present, markers.aborted)
         if present != wanted:
             if _misleads(present, wanted):
                 logger.warning("%s: its entries are not what the markers in the log say; rebuilt", index.path)
@@ -112,12 +141,14 @@ def _merge(present: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTx
 class _Markers:
     """The transactions of a segment, followed batch by batch. ``open``: first offset by producer id."""
 
-    __slots__ = ("aborted", "is_whole", "open")
+    __slots__ = ("aborted", "is_whole", "open", "position")
 
     def __init__(self, open_at_base: dict[int, int] | None) -> None:
         """``open_at_base`` None: not known."""
         self.aborted: list[AbortedTxn] = []
         self.is_whole = open_at_base is not None
+        self.position = 0
+        """Everything below this byte was followed."""
         self.open = dict(open_at_base or ())
 
     def take(self, segment: LogSegment, header: BatchHeader) -> None:
@@ -126,6 +157,7 @@ class _Markers:
             self._take_marker(header, segment.records.read_at(header.position, header.size))
         elif header.is_transactional:
             self.open.setdefault(header.producer_id, header.base_offset)
+        self.position = header.position + header.size
 
     def _take_marker(self, header: BatchHeader, batch: bytes) -> None:
         if not crc_matches(header, memoryview(batch)):
@@ -141,21 +173,17 @@ class _Markers:
         self.aborted.append(AbortedTxn(header.producer_id, first, marker, stable))
 
 
-def _read_markers(log: UnifiedLog, segment: LogSegment, size: int) -> _Markers:
-    """The transactions below byte ``size``. Raises KafkaStorageError."""
-    markers = _Markers(_open_at(log, segment.base_offset))
-    position = 0
-    while position < size:
+def _walk(markers: _Markers, segment: LogSegment, size: int) -> None:
+    """Follow the transactions from where ``markers`` stand up to byte ``size``. Raises KafkaStorageError."""
+    while markers.position < size:
         try:
-            for header in segment.headers(position, size):
+            for header in segment.headers(markers.position, size):
                 markers.take(segment, header)
-                position = header.position + header.size
         except CorruptMessageError as error:
             logger.error("markers of transactions may be lost: %s", error)
-        if position < size:
+        if markers.position < size:
             markers.is_whole = False
-            position = find_resume_position(segment.records, position, size, ())
-    return markers
+            markers.position = find_resume_position(segment.records, markers.position, size, ())
 
 
 def _open_at(log: UnifiedLog, offset: int) -> dict[int, int] | None:

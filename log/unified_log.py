@@ -344,15 +344,18 @@ class UnifiedLog:
 
     # ---- read
 
-    def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
+    def read(
+        self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool, prove: bool = True
+    ) -> FetchDataInfo:
         """Whole batches from the one that holds ``offset``, about ``max_bytes`` (the last may be cut by the limit).
 
-        Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. Any thread, no lock.
+        Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError; UnprovenIndexError unless it may
+        ``prove`` transaction indices itself, which reads whole segments. Any thread, no lock.
         """
         if self._directory_state.failure is not None:
             raise self._unavailable()
         try:
-            return read_log(self, offset, max_bytes, isolation, min_one_message)
+            return read_log(self, offset, max_bytes, isolation, min_one=min_one_message, prove=prove)
         except KafkaStorageError:
             if self.is_closed:
                 raise self._unavailable() from None

@@ -239,6 +239,15 @@ class VirtualPartition(Partition):
         """Never one to configure or flush: that is the real partition's."""
         return None
 
+    def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
+        """See :meth:`FilteredLog.read`, which reads in a worker."""
+        return self._filtered.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message)
+
+    @property
+    def proof(self) -> None:
+        """Never one: what proves is the worker that reads."""
+        return None
+
     def append_records(self, *_: object, **__: object) -> LogAppendInfo:
         """Raises InvalidTopicError: a virtual topic is read-only."""
         raise read_only(self)

@@ -82,6 +82,12 @@ class ReadResult(NamedTuple):
     total_bytes: int
     must_answer: bool
     """An error or a diverging epoch: the client should know now."""
+    proof: Deferred[None] | None
+    """One that has to end before there are records of some partition."""
+
+    def is_enough(self, min_bytes: int) -> bool:
+        """Return whether this answers a request that may wait; nothing at all is no answer while a proof runs."""
+        return self.must_answer or (self.total_bytes >= min_bytes and (self.total_bytes > 0 or self.proof is None))
 
 
 def handle(
@@ -104,6 +110,9 @@ def handle(
     if len(targets) > MANY_TARGETS:
         return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
     read = read_targets(broker, targets, params)
+    if read.proof is not None and not read.is_enough(params.min_bytes):
+        release_results(read.results)
+        return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
     if read.total_bytes >= params.min_bytes or read.must_answer or request.max_wait_ms <= 0 or not targets:
         broker.metrics.bytes_out.count += read.total_bytes
         if params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
@@ -215,7 +224,7 @@ def read_targets(broker: Broker, targets: list[FetchTarget], params: ReadParams)
 class PartitionRead:
     """One pass over the targets of a fetch, or over some of them at a time."""
 
-    __slots__ = ("_limit", "_must_answer", "_params", "_replica_manager", "_results", "_total")
+    __slots__ = ("_limit", "_must_answer", "_params", "_proof", "_replica_manager", "_results", "_total")
 
     def __init__(self, broker: Broker, params: ReadParams) -> None:
         self._replica_manager = broker.replica_manager
@@ -224,10 +233,11 @@ class PartitionRead:
         self._limit = params.max_bytes
         self._total = 0
         self._must_answer = False
+        self._proof: Deferred[None] | None = None
 
     def result(self) -> ReadResult:
         """Return what was read so far."""
-        return ReadResult(self._results, self._total, self._must_answer)
+        return ReadResult(self._results, self._total, self._must_answer, self._proof)
 
     def add(self, targets: list[FetchTarget]) -> None:
         """Read these targets next."""
@@ -254,6 +264,8 @@ class PartitionRead:
                 limit = limit - size if limit > size else 0
             elif target.last_fetched_epoch != _NO_EPOCH and data.diverging_epoch.epoch != _NO_EPOCH:
                 must_answer = True
+            elif partition is not None and partition.proof is not None:
+                self._proof = partition.proof
             results.append((target, data))
         self._limit, self._total, self._must_answer = limit, total, must_answer
 
@@ -283,7 +295,7 @@ def read_partition(
         return (
             None if params.is_incremental and known and target.sent_log_start_offset == data.log_start_offset else data
         )
-    info = log.read(
+    info = partition.read(
         target.fetch_offset, min(target.max_bytes, limit), isolation=params.isolation, min_one_message=one_message
     )
     if info.aborted_transactions:

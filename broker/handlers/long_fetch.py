@@ -22,6 +22,10 @@ PER_STEP = 1
 """Partitions that are read in one step: 20 µs when their logs are open, and some milliseconds where they are not."""
 
 
+PROOF_WAIT_MS = 5_000
+"""A request that gives no time waits so long for transaction indices that are proven in a thread."""
+
+
 class Moved:
     """The wait for one of many partitions to move. A purgatory operation; ``is_over`` says that the time is up."""
 
@@ -69,18 +73,23 @@ def read_in_steps(read: PartitionRead, context: FetchContext) -> Steps[ReadResul
 
 
 def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams, max_wait_ms: int) -> Steps[ReadResult]:
-    """Read, and wait and read again until there is enough, or for ``max_wait_ms``."""
+    """Read, and wait and read again until there is enough, or for ``max_wait_ms``; for a proof somewhat longer."""
     from tidelog.broker.handlers.fetch import PartitionRead, release_results
 
-    until_ms = broker.timers.monotonic_ms() + max_wait_ms
-    is_over = max_wait_ms <= 0
+    clock = broker.timers.monotonic_ms
+    until_ms = clock() + max_wait_ms
+    until_proven_ms = clock() + max(max_wait_ms, PROOF_WAIT_MS)
+    is_over = False
     while True:
         read = yield from read_in_steps(PartitionRead(broker, params), context)
-        if is_over or read.total_bytes >= params.min_bytes or read.must_answer:
+        limit_ms = until_ms if read.proof is None else until_proven_ms
+        if is_over or read.is_enough(params.min_bytes) or clock() >= limit_ms:
             return read
         release_results(read.results)
+        if read.proof is not None and read.proof.done:
+            continue  # between two steps
         partitions = yield from partitions_of(broker, context)
-        is_over = yield from wait_until_moved(broker, partitions, until_ms)
+        is_over = yield from wait_until_moved(broker, partitions, limit_ms)
 
 
 def partitions_of(broker: Broker, context: FetchContext) -> Steps[list[Partition]]:

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
+from tidelog.broker.replica.index_proofs import IndexProofs
 from tidelog.broker.replica.purgatory import Purgatory
+from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.index_proof import UnprovenIndexError
 from tidelog.log.records.work_budget import NO_BUDGET, WorkBudget
 from tidelog.log.validation.validator import AppendOrigin, ValidationResult
 from tidelog.protocol.errors import (
@@ -45,6 +48,8 @@ class Partition:
         "_in_thread",
         "_log",
         "_open_log",
+        "_proof",
+        "_proofs",
         "_purgatory",
         "bytes_in",
         "is_internal",
@@ -68,6 +73,7 @@ class Partition:
         purgatory: Purgatory,
         open_log: Callable[[], UnifiedLog],
         in_thread: InThread,
+        proofs: IndexProofs,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -78,6 +84,8 @@ class Partition:
         self._purgatory = purgatory
         self._open_log = open_log
         self._in_thread = in_thread
+        self._proofs = proofs
+        self._proof: Deferred[None] | None = None
         self._flush: GroupFlush | None = None
         self._log: UnifiedLog | None = None
         self.bytes_in = 0
@@ -110,6 +118,30 @@ class Partition:
     def high_watermark(self) -> int:
         """The offset up to which consumers may read."""
         return self.log.high_watermark
+
+    def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
+        """``UnifiedLog.read``; nothing while transaction indices that it needs are proven in a thread. Those who wait
+        for this partition are tried again then."""
+        try:
+            return self.log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message, prove=False)
+        except UnprovenIndexError as unproven:
+            self._prove(unproven)
+            return FetchDataInfo(b"", offset, [])
+
+    @property
+    def proof(self) -> Deferred[None] | None:
+        """The proof for which a read got nothing, while it runs."""
+        return None if self._proof is None or self._proof.done else self._proof
+
+    def _prove(self, unproven: UnprovenIndexError) -> None:
+        """Begin the proof, if it is not under way. Raises what the last one ended with."""
+        ended = self._proof
+        if ended is not None and ended.done:
+            self._proof = None
+            ended.result()
+        if self._proof is None:
+            self._proof = self._proofs.run(unproven.prove)
+            self._proof.on_done(lambda _: self.offsets_moved())
 
     def validation(self, records: memoryview, budget: WorkBudget) -> Callable[[], ValidationResult]:
         """The validation of a client's ``records``, to be called in a thread. Raises KafkaStorageError."""

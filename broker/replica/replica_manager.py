@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.replica.group_flush import InThread
+from tidelog.broker.replica.index_proofs import IndexProofs
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.log.files.topic_partition import TopicPartition
@@ -40,6 +41,7 @@ class ReplicaManager:
         "_metadata",
         "_node_id",
         "_partitions",
+        "_proofs",
         "_purgatory",
         "_removed",
         "_topics",
@@ -65,6 +67,7 @@ class ReplicaManager:
         self._purgatory = purgatory
         self._log_config = log_config
         self._in_thread = in_thread
+        self._proofs = IndexProofs(in_thread)
         self._node_id = node_id
         self._partitions: dict[bytes, dict[int, Partition]] = {}
         self._removed: dict[bytes, dict[int, Partition]] = {}
@@ -185,6 +188,7 @@ class ReplicaManager:
             leader_epoch=image.leader_epoch,
             purgatory=self._purgatory,
             in_thread=self._in_thread,
+            proofs=self._proofs,
             open_log=lambda: self._log_manager.get_or_create_log(
                 topic_partition, image.topic_id, self._log_config(self._topics.get(image.name, image))
             ),

@@ -38,6 +38,7 @@ from tidelog.broker.replica.fetch_session import (
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.fetch import FetchIsolation
+from tidelog.log.index_proof import UnprovenIndexError
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.segment.segments import LogSegments
 from tidelog.log.unified_log import UnifiedLog
@@ -228,7 +229,7 @@ class RepeatedFetch:
                     return records
             version, segments = log.version, log.segments
             least, most, isolation = self._limits
-            info = log.read(offset, most, isolation=isolation, min_one_message=True)
+            info = log.read(offset, most, isolation=isolation, min_one_message=True, prove=False)
             if not isinstance(info.records, TransferableRecords):
                 return None
             if info.records.size < least or info.aborted_transactions:
@@ -242,7 +243,7 @@ class RepeatedFetch:
                 return info.records
             info.records.release()
             return begun
-        except KafkaError:
+        except (KafkaError, UnprovenIndexError):
             return None  # the general way meets it again and answers with it
 
     def _begin(

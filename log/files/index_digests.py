@@ -1,8 +1,9 @@
-"""Digests of transaction indices, by partition: what a data directory's indices held when their log was closed.
+"""Digests of transaction indices, by partition: what a data directory's indices held that were right.
 
-File ``transaction-index-digests`` in the data directory, written before the clean-shutdown marker: Kafka's frame of a
-checkpoint (version, count, lines), a line ``topic partition digest,digest,...``. A digest speaks of one segment: topic
-id, base offset, size of the records, content of the index. So one that is out of date fits nothing and does no harm.
+File ``transaction-index-digests`` in the data directory, written with the recovery points and before the clean-shutdown
+marker: Kafka's frame of a checkpoint (version, count, lines), a line ``topic partition digest,digest,...``. A digest
+speaks of one segment: topic id, base offset, size of the records, content of the index. So one that is out of date fits
+nothing and does no harm.
 Apache Kafka neither writes nor reads the file. It is read when the first log opens, not at the start. Any thread.
 """
 
@@ -35,12 +36,14 @@ def digest_of(topic_id: bytes | None, base_offset: int, size: int, content: byte
 class IndexDigests:
     """The digests of one data directory."""
 
-    __slots__ = ("_file_system", "_lines", "_lock", "_path")
+    __slots__ = ("_file_system", "_lines", "_lock", "_path", "_written")
 
     def __init__(self, file_system: FileSystem, directory: str) -> None:
         self._file_system = file_system
         self._path = os.path.join(directory, INDEX_DIGESTS_FILE)
         self._lines: dict[tuple[str, str], str] | None = None
+        self._written: dict[tuple[str, str], str] | None = None
+        """What the file holds, where that is known."""
         self._lock = threading.Lock()
 
     def _loaded(self) -> dict[tuple[str, str], str]:
@@ -51,6 +54,7 @@ class IndexDigests:
                 try:
                     found = decode_lines(self._file_system.read_file(self._path), self._path, 3)
                     self._lines = {(topic, partition): digests for topic, partition, digests in found}
+                    self._written = dict(self._lines)
                 except KafkaStorageError as error:
                     logger.warning("transaction indices will be compared with the markers: %s", error)
         return self._lines
@@ -62,7 +66,7 @@ class IndexDigests:
         return frozenset(known.split(",")) if known else frozenset()
 
     def note(self, partition: TopicPartition, digests: Iterable[str]) -> None:
-        """Take over the digests of a log that is about to be closed."""
+        """Replace the digests of a log."""
         joined = ",".join(digests)
         with self._lock:
             lines, key = self._loaded(), (partition.topic, str(partition.partition))
@@ -72,10 +76,14 @@ class IndexDigests:
                 lines.pop(key, None)
 
     def write(self, partitions: Iterable[TopicPartition]) -> None:
-        """Replace the file by what is known of ``partitions``, unless nothing was asked or noted. Raises
-        KafkaStorageError."""
+        """Replace the file by what is known of ``partitions``, unless it holds that, or nothing was asked or noted.
+        Raises KafkaStorageError."""
         with self._lock:
-            if self._lines is not None:
-                kept = {(partition.topic, str(partition.partition)) for partition in partitions}
-                lines = [f"{' '.join(key)} {digests}" for key, digests in self._lines.items() if key in kept]
+            if self._lines is None:
+                return
+            named = {(partition.topic, str(partition.partition)) for partition in partitions}
+            kept = {key: digests for key, digests in self._lines.items() if key in named}
+            if kept != self._written:
+                lines = [f"{' '.join(key)} {digests}" for key, digests in kept.items()]
                 self._file_system.replace_file(self._path, encode_lines(lines))
+                self._written = kept

@@ -48,8 +48,8 @@ class TransactionIndex:
     """
 
     __slots__ = (
-        "_entries", "_file", "_file_lock", "_file_system", "_is_sealed", "_last_offset", "_memory", "is_proven",
-        "is_settled", "is_unsynced", "path", "start_offset",
+        "_entries", "_file", "_file_lock", "_file_system", "_is_sealed", "_last_offset", "_memory", "digest",
+        "is_proven", "is_settled", "is_unsynced", "path", "start_offset",
     )  # fmt: skip
 
     def __init__(self, file_system: FileSystem, path: str, start_offset: int) -> None:
@@ -68,6 +68,8 @@ class TransactionIndex:
         self.is_proven = True
         #: Whether no transaction is open at the end of the segment, as far as that is known.
         self.is_settled = False
+        #: Of these entries beside records of so many bytes, once it was asked for (``tidelog.log.index_proof``).
+        self.digest: tuple[int, str] | None = None
         self.path = path
         self.start_offset = start_offset
 
@@ -126,6 +128,7 @@ class TransactionIndex:
         entries = self.entries
         assert self._last_offset is None or transaction.last_offset > self._last_offset
         self.is_unsynced = True
+        self.digest = None
         self._write(ENTRY.pack(0, *transaction), entries)
         self._last_offset = transaction.last_offset
         self._entries = entries + 1
@@ -191,6 +194,7 @@ class TransactionIndex:
         if kept == self._entries:
             return
         self._entries, self._last_offset = kept, last
+        self.digest = None
         if self._memory is not None:
             del self._memory[kept * ENTRY.size :]
         elif self._file is not None:
@@ -200,6 +204,7 @@ class TransactionIndex:
         """Drop every entry, in memory: ``save`` after the rebuild."""
         self._entries, self._last_offset = 0, None
         self._memory = bytearray()
+        self.digest = None
         self.is_unsynced = True
 
     def flush(self) -> None:

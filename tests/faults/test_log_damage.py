@@ -21,8 +21,8 @@ from tidelog.log.fetch import FetchIsolation
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.recovery.segment_recovery import LogLoadError
-from tidelog.log.retention_clock import BELIEVED_AFTER_MS
 from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.retention_clock import BELIEVED_AFTER_MS
 from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.faulty_file_system import FaultyFileSystem
 from tidelog.log.files.file_records import FileRecords
-from tidelog.log.retention_clock import BELIEVED_AFTER_MS, RetentionClock
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem
+from tidelog.log.system.retention_clock import BELIEVED_AFTER_MS, RetentionClock
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaStorageError
 

@@ -1,0 +1,142 @@
+"""One entry of ``log.dirs``: its state, and what its checkpoint files hold.
+
+Any thread. Its tables of offsets are changed under the log manager's lock; what the files hold, and the files, under
+``_write_lock``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+
+from tidelog.log.environment import DirectoryState
+from tidelog.log.files.checkpoints import (
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_OFFSET_FILE,
+    CheckpointCorruptError,
+    read_offset_checkpoint,
+    take_clean_shutdown,
+    write_clean_shutdown,
+    write_offset_checkpoint,
+)
+from tidelog.log.files.index_digests import IndexDigests
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileSystem
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+_OFFSET_FILES = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, REPLICATION_OFFSET_FILE)
+
+
+class LogDirectory:
+    """One entry of ``log.dirs``: its state and the offsets its checkpoint files hold."""
+
+    __slots__ = (
+        "_write_lock", "_written", "high_watermarks", "index_digests", "path", "recovery_points", "start_offsets",
+        "state", "was_clean",
+    )  # fmt: skip
+
+    def __init__(self, path: str, state: DirectoryState, file_system: FileSystem) -> None:
+        self.path = path
+        self.index_digests = IndexDigests(file_system, path)
+        self.state = state
+        self.was_clean = False
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.start_offsets: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self._written: dict[str, dict[TopicPartition, int]] = {}
+        """What the files hold. Like the files, under ``_write_lock``."""
+        self._write_lock = threading.Lock()
+
+    @property
+    def is_online(self) -> bool:
+        return self.state.failure is None
+
+    def read(self, file_system: FileSystem) -> None:
+        """Read the checkpoints and take the clean-shutdown marker. A damaged checkpoint means recovery from the start.
+
+        Raises KafkaStorageError.
+        """
+        self.was_clean = take_clean_shutdown(file_system, self.path)
+        self.recovery_points = self._read_file(file_system, RECOVERY_POINT_FILE)
+        self.start_offsets = self._read_file(file_system, LOG_START_OFFSET_FILE)
+        self.high_watermarks = self._read_file(file_system, REPLICATION_OFFSET_FILE)
+
+    def _read_file(self, file_system: FileSystem, name: str) -> dict[TopicPartition, int]:
+        try:
+            offsets = read_offset_checkpoint(file_system, os.path.join(self.path, name))
+        except CheckpointCorruptError as error:
+            logger.error("%s; going on without it", error)
+            self.was_clean = False
+            return {}
+        self._written[name] = dict(offsets)
+        return offsets
+
+    def write(self, file_system: FileSystem, name: str) -> None:
+        """Replace a checkpoint file, unless it has this content already. A disk that fails takes the directory
+        offline."""
+        with self._write_lock:
+            offsets = dict(self._offsets(name))  # one step for other threads: the tables change meanwhile
+            if self._written.get(name) == offsets or not self.is_online:
+                return
+            path = os.path.join(self.path, name)
+            try:
+                self.state.with_reserve(lambda: write_offset_checkpoint(file_system, path, offsets))
+            except KafkaStorageError as error:
+                self.state.note(error, file_system)
+                raise
+            self._written[name] = offsets
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        return {
+            RECOVERY_POINT_FILE: self.recovery_points,
+            LOG_START_OFFSET_FILE: self.start_offsets,
+            REPLICATION_OFFSET_FILE: self.high_watermarks,
+        }[name]
+
+    def collect(self, partition: TopicPartition, log: UnifiedLog) -> None:
+        """Take an open log's offsets over what the files said; closed logs have not moved. Under the manager's lock."""
+        self.recovery_points[partition] = log.recovery_point
+        self.high_watermarks[partition] = log.high_watermark
+        if log.log_start_offset > log.segments.first.base_offset:
+            self.start_offsets[partition] = log.log_start_offset
+        else:
+            self.start_offsets.pop(partition, None)
+
+    def finish(
+        self, file_system: FileSystem, broker_epoch: int, partitions: Iterable[TopicPartition], *, clean: bool
+    ) -> None:
+        """Write all checkpoints, then the clean-shutdown marker if every log of the directory was closed well.
+        ``partitions``: those that were not deleted."""
+        try:
+            for name in _OFFSET_FILES:
+                self.write(file_system, name)
+            if clean and self.is_online:
+                self.write_proofs(partitions)
+                self.state.with_reserve(lambda: write_clean_shutdown(file_system, self.path, broker_epoch))
+        except KafkaStorageError as error:
+            logger.error("%s: no clean shutdown: %s", self.path, error)
+
+    def write_proofs(self, partitions: Iterable[TopicPartition]) -> None:
+        """Write the digests of proven transaction indices, where they changed. ``partitions``: those that were not
+        deleted. Raises KafkaStorageError."""
+        if self.is_online:
+            self.state.with_reserve(lambda: self.index_digests.write(partitions))
+
+    def forget(self, partition: TopicPartition) -> None:
+        """A deleted partition's offsets must not greet the next one of that name. Under the manager's lock."""
+        for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks):
+            offsets.pop(partition, None)
+
+    def erase(self, partition: TopicPartition, file_system: FileSystem) -> None:
+        """The same for the files, before a new log of that name takes records: a kill would give it the start and the
+        recovery point of the old one. One write is for all that were deleted since the last. Raises KafkaStorageError.
+        """
+        for name in _OFFSET_FILES:
+            if partition in self._written.get(name, ()):
+                self.write(file_system, name)
