@@ -1,0 +1,388 @@
+"""Changes between two metadata images: records go in, the next image comes out, and what changed can be asked.
+
+``replay`` is the one place where a metadata record has its meaning. A delta belongs to one thread until ``build`` has
+made its image; the image it starts from stays as it is, and shares every part that no record touched.
+
+Source: MetadataDelta and its parts of Kafka 4.3, KIP-631; KIP-966 for eligible leader replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from tidelog.broker.metadata.metadata_image import (
+    TOPIC_RESOURCE,
+    AccessRule,
+    BrokerRegistration,
+    ControllerRegistration,
+    Endpoint,
+    MetadataImage,
+    PartitionState,
+    QuotaEntity,
+    Resource,
+    ScramState,
+    TokenState,
+    TopicState,
+)
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.metadata_records import records
+from tidelog.protocol.schema.fields import Message
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_FENCED, _UNFENCED = 1, -1
+_RECOVERING, _RECOVERED = 1, 0
+
+
+class MapChanges(Generic[K, V]):
+    """A mapping of the old image and what was put into it and removed from it since."""
+
+    __slots__ = ("changed", "old")
+
+    def __init__(self, old: Mapping[K, V]) -> None:
+        self.old = old
+        self.changed: dict[K, V | None] = {}
+        """Key -> its new value, None where it was removed."""
+
+    def get(self, key: K) -> V | None:
+        """Return the present value, or None."""
+        return self.changed[key] if key in self.changed else self.old.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        """Set a value."""
+        self.changed[key] = value
+
+    def remove(self, key: K) -> None:
+        """Remove a key, if it is there."""
+        if key in self.old:
+            self.changed[key] = None
+        else:
+            self.changed.pop(key, None)
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Yield the present keys and values."""
+        for key, value in self.old.items():
+            if key not in self.changed:
+                yield key, value
+        for key, changed in self.changed.items():
+            if changed is not None:
+                yield key, changed
+
+    def build(self) -> Mapping[K, V]:
+        """Return the new mapping: the old one itself where nothing changed."""
+        if not self.changed:
+            return self.old
+        built = dict(self.old)
+        for key, value in self.changed.items():
+            if value is None:
+                built.pop(key, None)
+            else:
+                built[key] = value
+        return built
+
+
+class MetadataDelta:
+    """What the records since ``image`` changed. Not thread-safe."""
+
+    __slots__ = (
+        "_partitions", "_replica_lists", "acls", "brokers", "configs", "controllers", "features", "image",
+        "producer_ids", "quotas", "scram", "tokens", "topic_ids", "topics",
+    )  # fmt: skip
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self.features = MapChanges(image.features)
+        self.brokers = MapChanges(image.brokers)
+        self.controllers = MapChanges(image.controllers)
+        self.topics = MapChanges(image.topics)
+        self.topic_ids = MapChanges(image.topic_ids)
+        self.configs: MapChanges[Resource, Mapping[str, str]] = MapChanges(image.configs)
+        self.quotas: MapChanges[QuotaEntity, Mapping[str, float]] = MapChanges(image.quotas)
+        self.scram = MapChanges(image.scram)
+        self.acls = MapChanges(image.acls)
+        self.tokens = MapChanges(image.tokens)
+        self.producer_ids = image.producer_ids
+        self._partitions: dict[bytes, dict[int, PartitionState]] = {}
+        self._replica_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def replay(self, record: Message) -> None:
+        """Take one record's change. Raises CorruptMessageError for a record about what does not exist."""
+        _REPLAY[type(record)](self, record)
+
+    def build(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
+        """Return the image after the record at ``offset``.
+
+        Raises CorruptMessageError when a topic lacks a partition between others.
+        """
+        for topic_id in self._partitions:
+            self._freeze(topic_id)
+        self._partitions.clear()
+        return MetadataImage(
+            offset=offset,
+            epoch=epoch,
+            timestamp_ms=timestamp_ms,
+            features=self.features.build(),
+            brokers=self.brokers.build(),
+            controllers=self.controllers.build(),
+            topics=self.topics.build(),
+            topic_ids=self.topic_ids.build(),
+            configs=self.configs.build(),
+            quotas=self.quotas.build(),
+            scram=self.scram.build(),
+            acls=self.acls.build(),
+            tokens=self.tokens.build(),
+            producer_ids=self.producer_ids,
+        )
+
+    # Topics
+
+    def _freeze(self, topic_id: bytes) -> None:
+        topic = self._topic(topic_id)
+        partitions = self._partitions[topic_id]
+        try:
+            states = tuple(partitions[number] for number in range(len(partitions)))
+        except KeyError as error:
+            raise CorruptMessageError(f"topic {topic.name} has no partition {error}") from None
+        self.topics.put(topic_id, topic._replace(partitions=states))
+
+    def _topic(self, topic_id: bytes) -> TopicState:
+        topic = self.topics.get(topic_id)
+        if topic is None:
+            raise CorruptMessageError(f"no topic has the id {topic_id.hex()}")
+        return topic
+
+    def _open_partitions(self, topic_id: bytes) -> dict[int, PartitionState]:
+        """Return the partitions of a topic by number, to be changed."""
+        if topic_id not in self._partitions:
+            self._partitions[topic_id] = dict(enumerate(self._topic(topic_id).partitions))
+        return self._partitions[topic_id]
+
+    def _share(self, replicas: list[int] | None) -> tuple[int, ...]:
+        """Return one tuple for all equal lists: most partitions of a cluster have one of a few."""
+        key = tuple(replicas or ())
+        return self._replica_lists.setdefault(key, key)
+
+    def _replay_topic(self, record: records.TopicRecord) -> None:
+        if self.topics.get(record.topic_id) is not None or self.topic_ids.get(record.name) is not None:
+            raise CorruptMessageError(f"topic {record.name} or its id exists already")
+        self.topics.put(record.topic_id, TopicState(record.name, record.topic_id, ()))
+        self.topic_ids.put(record.name, record.topic_id)
+
+    def _replay_partition(self, record: records.PartitionRecord) -> None:
+        self._open_partitions(record.topic_id)[record.partition_id] = PartitionState(
+            replicas=self._share(record.replicas),
+            isr=self._share(record.isr),
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            directories=tuple(record.directories),
+            removing=self._share(record.removing_replicas),
+            adding=self._share(record.adding_replicas),
+            is_recovering=record.leader_recovery_state == _RECOVERING,
+            elr=self._share(record.eligible_leader_replicas),
+            last_known_elr=self._share(record.last_known_elr),
+        )
+
+    def _replay_partition_change(self, record: records.PartitionChangeRecord) -> None:
+        partitions = self._open_partitions(record.topic_id)
+        state = partitions.get(record.partition_id)
+        if state is None:
+            name = self._topic(record.topic_id).name
+            raise CorruptMessageError(f"topic {name} has no partition {record.partition_id} that could be changed")
+        partitions[record.partition_id] = self._changed(state, record)
+
+    def _changed(self, state: PartitionState, record: records.PartitionChangeRecord) -> PartitionState:
+        """Return a partition after a change; a null field leaves its value. The partition epoch always grows, the
+        leader epoch where a leader is named."""
+        has_leader = record.leader != records.LEADER_UNCHANGED
+        lists = {
+            "isr": record.isr,
+            "replicas": record.replicas,
+            "removing": record.removing_replicas,
+            "adding": record.adding_replicas,
+            "elr": record.eligible_leader_replicas,
+            "last_known_elr": record.last_known_elr,
+        }
+        changes: dict[str, Any] = {name: self._share(value) for name, value in lists.items() if value is not None}
+        if record.directories is not None:
+            changes["directories"] = tuple(record.directories)
+        if record.leader_recovery_state in (_RECOVERING, _RECOVERED):
+            changes["is_recovering"] = record.leader_recovery_state == _RECOVERING
+        return state._replace(
+            leader=record.leader if has_leader else state.leader,
+            leader_epoch=state.leader_epoch + has_leader,
+            partition_epoch=state.partition_epoch + 1,
+            **changes,
+        )
+
+    def _replay_remove_topic(self, record: records.RemoveTopicRecord) -> None:
+        topic = self._topic(record.topic_id)
+        self.topics.remove(record.topic_id)
+        self.topic_ids.remove(topic.name)
+        self.configs.remove((TOPIC_RESOURCE, topic.name))
+        self._partitions.pop(record.topic_id, None)
+
+    def _replay_clear_elr(self, record: records.ClearElrRecord) -> None:
+        """Forget the eligible leader replicas of one topic, or of all with an empty name."""
+        ids = [self.topic_ids.get(record.topic_name)] if record.topic_name else [key for key, _ in self.topics.items()]
+        for topic_id in ids:
+            if topic_id is None:
+                raise CorruptMessageError(f"no topic is called {record.topic_name}")
+            partitions = self._open_partitions(topic_id)
+            for number, state in partitions.items():
+                if state.elr or state.last_known_elr:
+                    partitions[number] = state._replace(elr=(), last_known_elr=())
+
+    # Configs, quotas, features, producer ids
+
+    def _replay_config(self, record: records.ConfigRecord) -> None:
+        resource = (record.resource_type, record.resource_name)
+        _put_entry(self.configs, resource, record.name, record.value)
+
+    def _replay_quota(self, record: records.ClientQuotaRecord) -> None:
+        entity = tuple(sorted((part.entity_type, part.entity_name) for part in record.entity))
+        _put_entry(self.quotas, entity, record.key, None if record.remove else record.value)
+
+    def _replay_feature(self, record: records.FeatureLevelRecord) -> None:
+        if record.feature_level == 0:
+            self.features.remove(record.name)
+        else:
+            self.features.put(record.name, record.feature_level)
+
+    def _replay_producer_ids(self, record: records.ProducerIdsRecord) -> None:
+        self.producer_ids = record.next_producer_id
+
+    # Brokers and controllers
+
+    def _replay_register_broker(self, record: records.RegisterBrokerRecord) -> None:
+        cordoned = record.cordoned_log_dirs
+        registration = BrokerRegistration(
+            record.broker_id, record.broker_epoch, record.incarnation_id,
+            endpoints=_endpoints(record.end_points), features=_ranges(record.features), rack=record.rack,
+            is_fenced=record.fenced, in_controlled_shutdown=record.in_controlled_shutdown,
+            directories=tuple(record.log_dirs),
+            cordoned_directories=None if cordoned is None else tuple(cordoned),
+            is_migrating_zk_broker=record.is_migrating_zk_broker,
+        )  # fmt: skip
+        self.brokers.put(record.broker_id, registration)
+
+    def _broker(self, broker_id: int, epoch: int) -> BrokerRegistration:
+        """Return a registered broker. Raises CorruptMessageError unless it has this epoch."""
+        broker = self.brokers.get(broker_id)
+        if broker is None or broker.broker_epoch != epoch:
+            raise CorruptMessageError(f"no broker {broker_id} is registered with epoch {epoch}")
+        return broker
+
+    def _replay_unregister_broker(self, record: records.UnregisterBrokerRecord) -> None:
+        self._broker(record.broker_id, record.broker_epoch)
+        self.brokers.remove(record.broker_id)
+
+    def _replay_fence(self, record: records.FenceBrokerRecord) -> None:
+        self.brokers.put(record.id, self._broker(record.id, record.epoch)._replace(is_fenced=True))
+
+    def _replay_unfence(self, record: records.UnfenceBrokerRecord) -> None:
+        self.brokers.put(record.id, self._broker(record.id, record.epoch)._replace(is_fenced=False))
+
+    def _replay_registration_change(self, record: records.BrokerRegistrationChangeRecord) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch)
+        if record.fenced in (_FENCED, _UNFENCED):
+            broker = broker._replace(is_fenced=record.fenced == _FENCED)
+        if record.in_controlled_shutdown:
+            broker = broker._replace(in_controlled_shutdown=True)
+        if record.log_dirs:
+            broker = broker._replace(directories=tuple(record.log_dirs))
+        if record.cordoned_log_dirs is not None:
+            broker = broker._replace(cordoned_directories=tuple(record.cordoned_log_dirs))
+        self.brokers.put(record.broker_id, broker)
+
+    def _replay_register_controller(self, record: records.RegisterControllerRecord) -> None:
+        registration = ControllerRegistration(
+            record.controller_id, record.incarnation_id, _endpoints(record.end_points), _ranges(record.features),
+            record.zk_migration_ready,
+        )  # fmt: skip
+        self.controllers.put(record.controller_id, registration)
+
+    # Users, ACLs, tokens
+
+    def _replay_scram(self, record: records.UserScramCredentialRecord) -> None:
+        credential = ScramState(
+            bytes(record.salt), bytes(record.stored_key), bytes(record.server_key), record.iterations
+        )
+        self.scram.put((record.name, record.mechanism), credential)
+
+    def _replay_remove_scram(self, record: records.RemoveUserScramCredentialRecord) -> None:
+        self.scram.remove((record.name, record.mechanism))
+
+    def _replay_acl(self, record: records.AccessControlEntryRecord) -> None:
+        rule = AccessRule(
+            record.resource_type, record.resource_name, record.pattern_type, record.principal, record.host,
+            record.operation, record.permission_type,
+        )  # fmt: skip
+        self.acls.put(record.id, rule)
+
+    def _replay_remove_acl(self, record: records.RemoveAccessControlEntryRecord) -> None:
+        self.acls.remove(record.id)
+
+    def _replay_token(self, record: records.DelegationTokenRecord) -> None:
+        token = TokenState(
+            record.token_id, record.owner, record.requester, tuple(record.renewers), record.issue_timestamp,
+            record.max_timestamp, record.expiration_timestamp,
+        )  # fmt: skip
+        self.tokens.put(record.token_id, token)
+
+    def _replay_remove_token(self, record: records.RemoveDelegationTokenRecord) -> None:
+        self.tokens.remove(record.token_id)
+
+    def _replay_nothing(self, record: Message) -> None:
+        """Change nothing: records that only keep the log moving, and the state of a migration from ZooKeeper."""
+
+
+def _put_entry(changes: MapChanges[K, Mapping[str, V]], key: K, name: str, value: V | None) -> None:
+    """Set or remove one entry of the mapping below ``key``; an empty mapping goes."""
+    entries = dict(changes.get(key) or {})
+    if value is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = value
+    if entries:
+        changes.put(key, entries)
+    else:
+        changes.remove(key)
+
+
+def _endpoints(listed: list[records.RegisteredEndpoint]) -> tuple[Endpoint, ...]:
+    return tuple(Endpoint(one.name, one.host, one.port, one.security_protocol) for one in listed)
+
+
+def _ranges(listed: list[records.RegisteredFeature]) -> Mapping[str, tuple[int, int]]:
+    return {one.name: (one.min_supported_version, one.max_supported_version) for one in listed}
+
+
+_REPLAY: dict[type[Message], Callable[[MetadataDelta, Any], None]] = {
+    records.TopicRecord: MetadataDelta._replay_topic,
+    records.PartitionRecord: MetadataDelta._replay_partition,
+    records.PartitionChangeRecord: MetadataDelta._replay_partition_change,
+    records.RemoveTopicRecord: MetadataDelta._replay_remove_topic,
+    records.ClearElrRecord: MetadataDelta._replay_clear_elr,
+    records.ConfigRecord: MetadataDelta._replay_config,
+    records.ClientQuotaRecord: MetadataDelta._replay_quota,
+    records.FeatureLevelRecord: MetadataDelta._replay_feature,
+    records.ProducerIdsRecord: MetadataDelta._replay_producer_ids,
+    records.RegisterBrokerRecord: MetadataDelta._replay_register_broker,
+    records.UnregisterBrokerRecord: MetadataDelta._replay_unregister_broker,
+    records.FenceBrokerRecord: MetadataDelta._replay_fence,
+    records.UnfenceBrokerRecord: MetadataDelta._replay_unfence,
+    records.BrokerRegistrationChangeRecord: MetadataDelta._replay_registration_change,
+    records.RegisterControllerRecord: MetadataDelta._replay_register_controller,
+    records.UserScramCredentialRecord: MetadataDelta._replay_scram,
+    records.RemoveUserScramCredentialRecord: MetadataDelta._replay_remove_scram,
+    records.AccessControlEntryRecord: MetadataDelta._replay_acl,
+    records.RemoveAccessControlEntryRecord: MetadataDelta._replay_remove_acl,
+    records.DelegationTokenRecord: MetadataDelta._replay_token,
+    records.RemoveDelegationTokenRecord: MetadataDelta._replay_remove_token,
+    records.NoOpRecord: MetadataDelta._replay_nothing,
+    records.ZkMigrationStateRecord: MetadataDelta._replay_nothing,
+}
+"""Record type -> how it changes the image. Begin, end and abort of a transaction are no changes: see ``replay.py``."""

@@ -1,0 +1,115 @@
+"""Replay of the metadata log: batches in, images out, records of an open transaction held back (KIP-868).
+
+Batches come in the order of their offsets, of a snapshot or of the log after it. A snapshot's records make the image at
+the snapshot's end offset, whatever offsets its own batches have. Not thread-safe; sans-io.
+
+Source: MetadataBatchLoader and MetadataLoader of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidelog.broker.metadata.delta import MetadataDelta
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.metadata_records.control_records import ControlMessage, decode_control_record
+from tidelog.protocol.metadata_records.frames import decode_metadata_record
+from tidelog.protocol.metadata_records.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+)
+from tidelog.protocol.record.record_batch import RecordBatch
+from tidelog.protocol.schema.fields import Message
+
+MAX_BATCH_BYTES = 64 * 1024 * 1024
+"""Most bytes that a batch of the metadata log may decompress to."""
+
+
+class SnapshotId(NamedTuple):
+    """A snapshot: it holds all records before ``end_offset``, the last of which was appended in ``epoch``."""
+
+    end_offset: int
+    epoch: int
+
+    def file_name(self) -> str:
+        """Return the name of the snapshot's file."""
+        return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
+
+
+class Published(NamedTuple):
+    """A new image and what changed since the one before."""
+
+    delta: MetadataDelta
+    image: MetadataImage
+
+
+class MetadataReplay:
+    """The state of a replay: the newest image, changes not yet published, records of an open transaction."""
+
+    __slots__ = ("_delta", "_end", "_held", "controls", "image")
+
+    def __init__(self, image: MetadataImage = EMPTY_IMAGE) -> None:
+        self.image = image
+        self.controls: list[ControlMessage] = []
+        """Control records in the order they came: leaders, voters, protocol versions."""
+        self._delta = MetadataDelta(image)
+        self._end = (image.offset, image.epoch, image.timestamp_ms)
+        self._held: list[Message] | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the record after the last batch that was taken."""
+        return self._end[0] + 1
+
+    def take_batch(self, batch: RecordBatch) -> None:
+        """Take the records of one batch whose checksum was compared.
+
+        Raises CorruptMessageError (malformed, or out of order), UnsupportedVersionError (records of a newer Kafka).
+        """
+        if batch.base_offset < self.next_offset:
+            raise CorruptMessageError(f"a batch at offset {batch.base_offset} came after offset {self._end[0]}")
+        self._take_records(batch)
+        self._end = (batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp)
+
+    def take_snapshot(self, batches: Iterable[RecordBatch], snapshot: SnapshotId, timestamp_ms: int) -> None:
+        """Start over from a snapshot. Raises what ``take_batch`` raises."""
+        self._delta = MetadataDelta(EMPTY_IMAGE)
+        self._held = None
+        self.controls.clear()
+        for batch in batches:
+            self._take_records(batch)
+        self._end = (snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)
+
+    def publish(self) -> Published | None:
+        """Return what the batches taken since the last call make; None within a transaction, or without any batch."""
+        if self._held is not None or self._end[0] == self.image.offset:
+            return None
+        published = Published(self._delta, self._delta.build(*self._end))
+        self.image = published.image
+        self._delta = MetadataDelta(self.image)
+        return published
+
+    def _take_records(self, batch: RecordBatch) -> None:
+        for record in batch.records(MAX_BATCH_BYTES):
+            if batch.is_control:
+                message = decode_control_record(record)
+                if message is not None:
+                    self.controls.append(message)
+            elif record.value is not None:
+                self._take_record(decode_metadata_record(record.value))
+
+    def _take_record(self, record: Message) -> None:
+        if isinstance(record, BeginTransactionRecord):
+            self._held = []
+        elif isinstance(record, EndTransactionRecord | AbortTransactionRecord):
+            held, self._held = self._held or [], None
+            if isinstance(record, EndTransactionRecord):
+                for one in held:
+                    self._delta.replay(one)
+        elif self._held is not None:
+            self._held.append(record)
+        else:
+            self._delta.replay(record)

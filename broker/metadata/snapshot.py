@@ -1,0 +1,89 @@
+"""Snapshots of ``__cluster_metadata``: batches of the records that make an image, between a header and a footer.
+
+A file ``<end offset>-<epoch>.checkpoint`` holds batches like a segment's: a control batch with the header, batches of
+records with offsets from 1 on, a control batch with the footer. A file without a footer is not whole: its writer
+was stopped. Sans-io: bytes in, bytes out. Source: RecordsSnapshotWriter and RecordsSnapshotReader of Kafka 4.3,
+KIP-630; KIP-853 for the protocol version and the voters in the header's batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tidelog.broker.metadata.image_records import VersionedRecord, records_of_image
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.metadata_records.control_records import (
+    QuorumEpoch,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    build_control_batch,
+    decode_control_record,
+)
+from tidelog.protocol.metadata_records.frames import encode_metadata_record
+from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch
+
+RECORDS_PER_BATCH = 1024
+"""Records of one batch of a snapshot: a step of its writing takes a few milliseconds."""
+
+
+class SnapshotContent(NamedTuple):
+    """A snapshot that was read: the image it makes, and its header's time of the last record (ms)."""
+
+    image: MetadataImage
+    timestamp_ms: int
+
+
+def build_snapshot(image: MetadataImage, now_ms: int) -> Iterator[bytearray]:
+    """Yield the batches of the snapshot of ``image``, one after the other; each is a step of work."""
+    header = SnapshotHeaderRecord(last_contained_log_timestamp=image.timestamp_ms)
+    yield build_control_batch(header, QuorumEpoch(0, image.epoch, now_ms))
+    offset = 1
+    held: list[VersionedRecord] = []
+    for record in records_of_image(image):
+        held.append(record)
+        if len(held) == RECORDS_PER_BATCH:
+            yield build_metadata_batch(held, QuorumEpoch(offset, image.epoch, now_ms))
+            offset += len(held)
+            held.clear()
+    if held:
+        yield build_metadata_batch(held, QuorumEpoch(offset, image.epoch, now_ms))
+        offset += len(held)
+    yield build_control_batch(SnapshotFooterRecord(), QuorumEpoch(offset, image.epoch, now_ms))
+
+
+def build_metadata_batch(listed: Iterable[VersionedRecord], at: QuorumEpoch) -> bytearray:
+    """Return one batch of metadata records. Raises EncodeError, UnsupportedVersionError."""
+    batch = [
+        Record(at.base_offset + index, at.timestamp_ms, None, encode_metadata_record(record, version))
+        for index, (record, version) in enumerate(listed)
+    ]
+    return build_batch(batch, BatchOptions(partition_leader_epoch=at.epoch))
+
+
+def read_snapshot(batches: Iterable[RecordBatch], snapshot: SnapshotId) -> SnapshotContent:
+    """Return what a snapshot holds; the checksums of its batches were compared.
+
+    Raises CorruptMessageError (no header, no footer, malformed), UnsupportedVersionError (records of a newer Kafka).
+    """
+    listed = list(batches)
+    header = _first_control(listed[:1])
+    if not isinstance(header, SnapshotHeaderRecord):
+        raise CorruptMessageError(f"the snapshot {snapshot.file_name()} has no header")
+    if not isinstance(_first_control(listed[-1:]), SnapshotFooterRecord):
+        raise CorruptMessageError(f"the snapshot {snapshot.file_name()} has no footer: it is not whole")
+    replay = MetadataReplay()
+    replay.take_snapshot(listed, snapshot, header.last_contained_log_timestamp)
+    published = replay.publish()
+    image = replay.image if published is None else published.image
+    return SnapshotContent(image, header.last_contained_log_timestamp)
+
+
+def _first_control(batches: list[RecordBatch]) -> object:
+    """Return the first message of a control batch, or None."""
+    for batch in batches:
+        if batch.is_control:
+            return next((decode_control_record(record) for record in batch.records()), None)
+    return None
