@@ -136,10 +136,8 @@ class MetadataDelta:
             producer_ids=self.producer_ids,
         )
 
-    # Topics
-
     def _freeze(self, topic_id: bytes) -> None:
-        topic = self._topic(topic_id)
+        topic = self.topic_of_id(topic_id)
         partitions = self._partitions[topic_id]
         try:
             states = tuple(partitions[number] for number in range(len(partitions)))
@@ -147,196 +145,218 @@ class MetadataDelta:
             raise CorruptMessageError(f"topic {topic.name} has no partition {error}") from None
         self.topics.put(topic_id, topic._replace(partitions=states))
 
-    def _topic(self, topic_id: bytes) -> TopicState:
+    def topic_of_id(self, topic_id: bytes) -> TopicState:
+        """Return the topic with this id. Raises CorruptMessageError where there is none."""
         topic = self.topics.get(topic_id)
         if topic is None:
             raise CorruptMessageError(f"no topic has the id {topic_id.hex()}")
         return topic
 
-    def _open_partitions(self, topic_id: bytes) -> dict[int, PartitionState]:
+    def open_partitions(self, topic_id: bytes) -> dict[int, PartitionState]:
         """Return the partitions of a topic by number, to be changed."""
         if topic_id not in self._partitions:
-            self._partitions[topic_id] = dict(enumerate(self._topic(topic_id).partitions))
+            self._partitions[topic_id] = dict(enumerate(self.topic_of_id(topic_id).partitions))
         return self._partitions[topic_id]
 
-    def _share(self, replicas: list[int] | None) -> tuple[int, ...]:
+    def close_partitions(self, topic_id: bytes) -> None:
+        """Forget the partitions of a topic that is gone."""
+        self._partitions.pop(topic_id, None)
+
+    def share(self, replicas: list[int] | None) -> tuple[int, ...]:
         """Return one tuple for all equal lists: most partitions of a cluster have one of a few."""
         key = tuple(replicas or ())
         return self._replica_lists.setdefault(key, key)
 
-    def _replay_topic(self, record: records.TopicRecord) -> None:
-        if self.topics.get(record.topic_id) is not None or self.topic_ids.get(record.name) is not None:
-            raise CorruptMessageError(f"topic {record.name} or its id exists already")
-        self.topics.put(record.topic_id, TopicState(record.name, record.topic_id, ()))
-        self.topic_ids.put(record.name, record.topic_id)
-
-    def _replay_partition(self, record: records.PartitionRecord) -> None:
-        self._open_partitions(record.topic_id)[record.partition_id] = PartitionState(
-            replicas=self._share(record.replicas),
-            isr=self._share(record.isr),
-            leader=record.leader,
-            leader_epoch=record.leader_epoch,
-            partition_epoch=record.partition_epoch,
-            directories=tuple(record.directories),
-            removing=self._share(record.removing_replicas),
-            adding=self._share(record.adding_replicas),
-            is_recovering=record.leader_recovery_state == _RECOVERING,
-            elr=self._share(record.eligible_leader_replicas),
-            last_known_elr=self._share(record.last_known_elr),
-        )
-
-    def _replay_partition_change(self, record: records.PartitionChangeRecord) -> None:
-        partitions = self._open_partitions(record.topic_id)
-        state = partitions.get(record.partition_id)
-        if state is None:
-            name = self._topic(record.topic_id).name
-            raise CorruptMessageError(f"topic {name} has no partition {record.partition_id} that could be changed")
-        partitions[record.partition_id] = self._changed(state, record)
-
-    def _changed(self, state: PartitionState, record: records.PartitionChangeRecord) -> PartitionState:
-        """Return a partition after a change; a null field leaves its value. The partition epoch always grows, the
-        leader epoch where a leader is named."""
-        has_leader = record.leader != records.LEADER_UNCHANGED
-        lists = {
-            "isr": record.isr,
-            "replicas": record.replicas,
-            "removing": record.removing_replicas,
-            "adding": record.adding_replicas,
-            "elr": record.eligible_leader_replicas,
-            "last_known_elr": record.last_known_elr,
-        }
-        changes: dict[str, Any] = {name: self._share(value) for name, value in lists.items() if value is not None}
-        if record.directories is not None:
-            changes["directories"] = tuple(record.directories)
-        if record.leader_recovery_state in (_RECOVERING, _RECOVERED):
-            changes["is_recovering"] = record.leader_recovery_state == _RECOVERING
-        return state._replace(
-            leader=record.leader if has_leader else state.leader,
-            leader_epoch=state.leader_epoch + has_leader,
-            partition_epoch=state.partition_epoch + 1,
-            **changes,
-        )
-
-    def _replay_remove_topic(self, record: records.RemoveTopicRecord) -> None:
-        topic = self._topic(record.topic_id)
-        self.topics.remove(record.topic_id)
-        self.topic_ids.remove(topic.name)
-        self.configs.remove((TOPIC_RESOURCE, topic.name))
-        self._partitions.pop(record.topic_id, None)
-
-    def _replay_clear_elr(self, record: records.ClearElrRecord) -> None:
-        """Forget the eligible leader replicas of one topic, or of all with an empty name."""
-        ids = [self.topic_ids.get(record.topic_name)] if record.topic_name else [key for key, _ in self.topics.items()]
-        for topic_id in ids:
-            if topic_id is None:
-                raise CorruptMessageError(f"no topic is called {record.topic_name}")
-            partitions = self._open_partitions(topic_id)
-            for number, state in partitions.items():
-                if state.elr or state.last_known_elr:
-                    partitions[number] = state._replace(elr=(), last_known_elr=())
-
-    # Configs, quotas, features, producer ids
-
-    def _replay_config(self, record: records.ConfigRecord) -> None:
-        resource = (record.resource_type, record.resource_name)
-        _put_entry(self.configs, resource, record.name, record.value)
-
-    def _replay_quota(self, record: records.ClientQuotaRecord) -> None:
-        entity = tuple(sorted((part.entity_type, part.entity_name) for part in record.entity))
-        _put_entry(self.quotas, entity, record.key, None if record.remove else record.value)
-
-    def _replay_feature(self, record: records.FeatureLevelRecord) -> None:
-        if record.feature_level == 0:
-            self.features.remove(record.name)
-        else:
-            self.features.put(record.name, record.feature_level)
-
-    def _replay_producer_ids(self, record: records.ProducerIdsRecord) -> None:
-        self.producer_ids = record.next_producer_id
-
-    # Brokers and controllers
-
-    def _replay_register_broker(self, record: records.RegisterBrokerRecord) -> None:
-        cordoned = record.cordoned_log_dirs
-        registration = BrokerRegistration(
-            record.broker_id, record.broker_epoch, record.incarnation_id,
-            endpoints=_endpoints(record.end_points), features=_ranges(record.features), rack=record.rack,
-            is_fenced=record.fenced, in_controlled_shutdown=record.in_controlled_shutdown,
-            directories=tuple(record.log_dirs),
-            cordoned_directories=None if cordoned is None else tuple(cordoned),
-            is_migrating_zk_broker=record.is_migrating_zk_broker,
-        )  # fmt: skip
-        self.brokers.put(record.broker_id, registration)
-
-    def _broker(self, broker_id: int, epoch: int) -> BrokerRegistration:
+    def registered_broker(self, broker_id: int, epoch: int) -> BrokerRegistration:
         """Return a registered broker. Raises CorruptMessageError unless it has this epoch."""
         broker = self.brokers.get(broker_id)
         if broker is None or broker.broker_epoch != epoch:
             raise CorruptMessageError(f"no broker {broker_id} is registered with epoch {epoch}")
         return broker
 
-    def _replay_unregister_broker(self, record: records.UnregisterBrokerRecord) -> None:
-        self._broker(record.broker_id, record.broker_epoch)
-        self.brokers.remove(record.broker_id)
 
-    def _replay_fence(self, record: records.FenceBrokerRecord) -> None:
-        self.brokers.put(record.id, self._broker(record.id, record.epoch)._replace(is_fenced=True))
+def _replay_topic(delta: MetadataDelta, record: records.TopicRecord) -> None:
+    if delta.topics.get(record.topic_id) is not None or delta.topic_ids.get(record.name) is not None:
+        raise CorruptMessageError(f"topic {record.name} or its id exists already")
+    delta.topics.put(record.topic_id, TopicState(record.name, record.topic_id, ()))
+    delta.topic_ids.put(record.name, record.topic_id)
 
-    def _replay_unfence(self, record: records.UnfenceBrokerRecord) -> None:
-        self.brokers.put(record.id, self._broker(record.id, record.epoch)._replace(is_fenced=False))
 
-    def _replay_registration_change(self, record: records.BrokerRegistrationChangeRecord) -> None:
-        broker = self._broker(record.broker_id, record.broker_epoch)
-        if record.fenced in (_FENCED, _UNFENCED):
-            broker = broker._replace(is_fenced=record.fenced == _FENCED)
-        if record.in_controlled_shutdown:
-            broker = broker._replace(in_controlled_shutdown=True)
-        if record.log_dirs:
-            broker = broker._replace(directories=tuple(record.log_dirs))
-        if record.cordoned_log_dirs is not None:
-            broker = broker._replace(cordoned_directories=tuple(record.cordoned_log_dirs))
-        self.brokers.put(record.broker_id, broker)
+def _replay_partition(delta: MetadataDelta, record: records.PartitionRecord) -> None:
+    delta.open_partitions(record.topic_id)[record.partition_id] = PartitionState(
+        replicas=delta.share(record.replicas),
+        isr=delta.share(record.isr),
+        leader=record.leader,
+        leader_epoch=record.leader_epoch,
+        partition_epoch=record.partition_epoch,
+        directories=tuple(record.directories),
+        removing=delta.share(record.removing_replicas),
+        adding=delta.share(record.adding_replicas),
+        is_recovering=record.leader_recovery_state == _RECOVERING,
+        elr=delta.share(record.eligible_leader_replicas),
+        last_known_elr=delta.share(record.last_known_elr),
+    )
 
-    def _replay_register_controller(self, record: records.RegisterControllerRecord) -> None:
-        registration = ControllerRegistration(
-            record.controller_id, record.incarnation_id, _endpoints(record.end_points), _ranges(record.features),
-            record.zk_migration_ready,
-        )  # fmt: skip
-        self.controllers.put(record.controller_id, registration)
 
-    # Users, ACLs, tokens
+def _replay_partition_change(delta: MetadataDelta, record: records.PartitionChangeRecord) -> None:
+    partitions = delta.open_partitions(record.topic_id)
+    state = partitions.get(record.partition_id)
+    if state is None:
+        name = delta.topic_of_id(record.topic_id).name
+        raise CorruptMessageError(f"topic {name} has no partition {record.partition_id} that could be changed")
+    partitions[record.partition_id] = _change_partition(delta, state, record)
 
-    def _replay_scram(self, record: records.UserScramCredentialRecord) -> None:
-        credential = ScramState(
-            bytes(record.salt), bytes(record.stored_key), bytes(record.server_key), record.iterations
-        )
-        self.scram.put((record.name, record.mechanism), credential)
 
-    def _replay_remove_scram(self, record: records.RemoveUserScramCredentialRecord) -> None:
-        self.scram.remove((record.name, record.mechanism))
+def _change_partition(
+    delta: MetadataDelta, state: PartitionState, record: records.PartitionChangeRecord
+) -> PartitionState:
+    """Return a partition after a change; a null field leaves its value. The partition epoch always grows, the
+    leader epoch where a leader is named."""
+    has_leader = record.leader != records.LEADER_UNCHANGED
+    lists = {
+        "isr": record.isr,
+        "replicas": record.replicas,
+        "removing": record.removing_replicas,
+        "adding": record.adding_replicas,
+        "elr": record.eligible_leader_replicas,
+        "last_known_elr": record.last_known_elr,
+    }
+    changes: dict[str, Any] = {name: delta.share(value) for name, value in lists.items() if value is not None}
+    if record.directories is not None:
+        changes["directories"] = tuple(record.directories)
+    if record.leader_recovery_state in (_RECOVERING, _RECOVERED):
+        changes["is_recovering"] = record.leader_recovery_state == _RECOVERING
+    return state._replace(
+        leader=record.leader if has_leader else state.leader,
+        leader_epoch=state.leader_epoch + has_leader,
+        partition_epoch=state.partition_epoch + 1,
+        **changes,
+    )
 
-    def _replay_acl(self, record: records.AccessControlEntryRecord) -> None:
-        rule = AccessRule(
-            record.resource_type, record.resource_name, record.pattern_type, record.principal, record.host,
-            record.operation, record.permission_type,
-        )  # fmt: skip
-        self.acls.put(record.id, rule)
 
-    def _replay_remove_acl(self, record: records.RemoveAccessControlEntryRecord) -> None:
-        self.acls.remove(record.id)
+def _replay_remove_topic(delta: MetadataDelta, record: records.RemoveTopicRecord) -> None:
+    topic = delta.topic_of_id(record.topic_id)
+    delta.topics.remove(record.topic_id)
+    delta.topic_ids.remove(topic.name)
+    delta.configs.remove((TOPIC_RESOURCE, topic.name))
+    delta.close_partitions(record.topic_id)
 
-    def _replay_token(self, record: records.DelegationTokenRecord) -> None:
-        token = TokenState(
-            record.token_id, record.owner, record.requester, tuple(record.renewers), record.issue_timestamp,
-            record.max_timestamp, record.expiration_timestamp,
-        )  # fmt: skip
-        self.tokens.put(record.token_id, token)
 
-    def _replay_remove_token(self, record: records.RemoveDelegationTokenRecord) -> None:
-        self.tokens.remove(record.token_id)
+def _replay_clear_elr(delta: MetadataDelta, record: records.ClearElrRecord) -> None:
+    """Forget the eligible leader replicas of one topic, or of all with an empty name."""
+    ids = [delta.topic_ids.get(record.topic_name)] if record.topic_name else [key for key, _ in delta.topics.items()]
+    for topic_id in ids:
+        if topic_id is None:
+            raise CorruptMessageError(f"no topic is called {record.topic_name}")
+        partitions = delta.open_partitions(topic_id)
+        for number, state in partitions.items():
+            if state.elr or state.last_known_elr:
+                partitions[number] = state._replace(elr=(), last_known_elr=())
 
-    def _replay_nothing(self, record: Message) -> None:
-        """Change nothing: records that only keep the log moving, and the state of a migration from ZooKeeper."""
+
+def _replay_config(delta: MetadataDelta, record: records.ConfigRecord) -> None:
+    resource = (record.resource_type, record.resource_name)
+    _put_entry(delta.configs, resource, record.name, record.value)
+
+
+def _replay_quota(delta: MetadataDelta, record: records.ClientQuotaRecord) -> None:
+    entity = tuple(sorted((part.entity_type, part.entity_name) for part in record.entity))
+    _put_entry(delta.quotas, entity, record.key, None if record.remove else record.value)
+
+
+def _replay_feature(delta: MetadataDelta, record: records.FeatureLevelRecord) -> None:
+    if record.feature_level == 0:
+        delta.features.remove(record.name)
+    else:
+        delta.features.put(record.name, record.feature_level)
+
+
+def _replay_producer_ids(delta: MetadataDelta, record: records.ProducerIdsRecord) -> None:
+    delta.producer_ids = record.next_producer_id
+
+
+def _replay_register_broker(delta: MetadataDelta, record: records.RegisterBrokerRecord) -> None:
+    cordoned = record.cordoned_log_dirs
+    registration = BrokerRegistration(
+        record.broker_id, record.broker_epoch, record.incarnation_id,
+        endpoints=_endpoints(record.end_points), features=_ranges(record.features), rack=record.rack,
+        is_fenced=record.fenced, in_controlled_shutdown=record.in_controlled_shutdown,
+        directories=tuple(record.log_dirs),
+        cordoned_directories=None if cordoned is None else tuple(cordoned),
+        is_migrating_zk_broker=record.is_migrating_zk_broker,
+    )  # fmt: skip
+    delta.brokers.put(record.broker_id, registration)
+
+
+def _replay_unregister_broker(delta: MetadataDelta, record: records.UnregisterBrokerRecord) -> None:
+    delta.registered_broker(record.broker_id, record.broker_epoch)
+    delta.brokers.remove(record.broker_id)
+
+
+def _replay_fence(delta: MetadataDelta, record: records.FenceBrokerRecord) -> None:
+    delta.brokers.put(record.id, delta.registered_broker(record.id, record.epoch)._replace(is_fenced=True))
+
+
+def _replay_unfence(delta: MetadataDelta, record: records.UnfenceBrokerRecord) -> None:
+    delta.brokers.put(record.id, delta.registered_broker(record.id, record.epoch)._replace(is_fenced=False))
+
+
+def _replay_registration_change(delta: MetadataDelta, record: records.BrokerRegistrationChangeRecord) -> None:
+    broker = delta.registered_broker(record.broker_id, record.broker_epoch)
+    if record.fenced in (_FENCED, _UNFENCED):
+        broker = broker._replace(is_fenced=record.fenced == _FENCED)
+    if record.in_controlled_shutdown:
+        broker = broker._replace(in_controlled_shutdown=True)
+    if record.log_dirs:
+        broker = broker._replace(directories=tuple(record.log_dirs))
+    if record.cordoned_log_dirs is not None:
+        broker = broker._replace(cordoned_directories=tuple(record.cordoned_log_dirs))
+    delta.brokers.put(record.broker_id, broker)
+
+
+def _replay_register_controller(delta: MetadataDelta, record: records.RegisterControllerRecord) -> None:
+    registration = ControllerRegistration(
+        record.controller_id, record.incarnation_id, _endpoints(record.end_points), _ranges(record.features),
+        record.zk_migration_ready,
+    )  # fmt: skip
+    delta.controllers.put(record.controller_id, registration)
+
+
+def _replay_scram(delta: MetadataDelta, record: records.UserScramCredentialRecord) -> None:
+    credential = ScramState(bytes(record.salt), bytes(record.stored_key), bytes(record.server_key), record.iterations)
+    delta.scram.put((record.name, record.mechanism), credential)
+
+
+def _replay_remove_scram(delta: MetadataDelta, record: records.RemoveUserScramCredentialRecord) -> None:
+    delta.scram.remove((record.name, record.mechanism))
+
+
+def _replay_acl(delta: MetadataDelta, record: records.AccessControlEntryRecord) -> None:
+    rule = AccessRule(
+        record.resource_type, record.resource_name, record.pattern_type, record.principal, record.host,
+        record.operation, record.permission_type,
+    )  # fmt: skip
+    delta.acls.put(record.id, rule)
+
+
+def _replay_remove_acl(delta: MetadataDelta, record: records.RemoveAccessControlEntryRecord) -> None:
+    delta.acls.remove(record.id)
+
+
+def _replay_token(delta: MetadataDelta, record: records.DelegationTokenRecord) -> None:
+    token = TokenState(
+        record.token_id, record.owner, record.requester, tuple(record.renewers), record.issue_timestamp,
+        record.max_timestamp, record.expiration_timestamp,
+    )  # fmt: skip
+    delta.tokens.put(record.token_id, token)
+
+
+def _replay_remove_token(delta: MetadataDelta, record: records.RemoveDelegationTokenRecord) -> None:
+    delta.tokens.remove(record.token_id)
+
+
+def _replay_nothing(delta: MetadataDelta, record: Message) -> None:
+    """Change nothing: records that only keep the log moving, and the state of a migration from ZooKeeper."""
 
 
 def _put_entry(changes: MapChanges[K, Mapping[str, V]], key: K, name: str, value: V | None) -> None:
@@ -361,28 +381,28 @@ def _ranges(listed: list[records.RegisteredFeature]) -> Mapping[str, tuple[int, 
 
 
 _REPLAY: dict[type[Message], Callable[[MetadataDelta, Any], None]] = {
-    records.TopicRecord: MetadataDelta._replay_topic,
-    records.PartitionRecord: MetadataDelta._replay_partition,
-    records.PartitionChangeRecord: MetadataDelta._replay_partition_change,
-    records.RemoveTopicRecord: MetadataDelta._replay_remove_topic,
-    records.ClearElrRecord: MetadataDelta._replay_clear_elr,
-    records.ConfigRecord: MetadataDelta._replay_config,
-    records.ClientQuotaRecord: MetadataDelta._replay_quota,
-    records.FeatureLevelRecord: MetadataDelta._replay_feature,
-    records.ProducerIdsRecord: MetadataDelta._replay_producer_ids,
-    records.RegisterBrokerRecord: MetadataDelta._replay_register_broker,
-    records.UnregisterBrokerRecord: MetadataDelta._replay_unregister_broker,
-    records.FenceBrokerRecord: MetadataDelta._replay_fence,
-    records.UnfenceBrokerRecord: MetadataDelta._replay_unfence,
-    records.BrokerRegistrationChangeRecord: MetadataDelta._replay_registration_change,
-    records.RegisterControllerRecord: MetadataDelta._replay_register_controller,
-    records.UserScramCredentialRecord: MetadataDelta._replay_scram,
-    records.RemoveUserScramCredentialRecord: MetadataDelta._replay_remove_scram,
-    records.AccessControlEntryRecord: MetadataDelta._replay_acl,
-    records.RemoveAccessControlEntryRecord: MetadataDelta._replay_remove_acl,
-    records.DelegationTokenRecord: MetadataDelta._replay_token,
-    records.RemoveDelegationTokenRecord: MetadataDelta._replay_remove_token,
-    records.NoOpRecord: MetadataDelta._replay_nothing,
-    records.ZkMigrationStateRecord: MetadataDelta._replay_nothing,
+    records.TopicRecord: _replay_topic,
+    records.PartitionRecord: _replay_partition,
+    records.PartitionChangeRecord: _replay_partition_change,
+    records.RemoveTopicRecord: _replay_remove_topic,
+    records.ClearElrRecord: _replay_clear_elr,
+    records.ConfigRecord: _replay_config,
+    records.ClientQuotaRecord: _replay_quota,
+    records.FeatureLevelRecord: _replay_feature,
+    records.ProducerIdsRecord: _replay_producer_ids,
+    records.RegisterBrokerRecord: _replay_register_broker,
+    records.UnregisterBrokerRecord: _replay_unregister_broker,
+    records.FenceBrokerRecord: _replay_fence,
+    records.UnfenceBrokerRecord: _replay_unfence,
+    records.BrokerRegistrationChangeRecord: _replay_registration_change,
+    records.RegisterControllerRecord: _replay_register_controller,
+    records.UserScramCredentialRecord: _replay_scram,
+    records.RemoveUserScramCredentialRecord: _replay_remove_scram,
+    records.AccessControlEntryRecord: _replay_acl,
+    records.RemoveAccessControlEntryRecord: _replay_remove_acl,
+    records.DelegationTokenRecord: _replay_token,
+    records.RemoveDelegationTokenRecord: _replay_remove_token,
+    records.NoOpRecord: _replay_nothing,
+    records.ZkMigrationStateRecord: _replay_nothing,
 }
 """Record type -> how it changes the image. Begin, end and abort of a transaction are no changes: see ``replay.py``."""
