@@ -7,16 +7,21 @@
 #include <sys/auxv.h>
 #endif
 
-typedef struct { Py_buffer view; const uint8_t *data; Py_ssize_t size; } held_t;
-static inline held_t hold(PyObject *object) { /* data is NULL after an error */
-    held_t held;
-    held.data = NULL;
-    if (PyObject_GetBuffer(object, &held.view, PyBUF_SIMPLE) == 0) {
-        held.data = held.view.buf ? (const uint8_t *)held.view.buf : (const uint8_t *)"";
+typedef struct {
+    Py_buffer view; const uint8_t *data; uint8_t *bytes; long long *integers; unsigned long long *words; Py_ssize_t size;
+} held_t;
+static inline held_t hold_as(PyObject *object, int flags) { /* an empty buffer may have no address */
+    static uint64_t none;
+    held_t held = {.size = 0};
+    if (PyObject_GetBuffer(object, &held.view, flags) == 0) {
+        held.bytes = held.view.buf ? (uint8_t *)held.view.buf : (uint8_t *)&none;
+        held.data = held.bytes, held.integers = (long long *)held.bytes, held.words = (unsigned long long *)held.bytes;
         held.size = held.view.len;
     }
     return held;
 }
+#define hold(object) hold_as(object, PyBUF_SIMPLE)
+#define hold_writable(object) hold_as(object, PyBUF_WRITABLE)
 #define release(held) PyBuffer_Release(&(held).view)
 #define prefetch(data, at) __builtin_prefetch((data) + (at))
 #define copy_bytes(to, at, from, start, size) memmove((to) + (at), (from) + (start), (size_t)(size))

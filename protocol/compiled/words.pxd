@@ -2,6 +2,9 @@
 cdef extern from "words.h" nogil:
     ctypedef struct Held "held_t":
         const unsigned char* data
+        unsigned char* bytes
+        long long* integers
+        unsigned long long* words
         Py_ssize_t size
 
     const unsigned long long MASK_32 "0xFFFFFFFFULL"
@@ -26,4 +29,5 @@ cdef extern from "words.h" nogil:
 
 cdef extern from "words.h":
     Held hold(object buffer) except *
+    Held hold_writable(object buffer) except *
     void release(Held held) noexcept

@@ -18,18 +18,36 @@ MIN_INT_64, MAX_INT_64 = -(1 << 63), (1 << 63) - 1
 
 
 class Held:
-    """A buffer whose bytes stay where they are until :func:`release`."""
+    """A buffer whose bytes stay where they are until :func:`release`: as bytes, and as 64-bit integers."""
 
-    __slots__ = ("data", "size")
+    __slots__ = ("bytes", "data", "size")
 
-    def __init__(self, data: Buffer) -> None:
-        self.data = data
-        self.size = len(data)
+    def __init__(self, buffer: Any) -> None:
+        self.data = memoryview(buffer).cast("B") if memoryview(buffer).nbytes else memoryview(b"")
+        self.bytes = self.data
+        self.size = self.data.nbytes
+
+    @property
+    def integers(self) -> memoryview[int]:
+        """The buffer as signed integers of 64 bits."""
+        return self.data.cast("q")
+
+    @property
+    def words(self) -> memoryview[int]:
+        """The buffer as unsigned integers of 64 bits."""
+        return self.data.cast("Q")
 
 
 def hold(buffer: Any) -> Held:
     """Take hold of contiguous bytes. Raises BufferError, TypeError."""
-    return Held(memoryview(buffer).cast("B"))
+    return Held(buffer)
+
+
+def hold_writable(buffer: Any) -> Held:
+    """Take hold of contiguous bytes that may be written to. Raises BufferError, TypeError."""
+    if memoryview(buffer).readonly:
+        raise BufferError("Object is not writable.")
+    return Held(buffer)
 
 
 def release(held: Held) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,3 +80,17 @@ def test_masks_and_copies() -> None:
     assert buffer == b"ababcd"
     assert (words.MASK_32, words.MASK_64) == (2**32 - 1, 2**64 - 1)
     assert (words.MIN_INT_64, words.MAX_INT_64) == (-(2**63), 2**63 - 1)
+
+
+def test_a_held_buffer_is_seen_as_bytes_and_as_integers() -> None:
+    array = np.array([[1, -1], [2, 3]], np.int64)
+    held = words.hold_writable(array)
+    assert (held.size, list(held.integers), held.words[1]) == (32, [1, -1, 2, 3], words.MASK_64)
+    held.integers[0] = 7
+    held.bytes[8] = 0
+    assert array[0].tolist() == [7, -256]
+    assert words.hold(np.zeros((0, 2))).size == 0
+    with pytest.raises(BufferError):
+        words.hold_writable(b"text")
+    with pytest.raises(TypeError):
+        words.hold(array.T)
