@@ -326,12 +326,18 @@ class CoordinatorRuntime(Generic[S]):
     # -- clocks -------------------------------------------------------------------------------------------------
 
     def _arm(self, partition: int, shard: S, deadline_ms: float) -> None:
+        """Let the loop call back at the deadline, unless it does so earlier already: that call arms the next."""
+        armed = shard.timer.armed
+        if armed and armed[-1] <= deadline_ms:
+            return
+        armed.append(deadline_ms)
         delay_ms = max(0.0, deadline_ms - self._time.monotonic_ms())
         self._call_later(delay_ms, lambda: self._run_timer(partition, shard))
 
     def _run_timer(self, partition: int, shard: S) -> None:
         if self._shards.get(partition) is not shard:
             return  # unloaded meanwhile
+        shard.timer.armed.pop()
         shard.timer.run_due(lambda result: execute_for_clock(self, partition, shard, result))
         deadline_ms = shard.timer.next_deadline_ms()
         if deadline_ms is not None:

@@ -25,13 +25,15 @@ MAX_EXPIRATIONS_PER_TURN = 200
 class CoordinatorTimer:
     """Schedules actions; the owner calls ``run_due`` when ``next_deadline_ms`` has come."""
 
-    __slots__ = ("_entries", "_heap", "_sequence", "_time", "wake_up")
+    __slots__ = ("_entries", "_heap", "_sequence", "_time", "armed", "wake_up")
 
     def __init__(self, time: Time) -> None:
         self._time = time
         self._entries: dict[TimerKey, tuple[float, float, TimerAction]] = {}
         self._heap: list[tuple[float, int, TimerKey]] = []
         self._sequence = 0
+        #: Deadlines at which the owner's loop calls back, the earliest last; the owner keeps it.
+        self.armed: list[float] = []
         #: Called with a deadline that is earlier than all others, so that the owner arms its clock.
         self.wake_up: Callable[[float], None] | None = None
 

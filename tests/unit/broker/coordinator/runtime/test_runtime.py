@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from typing import Any
 
 import pytest
@@ -197,3 +198,47 @@ def test_after_unloading_clocks_do_nothing() -> None:
     world.runtime.unload()
     world.advance(100_000)
     assert world.log.appends == 2
+
+
+# -- clocks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_shard_has_a_clock_per_waiting_action_at_most_and_none_runs_late(seed: int) -> None:
+    """Actions come, go, are put off and schedule themselves again; a clock once armed cannot be taken back."""
+    world, moves = GroupWorld(), random.Random(seed)
+    timer, loop = world.runtime.shard_for("g").timer, world.loop
+    due: dict[int, float] = {}
+    most = 0
+
+    def schedule(key: int, delay_ms: float) -> None:
+        due[key] = world.time.monotonic_ms() + delay_ms
+        timer.schedule((str(key),), delay_ms, lambda: run(key))
+
+    def run(key: int) -> None:
+        assert world.time.monotonic_ms() == due.pop(key)
+        if moves.random() < 0.8:
+            schedule(key, moves.choice([1, 5, 5, 30]))
+
+    for _ in range(200):
+        key = moves.randrange(5)
+        if moves.random() < 0.1:
+            timer.cancel((str(key),))
+            due.pop(key, None)
+        elif key not in due or moves.random() < 0.3:
+            schedule(key, moves.choice([1, 5, 5, 30, 100]))
+        world.advance(moves.choice([0, 1, 10]))
+        most = max(most, len(loop.later))
+    assert most <= 6
+
+
+def test_an_action_that_repeats_itself_for_days_has_one_clock() -> None:
+    world = GroupWorld()
+    timer = world.runtime.shard_for("g").timer
+
+    def repeat() -> None:
+        timer.schedule(("again",), 300_000, repeat)
+
+    repeat()
+    world.advance(200 * 300_000)
+    assert len(world.loop.later) == 1
