@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.log.system.time import Time
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from tidelog.broker.config.broker_config import BrokerConfig
-    from tidelog.broker.controller.configs import ConfigManager
+    from tidelog.broker.controller.configs import ConfigManager, TopicConfigs
     from tidelog.broker.controller.producer_ids import ProducerIdManager
     from tidelog.broker.controller.topics import TopicManager
     from tidelog.broker.loop.timers import TimerQueue
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from tidelog.broker.replica.fetch_session import FetchSessionCache
     from tidelog.broker.replica.purgatory import Purgatory
     from tidelog.broker.replica.replica_manager import ReplicaManager
+    from tidelog.broker.services import LateServices
     from tidelog.log.manager import LogManager
     from tidelog.log.system.file_system import OpenFile
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
     """Everything a handler may need, passed to every ``handle``."""
 
@@ -46,6 +47,7 @@ class Broker:
     log_manager: LogManager
     replica_manager: ReplicaManager
     topics: TopicManager
+    topic_configs: TopicConfigs
     configs: ConfigManager
     fetch_sessions: FetchSessionCache
     producer_ids: ProducerIdManager
@@ -53,13 +55,5 @@ class Broker:
     cluster_id: str
     locks: list[OpenFile]
     """The data directories' locks, held until the process ends."""
-    coordinators: Any = None
-    """The group and transaction coordinators, made when the first request for them comes."""
-    cleaner: Any = None
-    """The log cleaner, once ``tidelog.broker.cleaning`` has started it."""
-    indexing: Any = None
-    """The indexer thread, once a topic with an index has made ``tidelog.broker.find.indexing`` start it."""
-    virtual_partitions: Any = None
-    """The partitions of virtual topics, once one was asked for."""
-    quotas: Any = None
-    """Client quotas at work (``tidelog.broker.quota.quotas``); None while none was ever set."""
+    services: LateServices
+    """What is built when it is first wanted: coordinators, cleaner, indexing, quotas, ..."""

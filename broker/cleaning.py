@@ -82,13 +82,14 @@ class CompactedLogs:
 
 def config_of(broker: Broker, topic: str) -> LogConfig | None:
     """A topic's configuration, None when there is no such topic. Any thread."""
-    return current_config(broker.metadata, broker.configs, topic)
+    return current_config(broker.metadata, broker.topic_configs, topic)
 
 
 def statuses(broker: Broker) -> list[PartitionStatus]:
     """Every compacted partition by name: also those not opened since the start, and those that are refused, with
     the reason. Blocks on disk: in a worker."""
-    cleaner: LogCleaner = broker.cleaner
+    cleaner = broker.services.cleaner.made
+    assert cleaner is not None, "started by who asks"
     seen = {status.topic_partition: status for status in cleaner.status()}
     refused = broker.log_manager.refused
     for partition in broker.log_manager.partitions():
@@ -153,16 +154,18 @@ def forget_quietly(manager: LogCleanerManager, partition: TopicPartition, direct
 
 
 def cleaner_of(broker: Broker) -> LogCleaner:
-    """The broker's cleaner, started now if need be. Loop thread."""
-    if broker.cleaner is None:
-        cleaner = LogCleaner(
-            CompactedLogs(broker),
-            broker.log_manager.environment.file_system,
-            broker.time,
-            CleanerConfig.parse(broker.config.values),
-            current_config=lambda: CleanerConfig.parse(broker.config.values),
-        )
-        cleaner.startup()
-        broker.cleaner = cleaner
-    started: LogCleaner = broker.cleaner
-    return started
+    """Return the broker's cleaner, started now if need be. Loop thread."""
+    return broker.services.cleaner.get()
+
+
+def start_cleaner(broker: Broker) -> LogCleaner:
+    """Build and start the cleaner of a broker."""
+    cleaner = LogCleaner(
+        CompactedLogs(broker),
+        broker.log_manager.environment.file_system,
+        broker.time,
+        CleanerConfig.parse(broker.config.values),
+        current_config=lambda: CleanerConfig.parse(broker.config.values),
+    )
+    cleaner.startup()
+    return cleaner

@@ -13,13 +13,13 @@ import os
 import random
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster_membership import check_is_alone
-from tidelog.broker.controller.configs import ConfigManager, current_config
+from tidelog.broker.controller.configs import ConfigManager, TopicConfigs, current_config
 from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
@@ -33,9 +33,9 @@ from tidelog.broker.replica.fetch_session import FetchSessionCache
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.broker.replica.replica_manager import ReplicaManager
 from tidelog.broker.replica.strays import StrayLogs
+from tidelog.broker.services import LateServices
 from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
-from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
 from tidelog.log.system.time import Time
@@ -59,58 +59,108 @@ class ClaimedDirectories(NamedTuple):
     """Path as configured -> why it is offline from the start."""
 
 
-class _Topics(NamedTuple):
-    """Topics read from the metadata store, and the listener for their changes."""
+class Foundation(NamedTuple):
+    """Ground on which the parts of a broker are built."""
 
-    store: SqliteMetadataStore
-    metadata: MetadataCache
-    topics: TopicManager
-    configs: ConfigManager
+    config: BrokerConfig
+    time: Time
+    loop: AbstractEventLoop
+    executor: Executor
+    record_executor: Executor
+    timers: TimerQueue
+    log_manager: LogManager
+    cluster_id: str
+    locks: list[OpenFile]
 
 
 async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop) -> Broker:
     """All parts, ready to answer requests. Raises StartError; ConfigError for what the admin API once stored."""
     set_creation_mode(config.get_str("log.dirs.mode"))
     file_system = OsFileSystem()
-    executor = ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker")
     try:
         claimed = claim_directories(file_system, config)
-        log_manager = log_manager_of(config, file_system, time, claimed.failures)
-        known = load_topics(config, time, make_room=log_manager.directories[0].state.give_up_reserve)
-        configs = partial(current_config, known.metadata, known.configs)
-        deleted = known.topics.unfinished_deletions()
-        topic_ids = {name: image.topic_id for name, image in known.metadata.topics.items()}
-        found = await loop.run_in_executor(executor, log_manager.startup, configs, deleted, topic_ids)
-        strays = sweep_strays(log_manager, known.topics, found)
+        ground = Foundation(
+            config=config,
+            time=time,
+            loop=loop,
+            executor=ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker"),
+            record_executor=ThreadPoolExecutor(RECORD_THREADS, "records"),
+            timers=TimerQueue(time.monotonic_ms, loop.call_later, TurnClock(time.monotonic_ms)),
+            log_manager=log_manager_of(config, file_system, time, claimed.failures),
+            cluster_id=claimed.cluster_id,
+            locks=claimed.locks,
+        )
+        strays = StrayLogs(ground.log_manager)
+        broker = assemble(ground, strays)
+        await loop.run_in_executor(ground.executor, recover_logs(broker, strays))
+        finish_deletions(broker)
     except (KafkaStorageError, MetadataStoreError) as error:
         raise StartError(str(error)) from error
-    turns = TurnClock(time.monotonic_ms)
-    timers = TimerQueue(time.monotonic_ms, loop.call_later, turns)
+    return broker
+
+
+def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
+    """Build the parts of a broker, each from those before it, and read the topics and configs of the store.
+
+    The logs are not opened yet. Raises MetadataStoreError, ConfigError.
+    """
+    config, loop, timers, log_manager = ground.config, ground.loop, ground.timers, ground.log_manager
+    store = SqliteMetadataStore(
+        os.path.join(config.log_dirs[0], STORE_FILE), ground.time, log_manager.directories[0].state.give_up_reserve
+    )
+    metadata, topic_configs = MetadataCache(), TopicConfigs(config)
     purgatory = Purgatory(timers, loop.call_soon)
-    run_in_thread = partial(in_thread, loop, executor, turns=turns)
+    run_in_thread = partial(in_thread, loop, ground.executor, turns=timers.turns)
+    services = LateServices(lambda: broker)
     replica_manager = ReplicaManager(
-        metadata=known.metadata,
-        log_manager=log_manager,
-        purgatory=purgatory,
-        log_config=known.configs.log_config,
-        in_thread=run_in_thread,
-        node_id=config.node_id,
-    )
-    replica_manager.make_way = strays.make_way
-    known.topics.set_listener(
-        replica_manager, run_in_thread, timers.turns.measure_callbacks("topic changes", loop.call_soon)
-    )
-    return Broker(
-        config=config, time=time, loop=loop, executor=executor,
-        record_executor=ThreadPoolExecutor(RECORD_THREADS, "records"),
-        timers=timers, purgatory=purgatory, metrics=Metrics(),
-        store=known.store, metadata=known.metadata, log_manager=log_manager, replica_manager=replica_manager,
-        topics=known.topics, configs=known.configs, producer_ids=ProducerIdManager(known.store),
-        fetch_sessions=FetchSessionCache(
-            config.get_int("max.incremental.fetch.session.cache.slots"), time.monotonic_ms, random.Random()
-        ),
-        node_id=config.node_id, cluster_id=claimed.cluster_id, locks=claimed.locks,
+        metadata=metadata, log_manager=log_manager, purgatory=purgatory, log_config=topic_configs.log_config,
+        in_thread=run_in_thread, node_id=config.node_id, make_way=strays.make_way,
+        on_log_deleted=services.forget_cleaned, on_index_configs=services.index_topic,
+        virtual_partition=services.virtual_partition,
     )  # fmt: skip
+    topics = TopicManager(
+        config, store, metadata,
+        validate_configs=topic_configs.validate, new_topic_id=partial(random_uuid, random.SystemRandom()),
+        listener=replica_manager, in_thread=run_in_thread,
+        call_soon=timers.turns.measure_callbacks("topic changes", loop.call_soon),
+    )  # fmt: skip
+    broker = Broker(
+        config=config, time=ground.time, loop=loop, executor=ground.executor, record_executor=ground.record_executor,
+        timers=timers, purgatory=purgatory, metrics=Metrics(), store=store, metadata=metadata, log_manager=log_manager,
+        replica_manager=replica_manager, topics=topics, topic_configs=topic_configs,
+        configs=ConfigManager(config, store, metadata, topic_configs, topics), producer_ids=ProducerIdManager(store),
+        fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
+        locks=ground.locks, services=services,
+    )  # fmt: skip
+    broker.topics.load()
+    broker.configs.load()
+    return broker
+
+
+def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:
+    """Build the cache of fetch sessions, which is empty."""
+    slots = config.get_int("max.incremental.fetch.session.cache.slots")
+    return FetchSessionCache(slots, time.monotonic_ms, random.Random())
+
+
+def recover_logs(broker: Broker, strays: StrayLogs) -> Callable[[], None]:
+    """Return the work that opens or looks at the logs, and notes those of no topic. In a thread: it blocks.
+
+    It raises KafkaStorageError.
+    """
+    configs = partial(current_config, broker.metadata, broker.topic_configs)
+    deleted = broker.topics.unfinished_deletions()
+    topic_ids = {name: image.topic_id for name, image in broker.metadata.topics.items()}
+    return lambda: strays.note(broker.log_manager.startup(configs, deleted, topic_ids))
+
+
+def finish_deletions(broker: Broker) -> None:
+    """Forget the topics whose deletion the log manager has finished. Raises KafkaStorageError."""
+    if broker.log_manager.is_whole:
+        deleted = broker.topics.unfinished_deletions()
+        for directory in broker.log_manager.directories if deleted else ():
+            broker.log_manager.environment.file_system.sync_directory(directory.path)
+        broker.topics.deletions_finished(deleted)
 
 
 def set_creation_mode(mode: str) -> None:
@@ -119,24 +169,6 @@ def set_creation_mode(mode: str) -> None:
     The umask reaches all who make files: the log, SQLite, the indices.
     """
     os.umask(0o777 & ~int(mode, 8))
-
-
-def load_topics(config: BrokerConfig, time: Time, *, make_room: Callable[[], bool]) -> _Topics:
-    """Open the store of the first data directory and read it. Raises MetadataStoreError, ConfigError."""
-    store = SqliteMetadataStore(os.path.join(config.log_dirs[0], STORE_FILE), time, make_room)
-    metadata = MetadataCache()
-    configs = ConfigManager(config, store, metadata)
-    topics = TopicManager(
-        config,
-        store,
-        metadata,
-        validate_configs=configs.validate_topic_configs,
-        new_topic_id=partial(random_uuid, random.SystemRandom()),
-    )
-    configs.topics = topics
-    topics.load()
-    configs.load()
-    return _Topics(store, metadata, topics, configs)
 
 
 def log_manager_of(
@@ -157,19 +189,6 @@ def log_manager_of(
         if directory.path in failed:
             directory.state.mark_offline(failed[directory.path])
     return manager
-
-
-def sweep_strays(log_manager: LogManager, topics: TopicManager, found: list[TopicPartition]) -> StrayLogs:
-    """Note the directories of no topic, and that the manager has finished the deletions that were left to it. Raises
-    KafkaStorageError."""
-    strays = StrayLogs(log_manager)
-    strays.note(found)
-    if log_manager.is_whole:
-        deleted = topics.unfinished_deletions()
-        for directory in log_manager.directories if deleted else ():
-            log_manager.environment.file_system.sync_directory(directory.path)
-        topics.deletions_finished(deleted)
-    return strays
 
 
 def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedDirectories:

@@ -13,12 +13,14 @@ import importlib
 import logging
 import socket
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.broker.config.admin_keys import ADMIN_LISTENER
 from tidelog.log.records.quiet_import import quiet_import
 
 if TYPE_CHECKING:
+    from aiohttp.web import AppRunner
+
     from tidelog.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
@@ -33,7 +35,7 @@ class AdminListener:
         self._broker = broker
         self._socket: socket.socket | None = None
         self._start: asyncio.Task[None] | None = None
-        self._runner: Any = None
+        self._runner: AppRunner | None = None
 
     def open(self) -> str | None:
         """Bind and listen; returns HOST:PORT, None when switched off. Raises OSError when the address is taken."""

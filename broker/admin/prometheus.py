@@ -64,12 +64,15 @@ def topic_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
 
 def coordinator_samples(broker: Broker) -> Iterator[Sample]:
     """Groups and transactional ids of the shards that are loaded. Asking loads none."""
-    made = {} if broker.coordinators is None else vars(broker.coordinators)
-    if "groups" in made:
-        count = sum(len(shard.groups) for _, shard in made["groups"].runtime.loaded)
+    coordinators = broker.services.coordinators.made
+    if coordinators is None:
+        return
+    groups, transactions = coordinators.made_groups, coordinators.made_transactions
+    if groups is not None:
+        count = sum(len(shard.groups) for _, shard in groups.runtime.loaded)
         yield Sample("kafka_coordinator_group_groupmetadatamanager_numgroups", "gauge", {}, count)
-    if "transactions" in made:
-        count = sum(len(shard.transactions) for _, shard in made["transactions"].runtime.loaded)
+    if transactions is not None:
+        count = sum(len(shard.transactions) for _, shard in transactions.runtime.loaded)
         yield Sample("kafka_coordinator_transaction_transactionalids", "gauge", {}, count)
 
 

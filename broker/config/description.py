@@ -72,6 +72,14 @@ class DynamicTexts:
         self.node: dict[str, str] = {}
         self.resources: dict[tuple[ResourceType, str], dict[str, str]] = {}
 
+    def set_cluster(self, texts: dict[str, str]) -> None:
+        """Replace the texts of all brokers."""
+        self.cluster = texts
+
+    def set_node(self, texts: dict[str, str]) -> None:
+        """Replace the texts of this broker."""
+        self.node = texts
+
     def of(self, kind: ResourceType, name: str) -> Mapping[str, str]:
         """Return the texts that were set on a group or a client metrics subscription."""
         return self.resources.get((kind, name), {})

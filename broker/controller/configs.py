@@ -56,21 +56,52 @@ class TopicDefaults(NamedTuple):
         return cls(values, LogConfig(values))
 
 
+class TopicConfigs:
+    """Configurations of topics' logs: a topic's own texts over the server's present defaults."""
+
+    __slots__ = ("_config", "_defaults")
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._defaults = TopicDefaults.of(config)
+        """Replaced as a whole by the loop thread, so that no other thread can put an old one back."""
+
+    def defaults_changed(self) -> None:
+        """Take over the server's present configuration. Loop thread."""
+        self._defaults = TopicDefaults.of(self._config)
+
+    def log_config(self, image: TopicImage) -> LogConfig:
+        """The values a topic's logs run with. Topics without configs of their own share one object. Any thread."""
+        defaults = self._defaults
+        return LogConfig({**defaults.values, **image.configs}) if image.configs else defaults.config
+
+    def validate(self, texts: Mapping[str, str]) -> None:
+        """Raises InvalidConfigError, which names the key, unless a topic may have these configs of its own."""
+        check_known(TOPIC_CONFIG_DEF, texts, "topic")
+        LogConfig({**self._defaults.values, **texts})
+
+
 class ConfigManager:
-    """Describes and changes configurations at run time. Loop thread only, except ``log_config``."""
+    """Describes and changes configurations at run time. Loop thread only."""
 
-    __slots__ = ("_config", "_defaults", "_describer", "_metadata", "_store", "_texts", "topics")
+    __slots__ = ("_config", "_describer", "_metadata", "_store", "_texts", "_topic_configs", "_topics")
 
-    def __init__(self, config: BrokerConfig, store: MetadataStore, metadata: MetadataCache) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        metadata: MetadataCache,
+        topic_configs: TopicConfigs,
+        topics: TopicManager,
+    ) -> None:
+        """``topics`` stores the topics' own configs."""
         self._config = config
         self._store = store
         self._metadata = metadata
         self._texts = DynamicTexts()
         self._describer = ConfigDescriber(config, self._texts)
-        self._defaults = TopicDefaults.of(config)
-        """Replaced as a whole by the loop thread, so that no other thread can put an old one back."""
-        self.topics: TopicManager | None = None
-        """Who stores the topics' own configs; set once when the broker is put together."""
+        self._topic_configs = topic_configs
+        self._topics = topics
 
     def load(self) -> None:
         """Read what was set in former runs; called once, before the first request.
@@ -80,20 +111,10 @@ class ConfigManager:
         for entry in self._store.list(CONFIGS_PREFIX):
             kind, _, name = entry.key.removeprefix(CONFIGS_PREFIX).partition("/")
             self._show(ResourceType[kind.replace("-", "_").upper()], name, json.loads(entry.value))
-        self._apply_broker_texts()
+        self._set_broker_texts()
         show_features(self._store, self._metadata)
 
     # What others read
-
-    def log_config(self, image: TopicImage) -> LogConfig:
-        """The values a topic's logs run with. Topics without configs of their own share one object. Any thread."""
-        defaults = self._defaults
-        return LogConfig({**defaults.values, **image.configs}) if image.configs else defaults.config
-
-    def validate_topic_configs(self, texts: Mapping[str, str]) -> None:
-        """Raises InvalidConfigError, which names the key, unless a topic may have these configs of its own."""
-        check_known(TOPIC_CONFIG_DEF, texts, "topic")
-        LogConfig({**self._defaults.values, **texts})
 
     def resource_texts(self, kind: ResourceType, name: str) -> Mapping[str, str]:
         """Return the texts that were set on a group or a client metrics subscription."""
@@ -134,7 +155,7 @@ class ConfigManager:
 
     def describe_topic(self, image: TopicImage, keys: Collection[str] | None = None) -> list[ConfigEntry]:
         """A topic's keys; also for one that is only about to be created."""
-        effective = self.log_config(image).values
+        effective = self._topic_configs.log_config(image).values
         return self._describer.topic(image, effective, keys)
 
     # Change
@@ -190,10 +211,9 @@ class ConfigManager:
         if image is None:
             raise UnknownTopicOrPartitionError
         texts = change(image.configs)
-        self.validate_topic_configs(texts)
+        self._topic_configs.validate(texts)
         if not validate_only:
-            assert self.topics is not None
-            self.topics.set_configs(name, texts)
+            self._topics.set_configs(name, texts)
 
     def _change_broker(
         self, name: str, change: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
@@ -208,7 +228,8 @@ class ConfigManager:
         if validate_only:
             return
         self._keep(ResourceType.BROKER, name, texts)
-        self._apply_broker_texts()
+        self._set_broker_texts()
+        self._topics.broker_defaults_changed()
 
     def _change_resource(
         self,
@@ -240,15 +261,13 @@ class ConfigManager:
             else:
                 self._texts.resources.pop((kind, name), None)
         elif name == CLUSTER_DEFAULT:
-            self._texts.cluster = texts
+            self._texts.set_cluster(texts)
         elif name == str(self._config.node_id):
-            self._texts.node = texts
+            self._texts.set_node(texts)
 
-    def _apply_broker_texts(self) -> None:
+    def _set_broker_texts(self) -> None:
         self._config.set_dynamic({**self._texts.cluster, **self._texts.node})
-        self._defaults = TopicDefaults.of(self._config)
-        if self.topics is not None:
-            self.topics.broker_defaults_changed()
+        self._topic_configs.defaults_changed()
 
     def _check_broker(self, name: str) -> None:
         if name != CLUSTER_DEFAULT:
@@ -261,7 +280,7 @@ class ConfigManager:
             )
 
 
-def current_config(metadata: MetadataCache, configs: ConfigManager, topic: str) -> LogConfig | None:
+def current_config(metadata: MetadataCache, configs: TopicConfigs, topic: str) -> LogConfig | None:
     """The configuration that a topic's logs open with, None when there is no such topic. Any thread."""
     image = metadata.topics.get(topic)
     return None if image is None else configs.log_config(image)

@@ -50,8 +50,7 @@ def show_features(store: MetadataStore, metadata: MetadataCache) -> None:
     """Put the levels in the store, or the highest, into the cache. A feature at level 0 is off and left out."""
     stored = {entry.key.removeprefix(FEATURES_PREFIX): int(entry.value) for entry in store.list(FEATURES_PREFIX)}
     levels = {name: stored.get(name, levels.highest) for name, levels in supported_features().items()}
-    metadata.features = {name: level for name, level in levels.items() if level > 0}
-    metadata.features_epoch = store.revision
+    metadata.set_features({name: level for name, level in levels.items() if level > 0}, store.revision)
 
 
 def check_update(metadata: MetadataCache, name: str, level: int, upgrade_type: int) -> Put:

@@ -74,10 +74,6 @@ def call_now(work: Callable[[], None]) -> None:
     work()
 
 
-def do_nothing() -> None:
-    """A broker without a listener that keeps logs."""
-
-
 def storage_error(error: Exception) -> KafkaError:
     """Return the error a client gets for a store or a log that failed."""
     return error if isinstance(error, KafkaError) else KafkaStorageError(str(error))
@@ -120,31 +116,38 @@ class TopicChanges:
     raises MetadataStoreError."""
 
     __slots__ = (
+        "_call_soon",
         "_creating",
+        "_in_thread",
         "_is_settling",
+        "_listener",
         "_settled",
         "_sync_store",
         "_syncing",
         "_topics",
         "_waiting",
         "_widening",
-        "call_soon",
-        "in_thread",
-        "listener",
     )
 
-    def __init__(self, topics: TopicManager, sync_store: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        topics: TopicManager,
+        sync_store: Callable[[], None],
+        listener: TopicListener,
+        in_thread: InThread,
+        call_soon: CallSoon,
+    ) -> None:
         self._topics = topics
         self._sync_store = sync_store
-        self.listener: TopicListener | None = None
+        self._listener = listener
+        self._in_thread = in_thread
+        self._call_soon = call_soon
         self._creating: dict[str, Change] = {}
         self._widening: dict[str, Change] = {}
         self._waiting: list[Deferred[None]] = []
         self._syncing = False
         self._settled: deque[tuple[Deferred[None], MetadataStoreError | None]] = deque()
         self._is_settling = False
-        self.in_thread: InThread = run_now
-        self.call_soon: CallSoon = call_now
 
     def create(self, new: NewTopic) -> Change:
         """Create a topic. Raises what ``TopicManager.create_topic`` raises before anything is committed; what fails
@@ -213,24 +216,22 @@ class TopicChanges:
     def first_logs(self, image: TopicImage) -> Callable[[], None]:
         """Return the step that makes the first logs of a new topic, for any thread. Both may raise
         KafkaStorageError."""
-        return do_nothing if self.listener is None else self.listener.first_logs(image, 0)
+        return self._listener.first_logs(image, 0)
 
     def last_logs(self, image: TopicImage) -> Callable[[], None]:
         """Return the step that removes the logs of a topic whose deletion is durable, for any thread. Raises
         KafkaStorageError."""
-        return do_nothing if self.listener is None else self.listener.remove_logs(image)
+        return self._listener.remove_logs(image)
 
     def _make_new_logs(self, before: TopicImage, change: Change, durable: Deferred[None]) -> None:
         """The logs of a topic's new partitions."""
         try:
             durable.result()
-            work = do_nothing
-            if self.listener is not None:
-                work = self.listener.first_logs(change.image, before.partition_count)
+            work = self._listener.first_logs(change.image, before.partition_count)
         except (KafkaError, MetadataStoreError) as error:
             self._fail_widening(before, change, error)
         else:
-            self.in_thread(work).on_done(partial(self._finish_widening, before, change))
+            self._in_thread(work).on_done(partial(self._finish_widening, before, change))
 
     def _finish_widening(self, before: TopicImage, change: Change, made: Deferred[None]) -> None:
         try:
@@ -255,7 +256,7 @@ class TopicChanges:
         except (KafkaError, MetadataStoreError) as error:
             self._fail(change, error)
         else:
-            self.in_thread(work).on_done(partial(self._finish_creation, change))
+            self._in_thread(work).on_done(partial(self._finish_creation, change))
 
     def _finish_creation(self, change: Change, made: Deferred[None]) -> None:
         try:
@@ -279,7 +280,7 @@ class TopicChanges:
             change.done.fail(storage_error(error))
         else:
             # In a thread: it waits for those that work on the files, a sync or a step of the indexer.
-            self.in_thread(self.last_logs(change.image)).on_done(partial(self._finish_removal, change))
+            self._in_thread(self.last_logs(change.image)).on_done(partial(self._finish_removal, change))
 
     def _finish_removal(self, change: Change, removed: Deferred[None]) -> None:
         try:
@@ -303,7 +304,7 @@ class TopicChanges:
     def _sync(self) -> None:
         covered, self._waiting = self._waiting, []
         self._syncing = True
-        self.in_thread(self._sync_store).on_done(partial(self._finish_sync, covered))
+        self._in_thread(self._sync_store).on_done(partial(self._finish_sync, covered))
 
     def _finish_sync(self, covered: list[Deferred[None]], done: Deferred[None]) -> None:
         self._syncing = False
@@ -329,4 +330,4 @@ class TopicChanges:
                 deferred.fail(failure)
         self._is_settling = bool(self._settled)
         if self._is_settling:
-            self.call_soon(self._settle)
+            self._call_soon(self._settle)

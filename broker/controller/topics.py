@@ -115,19 +115,23 @@ class TopicManager:
         *,
         validate_configs: Callable[[Mapping[str, str]], None],
         new_topic_id: Callable[[], bytes],
+        listener: TopicListener,
+        in_thread: InThread = run_now,
+        call_soon: CallSoon = call_now,
     ) -> None:
-        """``validate_configs`` raises InvalidConfigError, ``new_topic_id`` draws ids."""
+        """``validate_configs`` raises InvalidConfigError, ``new_topic_id`` draws ids. ``listener`` is told of changes:
+        the replica manager. ``in_thread`` runs what waits for the disk."""
         self._config = config
         self._store = store
         self._metadata = metadata
         self._validate_configs = validate_configs
         self._new_topic_id = new_topic_id
-        self._listener: TopicListener | None = None
+        self._listener = listener
         self._collision_keys: dict[str, str] = {}
         self._done_deletions: list[str] = []
         self.in_transit: set[str] = set()
         """Names that are held by a topic that is being made or deleted."""
-        self.changes = TopicChanges(self, store.sync)
+        self.changes = TopicChanges(self, store.sync, listener, in_thread, call_soon)
         """For who must not wait for the disk: the handlers."""
 
     def load(self) -> None:
@@ -143,15 +147,6 @@ class TopicManager:
     def deletions_finished(self, topic_ids: Iterable[bytes]) -> None:
         """Nothing is left of these topics; the store may forget them."""
         self._done_deletions += [DELETED_PREFIX + uuid_to_str(topic_id) for topic_id in topic_ids]
-
-    def set_listener(
-        self, listener: TopicListener, in_thread: InThread = run_now, call_soon: CallSoon = call_now
-    ) -> None:
-        """Set the one listener that is told of changes: the replica manager. ``in_thread`` runs what waits for the
-        disk."""
-        self._listener = self.changes.listener = listener
-        self.changes.in_thread = in_thread
-        self.changes.call_soon = call_soon
 
     def create_topic(
         self,
@@ -205,8 +200,7 @@ class TopicManager:
         """The last step: the topic's partitions from ``first_partition`` on are there, for every client."""
         self.in_transit.discard(image.name)
         self._show(image)
-        if self._listener is not None:
-            self._listener.topic_created(image, first_partition)
+        self._listener.topic_created(image, first_partition)
 
     def undo_create(self, image: TopicImage) -> None:
         """The last step of a creation whose logs could not be made, so that the client may try again."""
@@ -248,7 +242,7 @@ class TopicManager:
         the store keeps the topic's id for the start that finds them."""
         self.in_transit.discard(image.name)
         self._collision_keys.pop(collision_key(image.name), None)
-        is_whole = self._listener is None or self._listener.topic_deleted(image)
+        is_whole = self._listener.topic_deleted(image)
         if removed and is_whole:
             self._done_deletions.append(DELETED_PREFIX + uuid_to_str(image.topic_id))
 
@@ -283,15 +277,13 @@ class TopicManager:
         changed = image._replace(configs=dict(configs))
         self.store_image(changed)
         self._metadata.put(changed)
-        if self._listener is not None:
-            self._listener.topic_configs_changed(changed)
+        self._listener.topic_configs_changed(changed)
         return changed
 
     def broker_defaults_changed(self) -> None:
         """A dynamic broker config that topics inherit has changed: every log reads its configs again."""
-        if self._listener is not None:
-            for image in self._metadata.topics.values():
-                self._listener.topic_configs_changed(image)
+        for image in self._metadata.topics.values():
+            self._listener.topic_configs_changed(image)
 
     def _commit_deletion(self, image: TopicImage, *, sync: bool) -> TopicImage:
         """Out of the store and the picture. Raises MetadataStoreError."""

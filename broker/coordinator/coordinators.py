@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config.description import ResourceType
@@ -28,6 +27,7 @@ from tidelog.broker.coordinator.transaction.coordinator import TransactionCoordi
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.coordinator.transaction.records import TransactionRecordSerde
 from tidelog.broker.coordinator.transaction.shard import TransactionShard
+from tidelog.broker.loop.lazy import Lazy
 from tidelog.broker.metadata.image import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
@@ -53,10 +53,54 @@ class Coordinators:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.gate = SyncGate()
+        self._groups = Lazy(self._build_groups)
+        self._share = Lazy(self._build_share)
+        self._share_members = Lazy(self._build_share_members)
+        self._streams_members = Lazy(self._build_streams_members)
+        self._share_groups = Lazy(self._build_share_groups)
+        self._transactions = Lazy(self._build_transactions)
 
-    @cached_property
+    @property
     def groups(self) -> GroupCoordinator:
-        """Made with the first request for groups or their offsets."""
+        """The group coordinator, built with the first request for groups or their offsets."""
+        return self._groups.get()
+
+    @property
+    def made_groups(self) -> GroupCoordinator | None:
+        """The group coordinator, None while no request has asked for it."""
+        return self._groups.made
+
+    @property
+    def share(self) -> ShareCoordinator:
+        """The share coordinator, built with the first share group."""
+        return self._share.get()
+
+    @property
+    def share_members(self) -> ShareMembers:
+        """The members of share groups, built with the first of them."""
+        return self._share_members.get()
+
+    @property
+    def streams_members(self) -> StreamsMembers:
+        """The members of streams groups, built with the first of them."""
+        return self._streams_members.get()
+
+    @property
+    def share_groups(self) -> ShareGroups:
+        """The share groups that fetch, built with the first share fetch or member of a share group."""
+        return self._share_groups.get()
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """The transaction coordinator, built with the first request that names a transactional id."""
+        return self._transactions.get()
+
+    @property
+    def made_transactions(self) -> TransactionCoordinator | None:
+        """The transaction coordinator, None while no request has asked for it."""
+        return self._transactions.made
+
+    def _build_groups(self) -> GroupCoordinator:
         broker = self._broker
         config = group_config(broker.config.values)
 
@@ -89,9 +133,7 @@ class Coordinators:
         )
         return GroupCoordinator(runtime, lambda group: self.share_members.delete_states(group))
 
-    @cached_property
-    def share(self) -> ShareCoordinator:
-        """Made with the first share group."""
+    def _build_share(self) -> ShareCoordinator:
         from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator, ShareStateLog
         from tidelog.broker.coordinator.share_state.records import ShareStateSerde
         from tidelog.broker.coordinator.share_state.state import ShareStateShard
@@ -120,16 +162,12 @@ class Coordinators:
         )
         return ShareCoordinator(runtime)
 
-    @cached_property
-    def share_members(self) -> ShareMembers:
-        """Made with the first member of a share group."""
+    def _build_share_members(self) -> ShareMembers:
         from tidelog.broker.coordinator.group.share.members import ShareMembers
 
         return ShareMembers(self.groups.runtime, self.share, self._broker.metadata, self._latest_offset)
 
-    @cached_property
-    def streams_members(self) -> StreamsMembers:
-        """Made with the first member of a streams group."""
+    def _build_streams_members(self) -> StreamsMembers:
         from tidelog.broker.coordinator.group.streams.members import StreamsMembers
 
         return StreamsMembers(self.groups.runtime, self._broker.topics.changes)
@@ -137,9 +175,7 @@ class Coordinators:
     def _latest_offset(self, topic: str, partition: int) -> int:
         return self._broker.replica_manager.partition(topic, partition).high_watermark
 
-    @cached_property
-    def share_groups(self) -> ShareGroups:
-        """Made with the first share fetch, or the first member of a share group."""
+    def _build_share_groups(self) -> ShareGroups:
         from tidelog.broker.share.share_groups import ShareGroups
 
         return ShareGroups(self._broker, lambda: self.share)
@@ -150,9 +186,7 @@ class Coordinators:
         if self.share_members.is_empty(group_id):
             self.share_groups.forget_group(group_id)
 
-    @cached_property
-    def transactions(self) -> TransactionCoordinator:
-        """Made with the first request that names a transactional id."""
+    def _build_transactions(self) -> TransactionCoordinator:
         broker = self._broker
         config = transaction_config(broker.config.values)
 
@@ -218,14 +252,15 @@ class Coordinators:
 
     def close(self) -> None:
         """Stop: members that wait for a rebalance are told to look for their coordinator again."""
-        if "groups" in self.__dict__:
-            for _, shard in self.groups.runtime.loaded:
+        groups, transactions, share = self._groups.made, self._transactions.made, self._share.made
+        if groups is not None:
+            for _, shard in groups.runtime.loaded:
                 shard.close()
-            self.groups.runtime.unload()
-        if "transactions" in self.__dict__:
-            self.transactions.runtime.unload()
-        if "share" in self.__dict__:
-            self.share.runtime.unload()
+            groups.runtime.unload()
+        if transactions is not None:
+            transactions.runtime.unload()
+        if share is not None:
+            share.runtime.unload()
 
 
 def new_uuid() -> str:
@@ -235,7 +270,4 @@ def new_uuid() -> str:
 
 def coordinators_of(broker: Broker) -> Coordinators:
     """Return the broker's coordinators, made at the first call."""
-    coordinators: Coordinators | None = broker.coordinators
-    if coordinators is None:
-        coordinators = broker.coordinators = Coordinators(broker)
-    return coordinators
+    return broker.services.coordinators.get()

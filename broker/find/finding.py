@@ -115,7 +115,7 @@ def plan(broker: Broker, request: FindRequest) -> FindAnswer:
     image = broker.metadata.topics.get(request.topic)
     if image is None:
         raise UnknownTopicOrPartitionError(f"there is no topic {request.topic}")
-    config = broker.configs.log_config(image)
+    config = broker.topic_configs.log_config(image)
     query = request.query
     if query.key is not None and not config.index_keys:
         raise NotIndexedError(f"{request.topic} has no index of its keys: set index.keys=true on it")

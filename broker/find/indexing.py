@@ -90,7 +90,7 @@ class Indexing:
 
     def topic_changed(self, image: TopicImage) -> None:
         """A topic was made, widened or has other configs: hand its logs over, or take them back."""
-        config = self._broker.configs.log_config(image)
+        config = self._broker.topic_configs.log_config(image)
         for index in range(image.partition_count):
             partition = TopicPartition(image.name, index)
             if is_indexed(config):
@@ -110,7 +110,7 @@ class Indexing:
         except KafkaError as error:
             logger.warning("%s is not indexed: %s", partition, error)
             return
-        self._configs = {**self._configs, partition: (log, self._broker.configs.log_config(current))}
+        self._configs = {**self._configs, partition: (log, self._broker.topic_configs.log_config(current))}
         labels = {"topic": image.name, "partition": str(index)}
         self._broker.metrics.gauge("tidelog_index_partition_lag_records", self._lag_of(partition), **labels)
         self.kick()
@@ -261,11 +261,14 @@ def is_indexed(config: LogConfig) -> bool:
 
 
 def indexing_of(broker: Broker) -> Indexing:
-    """The broker's indexing, started now if need be. Loop thread."""
-    if broker.indexing is None:
-        broker.indexing = Indexing(broker)
-        broker.indexing.start()
-        for image in list(broker.metadata.topics.values()):
-            broker.indexing.topic_changed(image)
-    started: Indexing = broker.indexing
-    return started
+    """Return the broker's indexing, started now if need be. Loop thread."""
+    return broker.services.indexing.get()
+
+
+def start_indexing(broker: Broker) -> Indexing:
+    """Build and start the indexing of a broker; the logs of its topics are handed over one a turn. Loop thread."""
+    indexing = Indexing(broker)
+    indexing.start()
+    for image in list(broker.metadata.topics.values()):
+        indexing.topic_changed(image)
+    return indexing

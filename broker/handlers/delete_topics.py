@@ -99,8 +99,9 @@ def forget_offsets(broker: Broker, name: str, done: Deferred[TopicImage]) -> Non
     except KafkaError:
         if name in broker.topics.in_transit:
             return  # the deletion is not durable
-    if broker.coordinators is not None:
-        broker.coordinators.forget_topic(name)
+    coordinators = broker.services.coordinators.made
+    if coordinators is not None:
+        coordinators.forget_topic(name)
 
 
 def build_error_result(topic: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:

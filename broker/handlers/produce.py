@@ -331,7 +331,7 @@ def _after_its_transaction(broker: Broker, answer: Answer) -> Answer:
     """The answer once the coordinator's disk has the partitions that the records added to their transaction."""
     if isinstance(answer, GeneratorType):
         return _after_its_transaction_in_steps(broker, answer)
-    coordinators = broker.coordinators
+    coordinators = broker.services.coordinators.made
     if coordinators is None or not coordinators.gate:
         return answer
     held: Deferred[ProduceResponse] = coordinators.gate.hold(answer, refusal=NotEnoughReplicasError)

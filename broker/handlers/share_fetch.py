@@ -49,7 +49,8 @@ def handle(
     InvalidShareSessionEpochError.
     """
     response = acknowledge_and_fetch(broker, context, request)
-    guarded: ShareFetchResponse | Deferred[ShareFetchResponse] = broker.coordinators.gate.guard(response, drop_records)
+    gate = coordinators_of(broker).gate
+    guarded: ShareFetchResponse | Deferred[ShareFetchResponse] = gate.guard(response, drop_records)
     return guarded
 
 
@@ -154,7 +155,7 @@ def fetch(
         request.share_session_epoch,
     )
     max_wait_ms = 0 if errors and not wanted else request.max_wait_ms
-    if broker.quotas is not None:
+    if broker.services.quotas.made is not None:
         context.withdraw = answer.withdrawn
     read = ShareRead(broker, groups, wanted, params).begin(max_wait_ms)
     if isinstance(read, dict):

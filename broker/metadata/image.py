@@ -54,6 +54,11 @@ class MetadataCache:
         self.topic_names: dict[bytes, str] = {}
         self._virtual_ids: dict[bytes, None] = {}
 
+    def set_features(self, levels: dict[str, int], epoch: int) -> None:
+        """Show these levels of features, of the store's revision ``epoch``."""
+        self.features = levels
+        self.features_epoch = epoch
+
     def find(self, name: str) -> TopicImage | None:
         """Return the topic of this name, virtual ones included (``tidelog.broker.metadata.virtual_names``)."""
         image = self.topics.get(name)

@@ -45,6 +45,10 @@ class Limits:
     """Of requests received in part, over all connections; 0: no limit."""
 
 
+def ignore_closed(_connection: Connection) -> None:
+    """Take no note of a connection that closed."""
+
+
 class Shell:
     """Receive buffer, dispatcher, limits and sweep of one loop's connections. Loop thread only."""
 
@@ -56,6 +60,7 @@ class Shell:
         executor: Executor,
         limits: Limits,
         metrics: Metrics | None = None,
+        on_closed: Callable[[Connection], object] = ignore_closed,
     ) -> None:
         self.loop = loop
         self.dispatch = dispatcher.dispatch
@@ -73,7 +78,7 @@ class Shell:
         self.watched: dict[Connection, None] = {}
         self.doubted: dict[Connection, None] = {}
         self._silent: dict[Connection, None] = {}
-        self.on_closed: Callable[[Connection], None] | None = None
+        self._on_closed = on_closed
         self._sweeping = False
         self._emptied: Event | None = None
 
@@ -145,7 +150,6 @@ class Shell:
         self.doubted.pop(connection, None)
         self.watched.pop(connection, None)
         self.memory.note(connection, 0)
-        if self.on_closed is not None:
-            self.on_closed(connection)
+        self._on_closed(connection)
         if self._emptied is not None and not self.connections:
             self._emptied.set()

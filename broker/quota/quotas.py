@@ -365,21 +365,23 @@ class MutationQuota:
 
 def mutation_quota(broker: Broker, context: RequestContext, *, strict_since: int) -> MutationQuota:
     """The quota of this request; versions from ``strict_since`` on know THROTTLING_QUOTA_EXCEEDED."""
-    return MutationQuota(broker.quotas, context, strict=context.api_version >= strict_since)
+    return MutationQuota(broker.services.quotas.made, context, strict=context.api_version >= strict_since)
 
 
 def load_quotas(broker: Broker) -> None:
-    """Enforce what the store holds from now on; ``tidelog.broker.quota.quotas`` stays None while no client has ever had
-    a quota."""
-    if broker.quotas is None and not broker.store.list(QUOTAS_PREFIX):
-        return
-    entities = ClientQuotas(broker.store).entities()
-    if broker.quotas is not None:
-        broker.quotas.set(entities)
-        return
+    """Enforce what the store holds from now on; no quotas are built while no client has ever had one."""
+    quotas = broker.services.quotas
+    if quotas.made is not None:
+        quotas.made.set(ClientQuotas(broker.store).entities())
+    elif broker.store.list(QUOTAS_PREFIX):
+        quotas.get()
+
+
+def quotas_in_store(broker: Broker) -> Quotas:
+    """Build the client quotas that the store holds."""
     number = broker.config.get_int
-    broker.quotas = Quotas(
-        entities,
+    return Quotas(
+        ClientQuotas(broker.store).entities(),
         monotonic_ms=broker.time.monotonic_ms,
         window=Window(number("quota.window.num"), number("quota.window.size.seconds") * 1000),
         controller_window=Window(

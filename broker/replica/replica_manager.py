@@ -38,17 +38,17 @@ class ReplicaManager:
         "_in_thread",
         "_log_config",
         "_log_manager",
+        "_make_way",
         "_metadata",
         "_node_id",
+        "_on_index_configs",
+        "_on_log_deleted",
         "_partitions",
         "_proofs",
         "_purgatory",
         "_removed",
         "_topics",
-        "make_way",
-        "on_index_configs",
-        "on_log_deleted",
-        "virtual_partition",
+        "_virtual_partition",
     )
 
     def __init__(
@@ -60,7 +60,13 @@ class ReplicaManager:
         log_config: Callable[[TopicImage], LogConfig],
         in_thread: InThread,
         node_id: int,
+        make_way: Callable[[str], object],
+        on_log_deleted: Callable[[TopicPartition], object],
+        on_index_configs: Callable[[TopicImage], object],
+        virtual_partition: Callable[[TopicImage, int], Partition],
     ) -> None:
+        """``make_way`` moves what lies where a new topic's logs go; ``on_index_configs`` is told of topics that are
+        made, widened or get other configs; ``virtual_partition`` finds those of virtual topics."""
         self._metadata = metadata
         self._topics = metadata.topics
         self._log_manager = log_manager
@@ -74,11 +80,10 @@ class ReplicaManager:
         """Partitions whose logs are being removed."""
         self._eager_left = EAGER_LOGS
         self._eager_until_ms = 0.0
-        self.make_way: Callable[[str], object] = lambda _topic: None
-        self.on_log_deleted: Callable[[TopicPartition], object] = lambda _partition: None
-        self.virtual_partition: Callable[[TopicImage, int], Partition] = no_virtual_partition
-        self.on_index_configs: Callable[[TopicImage], object] = lambda _image: None
-        """Told of topics that are made, widened or get other configs."""
+        self._make_way = make_way
+        self._on_log_deleted = on_log_deleted
+        self._on_index_configs = on_index_configs
+        self._virtual_partition = virtual_partition
 
     def partition(self, topic: str, index: int) -> Partition:
         """The partition of that name. Raises UnknownTopicOrPartitionError."""
@@ -113,7 +118,7 @@ class ReplicaManager:
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         """What makes the first logs of new partitions; others are made when touched. Raises KafkaStorageError."""
-        self.make_way(image.name)
+        self._make_way(image.name)
         config, manager = self._log_config(image), self._log_manager
         share = self._eager_share(image.partition_count - first_partition)
 
@@ -125,7 +130,7 @@ class ReplicaManager:
 
     def topic_created(self, image: TopicImage, first_partition: int) -> None:
         """Have the indexer look at a topic that is new or wider."""
-        self.on_index_configs(image)
+        self._on_index_configs(image)
 
     def _eager_share(self, wanted: int) -> int:
         """Return how many of ``wanted`` logs are made now."""
@@ -159,7 +164,7 @@ class ReplicaManager:
         """The logs are gone: fetches parked on them are answered with the error. False when a directory is offline,
         which may hold some."""
         for index in range(image.partition_count):
-            self.on_log_deleted(TopicPartition(image.name, index))
+            self._on_log_deleted(TopicPartition(image.name, index))
         for partition in self._removed.pop(image.topic_id, {}).values():
             self._purgatory.touch(partition)
         return self._log_manager.is_whole
@@ -172,13 +177,13 @@ class ReplicaManager:
             for partition in partitions.values():
                 if partition.opened_log is not None:
                     partition.opened_log.update_config(config)
-        self.on_index_configs(image)
+        self._on_index_configs(image)
 
     def _make(self, image: TopicImage, index: int) -> Partition:
         if not 0 <= index < image.partition_count:
             raise UnknownTopicOrPartitionError
         if image.source is not None:
-            return self.virtual_partition(image, index)
+            return self._virtual_partition(image, index)
         topic_partition = TopicPartition(image.name, index)
         partition = Partition(
             topic_partition,
@@ -195,8 +200,3 @@ class ReplicaManager:
         )
         self._partitions.setdefault(image.topic_id, {})[index] = partition
         return partition
-
-
-def no_virtual_partition(_image: TopicImage, _index: int) -> Partition:
-    """Refuse a virtual partition, in a broker without them. Raises UnknownTopicOrPartitionError."""
-    raise UnknownTopicOrPartitionError

@@ -46,10 +46,11 @@ MOST_PATIENCE = 4096
 class Dispatcher:
     """Routes frames to handlers. Loop thread only."""
 
-    __slots__ = ("_broker", "_routes", "runner")
+    __slots__ = ("_broker", "_quotas", "_routes", "runner")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._quotas = broker.services.quotas
         self._routes: dict[int, Route] = {}
         self.runner = StepRunner(
             broker.timers.turns.measure_callbacks("long request", broker.loop.call_soon), broker.timers.monotonic_ms
@@ -113,7 +114,7 @@ class Dispatcher:
                 raise
             return route.run(self._answer_in_steps(route, context, own_frame(frame), position))
         context.owns_frame, context.frame_bytes = len(frame) > OWNED_BYTES, len(frame)
-        if self._broker.quotas is not None:
+        if self._quotas.made is not None:
             return self._answer_measured(route, context, request, len(frame))
         found = route.answer(self._broker, context, request)
         if route.repeat_of is not None:
@@ -128,7 +129,7 @@ class Dispatcher:
             frame, position, route.api_version, route.max_elements
         )
         context.owns_frame, context.frame_bytes = True, len(frame)
-        if self._broker.quotas is not None:
+        if self._quotas.made is not None:
             answer = self._answer_measured(route, context, request, len(frame))
         else:
             answer = route.answer(self._broker, context, request, is_long=True)

@@ -167,7 +167,7 @@ class RepeatedFetch:
             return None
         api, correlation_id, first, epoch, second, offset, third = layout.unpack(frame)
         log = self._log
-        if (api, first, second, third) != same or not log.is_serving or self._broker.quotas is not None:
+        if (api, first, second, third) != same or not log.is_serving or self._broker.services.quotas.made is not None:
             return None
         session, target = self._session, self._target
         if session is None or target is None:

@@ -109,7 +109,7 @@ class RepeatedProduce:
             length <= RECORD_BATCH_OVERHEAD or frame[end:] != after or records[MAGIC_OFFSET] != MAGIC_V2
             or records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
             or _unpack_length(records, _LENGTH_OFFSET)[0] != length - 1 - LOG_OVERHEAD
-            or broker.quotas is not None
+            or broker.services.quotas.made is not None
         ):  # fmt: skip
             return None
         try:

@@ -89,7 +89,7 @@ def answer(broker: Broker, route: Route, context: RequestContext, request: Any, 
 
     Raises CloseConnectionError.
     """
-    measure = Measure(broker.quotas, route, context, request)
+    measure = Measure(broker.services.quotas.get(), route, context, request)
     if route.api_key == ApiKey.PRODUCE:
         measure.wait_for(PRODUCE, measure.quotas.record(PRODUCE, measure.client, size))
     elif route.api_key in _FETCHES:

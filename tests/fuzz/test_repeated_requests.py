@@ -297,7 +297,7 @@ class Side:
         state: list[object] = [metrics.bytes_in.count, metrics.messages_in.count]
         assert metrics.bytes_out.count == self.fetched_bytes
         state += [(route.api_key, route.api_version, route.requests) for route in self.dispatcher.routes()]
-        quotas = self.data.broker.quotas
+        quotas = self.data.broker.services.quotas.made
         if quotas is not None:
             now = quotas.monotonic_ms()
             state += [(key, meter.total(now)) for key, meter in quotas._meters.items() if hasattr(meter, "total")]

@@ -125,8 +125,5 @@ def durably(
 
 def guarded(broker: Broker, response: Any) -> Any:
     """A handler's response, not given before it is safe."""
-    coordinators = broker.coordinators
-    if coordinators is None:
-        return response
-    gate: SyncGate = coordinators.gate
-    return gate.guard(response)
+    coordinators = broker.services.coordinators.made
+    return response if coordinators is None else coordinators.gate.guard(response)

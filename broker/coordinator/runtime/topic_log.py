@@ -41,7 +41,7 @@ class InternalTopicLog:
         found = self._broker.replica_manager.partition(self._topic, partition)
         info = found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
         if info.last_offset >= found.high_watermark:  # flush.messages: no answer before the disk has it
-            self._broker.coordinators.gate.add(found.when_durable(info.last_offset))
+            self._broker.services.coordinators.get().gate.add(found.when_durable(info.last_offset))
         return info.first_offset
 
     def start_offset(self, partition: int) -> int:

@@ -10,12 +10,14 @@ from typing import Any, cast
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.controller.configs import ConfigManager
-from tidelog.broker.controller.topics import TopicManager
+from tidelog.broker.controller.configs import ConfigManager, TopicConfigs
+from tidelog.broker.controller.topic_changes import InThread, run_now
+from tidelog.broker.controller.topics import TopicListener, TopicManager
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.metadata.store import SqliteMetadataStore
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.services import LateServices
 from tidelog.log.config import LogConfig
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
@@ -48,6 +50,16 @@ class NotingListener:
         self.events.append(("configs", image.name, dict(image.configs)))
 
 
+class Relay:
+    """Passes everything on to the listener that a test has set."""
+
+    def __init__(self, admin: AdminBroker) -> None:
+        self._admin = admin
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._admin.told, name)
+
+
 class AdminBroker:
     """The parts as attributes, and ``broker`` as handlers get it. ``reopen`` is a restart on the same directory."""
 
@@ -55,23 +67,26 @@ class AdminBroker:
         self.directory = directory
         self.texts = {"log.dirs": str(directory), **(texts or {})}
         self.listener = NotingListener()
+        self.told: TopicListener = self.listener
         self.time = ManualTime()
         self.config = BrokerConfig(self.texts)
         self.store = SqliteMetadataStore(str(directory / "metadata.sqlite"), self.time)
         self.metadata = MetadataCache()
-        self.configs = ConfigManager(self.config, self.store, self.metadata)
+        self.topic_configs = TopicConfigs(self.config)
+        self.in_thread: InThread = run_now
         generator = random.Random(7)
         self.topics = TopicManager(
             self.config,
             self.store,
             self.metadata,
-            validate_configs=self.configs.validate_topic_configs,
+            validate_configs=self.topic_configs.validate,
             new_topic_id=lambda: random_uuid(generator),
+            listener=cast(TopicListener, Relay(self)),
+            in_thread=lambda work: self.in_thread(work),
         )
-        self.configs.topics = self.topics
+        self.configs = ConfigManager(self.config, self.store, self.metadata, self.topic_configs, self.topics)
         self.topics.load()
         self.configs.load()
-        self.topics.set_listener(self.listener)
         nothing = cast(Any, None)
         self.broker = Broker(
             config=self.config,
@@ -87,13 +102,20 @@ class AdminBroker:
             log_manager=LogManager(self.config.log_dirs, OsFileSystem(), self.time, LogConfig()),
             replica_manager=nothing,
             topics=self.topics,
+            topic_configs=self.topic_configs,
             configs=self.configs,
+            services=LateServices(lambda: self.broker),
             fetch_sessions=nothing,
             producer_ids=nothing,
             node_id=self.config.node_id,
             cluster_id=CLUSTER_ID,
             locks=[],
         )
+
+    def set_listener(self, listener: TopicListener, in_thread: InThread = run_now) -> None:
+        """Tell ``listener`` of changes from now on, and run what waits for the disk in ``in_thread``."""
+        self.told = listener
+        self.in_thread = in_thread
 
     def reopen(self) -> AdminBroker:
         """Close the store and start again on the same directory."""

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from tests.unit.broker.manual_loop import ManualLoop
-from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.controller.configs import ConfigManager, current_config
-from tidelog.broker.controller.producer_ids import ProducerIdManager
-from tidelog.broker.controller.topics import TopicManager
-from tidelog.broker.loop.threads import in_thread
-from tidelog.broker.metadata.image import MetadataCache
-from tidelog.broker.metadata.store import SqliteMetadataStore
-from tidelog.broker.metrics.registry import Metrics
-from tidelog.broker.replica.fetch_session import FetchSessionCache
-from tidelog.broker.replica.purgatory import Purgatory
-from tidelog.broker.replica.replica_manager import ReplicaManager
+from tidelog.broker.replica.strays import StrayLogs
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.startup import sweep_strays
+from tidelog.broker.startup import Foundation, assemble, finish_deletions, recover_logs
 from tidelog.log.config import LogConfig
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import FileSystem, OsFileSystem
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
-from tidelog.protocol.types import random_uuid
 
 TIMESTAMP_MS = 1_700_000_000_000
 
@@ -73,66 +60,33 @@ class DataBroker:
         """Over a directory that may hold what an earlier one left there."""
         self.loop = InlineLoop()
         self.time = self.loop.time
-        config = BrokerConfig({"log.dirs": str(directory), **(texts or {})})
-        store = SqliteMetadataStore(str(directory / "metadata.sqlite"), self.time)
-        metadata = MetadataCache()
-        configs = ConfigManager(config, store, metadata)
-        generator = random.Random()  # an id of an earlier life must not come again
-        self.topics = TopicManager(
-            config,
-            store,
-            metadata,
-            validate_configs=configs.validate_topic_configs,
-            new_topic_id=lambda: random_uuid(generator),
-        )
-        configs.topics = self.topics
-        self.topics.load()
-        configs.load()
+        config = BrokerConfig({"log.dirs": str(directory), "node.id": "1", **(texts or {})})
         self.log_manager = LogManager(
             directories or [str(directory)],
             file_system or OsFileSystem(),
             self.time,
             LogConfig(config.topic_defaults()),
         )
-        found = self.log_manager.startup(
-            partial(current_config, metadata, configs),
-            self.topics.unfinished_deletions(),
+        strays = StrayLogs(self.log_manager)
+        self.broker = assemble(
+            Foundation(
+                config=config,
+                time=self.time,
+                loop=cast(Any, self.loop),
+                executor=cast(Any, None),
+                record_executor=cast(Any, None),
+                timers=self.loop.timers,
+                log_manager=self.log_manager,
+                cluster_id="5L6g3nShT-eMCtK--X86sw",
+                locks=[],
+            ),
+            strays,
         )
-        strays = sweep_strays(self.log_manager, self.topics, found)
-        self.purgatory = Purgatory(self.loop.timers, self.loop.call_soon)
-        self.replica_manager = ReplicaManager(
-            metadata=metadata,
-            log_manager=self.log_manager,
-            purgatory=self.purgatory,
-            log_config=configs.log_config,
-            in_thread=partial(in_thread, cast(Any, self.loop), cast(Any, None)),
-            node_id=1,
-        )
-        self.replica_manager.make_way = strays.make_way
-        self.topics.set_listener(
-            self.replica_manager, partial(in_thread, cast(Any, self.loop), cast(Any, None)), self.loop.call_soon
-        )
-        self.broker = Broker(
-            config=config,
-            time=self.time,
-            loop=cast(Any, self.loop),
-            executor=cast(Any, None),
-            record_executor=cast(Any, None),
-            timers=self.loop.timers,
-            purgatory=self.purgatory,
-            metrics=Metrics(),
-            store=store,
-            metadata=metadata,
-            log_manager=self.log_manager,
-            replica_manager=self.replica_manager,
-            topics=self.topics,
-            configs=configs,
-            fetch_sessions=FetchSessionCache(10, self.time.monotonic_ms, random.Random(1)),
-            producer_ids=ProducerIdManager(store),
-            node_id=1,
-            cluster_id="5L6g3nShT-eMCtK--X86sw",
-            locks=[],
-        )
+        recover_logs(self.broker, strays)()
+        finish_deletions(self.broker)
+        self.topics = self.broker.topics
+        self.purgatory = self.broker.purgatory
+        self.replica_manager = self.broker.replica_manager
 
     def context(self, version: int) -> RequestContext:
         """A request of this version."""

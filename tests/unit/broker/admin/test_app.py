@@ -8,9 +8,10 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -63,7 +64,7 @@ class Pages:
 async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
     texts = {name.replace("_", "."): value for name, value in settings.items()} | {"admin.allowed.hosts": "admin"}
     parts = DataBroker(directory, texts)
-    parts.broker.loop = asyncio.get_running_loop()
+    parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
     if TOPIC not in parts.broker.metadata.topics:
         parts.topics.create_topic(TOPIC, 2, 1, {"cleanup.policy": "compact"})
     listener = socket.socket(socket.AF_UNIX)
@@ -78,8 +79,9 @@ async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
     finally:
         await runner.cleanup()
         os.unlink(path)
-        if parts.broker.cleaner is not None:
-            await asyncio.to_thread(parts.broker.cleaner.shutdown)
+        cleaner = parts.broker.services.cleaner.made
+        if cleaner is not None:
+            await asyncio.to_thread(cleaner.shutdown)
         parts.close()
 
 
@@ -190,8 +192,11 @@ async def test_coordinators_are_counted_once_there_are_any(tmp_path: Path) -> No
     async with admin(tmp_path) as pages:
         name = "kafka_coordinator_group_groupmetadatamanager_numgroups"
         assert name not in (await pages.metrics()).types
-        pages.parts.broker.coordinators = SimpleNamespace(
-            groups=loaded(groups={"a": 1, "b": 2}), transactions=loaded(transactions={"t": 1})
+        pages.parts.broker.services.coordinators.made = cast(
+            Any,
+            SimpleNamespace(
+                made_groups=loaded(groups={"a": 1, "b": 2}), made_transactions=loaded(transactions={"t": 1})
+            ),
         )
 
         page = await pages.metrics()

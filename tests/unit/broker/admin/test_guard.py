@@ -7,6 +7,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ class Site:
 async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
     texts = {name.replace("_", "."): value for name, value in settings.items()}
     parts = DataBroker(directory, texts)
-    parts.broker.loop = asyncio.get_running_loop()
+    parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
     parts.topics.create_topic(TOPIC, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
@@ -77,14 +78,15 @@ async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
         yield Site(parts, listener.getsockname()[1])
     finally:
         await runner.cleanup()
-        if parts.broker.cleaner is not None:
-            await asyncio.to_thread(parts.broker.cleaner.shutdown)
+        cleaner = parts.broker.services.cleaner.made
+        if cleaner is not None:
+            await asyncio.to_thread(cleaner.shutdown)
         parts.close()
 
 
 def ran(asked: Site) -> bool:
     """Return whether a request has reached the cleaner, which starts with the first one."""
-    return asked.parts.broker.cleaner is not None
+    return asked.parts.broker.services.cleaner.made is not None
 
 
 FOREIGN = ("evil.example", "evil.example:9092", "127.0.0.1.evil.example", "localhost.evil", "0.0.0.0", "10.1.2.3", "",

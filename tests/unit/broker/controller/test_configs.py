@@ -145,12 +145,12 @@ def test_logs_get_the_values_in_force(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"log.segment.bytes": "500"})
     plain = admin.topics.create_topic("plain")
     own = admin.topics.create_topic("own", configs={"retention.ms": "1"})
-    assert admin.configs.log_config(plain).segment_bytes == 500
-    assert admin.configs.log_config(own).retention_ms == 1
-    assert admin.configs.log_config(own).segment_bytes == 500
-    assert admin.configs.log_config(plain) is admin.configs.log_config(plain)
+    assert admin.topic_configs.log_config(plain).segment_bytes == 500
+    assert admin.topic_configs.log_config(own).retention_ms == 1
+    assert admin.topic_configs.log_config(own).segment_bytes == 500
+    assert admin.topic_configs.log_config(plain) is admin.topic_configs.log_config(plain)
     admin.configs.alter(BROKER, "", [change("log.segment.bytes", "600")], False)
-    assert admin.configs.log_config(plain).segment_bytes == 600
+    assert admin.topic_configs.log_config(plain).segment_bytes == 600
     assert [event[:2] for event in admin.listener.events[-2:]] == [("configs", "plain"), ("configs", "own")]
 
 
@@ -333,15 +333,15 @@ def test_a_cleaner_that_reads_a_config_while_it_changes_keeps_nobody_from_the_ne
         return values
 
     def look() -> None:
-        admin.configs.log_config(image)
+        admin.topic_configs.log_config(image)
         looked.set()
 
     monkeypatch.setattr(BrokerConfig, "topic_defaults", read)
-    admin.configs._apply_broker_texts()
+    admin.topic_configs.defaults_changed()
     cleaner = threading.Thread(target=look)
     cleaner.start()
     assert looked.wait(60)
     admin.configs.alter(BROKER, "1", [change("log.retention.ms", "6")], False)
     go_on.set()
     cleaner.join()
-    assert admin.configs.log_config(image).retention_ms == 6
+    assert admin.topic_configs.log_config(image).retention_ms == 6

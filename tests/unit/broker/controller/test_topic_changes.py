@@ -51,7 +51,7 @@ def admin(tmp_path: Path) -> AdminBroker:
 @pytest.fixture
 def steps(admin: AdminBroker) -> Steps:
     steps = Steps()
-    admin.topics.set_listener(admin.listener, steps)
+    admin.set_listener(admin.listener, steps)
     return steps
 
 
@@ -123,13 +123,13 @@ def test_to_validate_commits_nothing(admin: AdminBroker, steps: Steps) -> None:
 
 
 def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker, steps: Steps) -> None:
-    admin.topics.set_listener(FullDisk(), steps)
+    admin.set_listener(FullDisk(), steps)
     change = admin.topics.changes.create(NewTopic("orders"))
     steps.all()
     with pytest.raises(KafkaStorageError):
         change.done.result()
     assert admin.store.get("/topics/orders") is None
-    admin.topics.set_listener(admin.listener)
+    admin.set_listener(admin.listener)
     assert admin.topics.changes.create(NewTopic("orders")).done.result().name == "orders"
 
 
@@ -190,7 +190,7 @@ def test_what_is_asked_of_a_topic_that_is_widened_comes_after_it_and_in_order(ad
 
 def test_a_topic_whose_new_logs_cannot_be_made_stays_as_it_was(admin: AdminBroker, steps: Steps) -> None:
     before = admin.topics.create_topic("orders", 2)
-    admin.topics.set_listener(FullDisk(), steps)
+    admin.set_listener(FullDisk(), steps)
     done = admin.topics.changes.widen("orders", 3)
     steps.all()
     with pytest.raises(KafkaStorageError):
@@ -207,7 +207,7 @@ def test_a_topic_whose_new_logs_are_refused_by_the_disk_stays_as_it_was(admin: A
             return make
 
     before = admin.topics.create_topic("orders", 2)
-    admin.topics.set_listener(NoRoom(), steps)
+    admin.set_listener(NoRoom(), steps)
     done = admin.topics.changes.widen("orders", 3)
     steps.all()
     with pytest.raises(KafkaStorageError, match="no room"):

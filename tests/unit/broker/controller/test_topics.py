@@ -238,17 +238,6 @@ def test_collision_key() -> None:
     assert collision_key("a.b") != collision_key("a-b")
 
 
-def test_without_a_listener_only_store_and_cache_change(tmp_path: Path) -> None:
-    admin = AdminBroker(tmp_path)
-    admin.topics._listener = None
-    admin.topics.create_topic("orders")
-    admin.topics.changes.widen("orders", 2)
-    admin.topics.set_configs("orders", {})
-    admin.topics.broker_defaults_changed()
-    admin.topics.delete_topic("orders")
-    assert not admin.metadata.topics
-
-
 class FullDisk(NotingListener):
     """A listener that can make no log, nor remove one."""
 
@@ -260,7 +249,7 @@ class FullDisk(NotingListener):
 
 
 def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker) -> None:
-    admin.topics.set_listener(FullDisk())
+    admin.set_listener(FullDisk())
     with pytest.raises(KafkaStorageError):
         admin.topics.create_topic("a.b")
     assert not admin.metadata.topics
@@ -271,7 +260,7 @@ def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker) -> 
 
 def test_partitions_whose_logs_cannot_be_made_are_taken_back(admin: AdminBroker) -> None:
     image = admin.topics.create_topic("orders", 2)
-    admin.topics.set_listener(FullDisk())
+    admin.set_listener(FullDisk())
     with pytest.raises(KafkaStorageError):
         admin.topics.changes.widen("orders", 5).result()
     assert admin.metadata.topics == {"orders": image}

@@ -27,8 +27,8 @@ def data(tmp_path: Path) -> Iterator[DataBroker]:
     data.topics.create_topic("t", 1, configs={"index.keys": "true"})
     append(data, range(10))
     yield data
-    if data.broker.indexing is not None:
-        data.broker.indexing.stop()
+    if data.broker.services.indexing.made is not None:
+        data.broker.services.indexing.made.stop()
     data.close()
 
 
@@ -45,7 +45,7 @@ def started(data: DataBroker) -> Indexing:
 
 
 def offsets_of(data: DataBroker, key: bytes) -> list[int]:
-    indexing: Indexing = data.broker.indexing
+    indexing = data.broker.services.indexing.get()
     log = data.replica_manager.partition("t", 0).log
     return [record.offset for record in find_newest(log, indexing.indexer(PARTITION), Query(key=key))]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -225,7 +226,8 @@ def test_a_replica_stays_in_its_directory(tmp_path: Path, version: int) -> None:
     admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path}/one,{tmp_path}/two"})
     admin.topics.create_topic("a", 1)
     log = SimpleNamespace(directory=f"{tmp_path}/one/a-0")
-    admin.broker.replica_manager = cast(Any, SimpleNamespace(partition=lambda *_: SimpleNamespace(log=log)))
+    replicas = cast(Any, SimpleNamespace(partition=lambda *_: SimpleNamespace(log=log)))
+    admin.broker = replace(admin.broker, replica_manager=replicas)
     topics = [AlterReplicaLogDirTopic(name="a", partitions=[0, 1])]
     request = AlterReplicaLogDirsRequest(
         dirs=[AlterReplicaLogDir(path=str(path), topics=topics) for path in (tmp_path / "one", tmp_path / "two", "/no")]

@@ -176,7 +176,7 @@ def test_only_a_topics_configs_wait_for_the_topic_of_that_name(
     """The topic "1" is being widened; a node and a group may have that name, too."""
     admin.topics.create_topic("1")
     steps = Steps()
-    admin.topics.set_listener(admin.listener, steps)
+    admin.set_listener(admin.listener, steps)
     admin.topics.changes.widen("1", 2)
     if single:
         config = incremental.AlterableConfig(name=key, config_operation=Operation.SET, value="50000")

@@ -15,6 +15,7 @@ from tidelog.broker.coordinator.errors import for_old_producer
 from tidelog.broker.coordinator.produce_check import check_transactional_batch
 from tidelog.broker.coordinator.runtime.durability import SyncGate
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
+from tidelog.broker.loop.lazy import Lazy
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY
@@ -124,9 +125,12 @@ class World:
             metadata=self.groups.metadata,
             replica_manager=SimpleNamespace(partition=self.find),
             producer_ids=SimpleNamespace(next_id=lambda: 5),
-            coordinators=SimpleNamespace(
-                groups=self.groups.coordinator, transactions=self.transactions.coordinator, gate=SyncGate()
-            ),
+            services=SimpleNamespace(coordinators=Lazy(self.coordinators)),
+        )
+
+    def coordinators(self) -> Any:
+        return SimpleNamespace(
+            groups=self.groups.coordinator, transactions=self.transactions.coordinator, gate=SyncGate()
         )
 
     def find(self, topic: str, index: int) -> PlainPartition:
@@ -535,7 +539,8 @@ def test_coordinator_errors_in_the_words_of_produce(
     def refuse(*_: Any) -> None:
         raise raised
 
-    world.broker.coordinators.transactions = SimpleNamespace(add_partitions=refuse, verify_partition=refuse)
+    refusing = SimpleNamespace(add_partitions=refuse, verify_partition=refuse)
+    world.broker.services.coordinators.get().transactions = refusing
     with pytest.raises(told):
         check_transactional_batch(world.broker, version, "x", ("t", 3), transactional((1, 0)))
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -439,9 +440,8 @@ async def test_log_directories_are_described(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "00000000000000000000.log").write_bytes(bytes(size))
         (tmp_path / name / "00000000000000000000.index").write_bytes(bytes(100))
-    admin.broker.loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(1) as executor:
-        admin.broker.executor = executor
+        admin.broker = replace(admin.broker, loop=asyncio.get_running_loop(), executor=executor)
         everything = await described(admin, DescribeLogDirsRequest(topics=None))
         some = await described(
             admin, DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="a-b", partitions=[1, 9])])

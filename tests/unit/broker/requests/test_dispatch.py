@@ -12,6 +12,7 @@ import pytest
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.test_data_path import R, Wire
 from tidelog.broker.loop import steps
+from tidelog.broker.replica.replica_manager import ReplicaManager
 from tidelog.broker.requests.route import ONE_TURN_BYTES, Parts, Pending
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
@@ -148,7 +149,7 @@ def test_errors_of_a_long_request_are_its_own(wire: LongWire) -> None:
 def test_a_mistake_of_ours_is_an_error_of_the_request(
     wire: LongWire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wire.data.broker, "replica_manager", None)
+    monkeypatch.setattr(ReplicaManager, "partition", None)
     partitions = [ListOffsetsPartition(partition_index=number) for number in range(ONE_TURN_BYTES)]
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=partitions)])
     response = wire.ask(request, ListOffsetsResponse, 11)

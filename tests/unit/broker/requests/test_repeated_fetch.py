@@ -293,7 +293,7 @@ def test_quotas_are_asked(data: DataBroker, monkeypatch: pytest.MonkeyPatch) -> 
     reader = Reader(data)
     for offset in range(3):
         reader.ask(offset)
-    monkeypatch.setattr(data.broker, "quotas", object())
+    monkeypatch.setattr(data.broker.services.quotas, "made", object())
     assert reader.repeat.answer(memoryview(bytes(reader.repeat._request.size))) is None
 
 

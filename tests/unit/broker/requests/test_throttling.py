@@ -234,7 +234,7 @@ def test_a_fetch_that_waits_can_be_abandoned(wire: ThrottledWire) -> None:
 
 
 def metric(wire: ThrottledWire, name: str, quota: str) -> float:
-    samples = throttled_samples(wire.data.broker.quotas)
+    samples = throttled_samples(wire.data.broker.services.quotas.get())
     (found,) = (s.value for s in samples if s.name.endswith(f"clientquotas_{name}") and s.labels["quota"] == quota)
     return found
 

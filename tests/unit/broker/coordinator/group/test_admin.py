@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
+from tidelog.broker.coordinator.runtime.durability import SyncGate
+from tidelog.broker.loop.lazy import Lazy
 from tidelog.protocol.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError
 
 
@@ -70,7 +75,6 @@ def test_listed_groups_have_their_type() -> None:
 
 
 def test_heartbeats_of_a_loading_group_pass() -> None:
-    from tidelog.broker.coordinator.coordinators import Coordinators
     from tidelog.broker.handlers import heartbeat
     from tidelog.protocol.messages.heartbeat import HeartbeatRequest
 
@@ -78,10 +82,9 @@ def test_heartbeats_of_a_loading_group_pass() -> None:
         def heartbeat(self, request: HeartbeatRequest) -> None:
             raise CoordinatorLoadInProgressError
 
-    class Broker:
-        coordinators = Coordinators(None)  # type: ignore[arg-type]
-
-    Broker.coordinators.__dict__["groups"] = Loading()
+    coordinators = SimpleNamespace(groups=Loading(), gate=SyncGate())
+    broker: Any = SimpleNamespace(services=SimpleNamespace(coordinators=Lazy(lambda: coordinators)))
+    broker.services.coordinators.get()
     world = GroupWorld()
-    answer = heartbeat.handle(Broker(), world.context(4), HeartbeatRequest())  # type: ignore[arg-type]
+    answer = heartbeat.handle(broker, world.context(4), HeartbeatRequest())
     assert answer.error_code == 0

@@ -76,13 +76,13 @@ def test_a_commit_is_answered_when_it_is_on_the_disk(data: DataBroker) -> None:
     client = Client(data)
     answers = client.answer(commit(), 8)
     assert answers == []
-    assert data.broker.coordinators.gate
+    assert data.broker.services.coordinators.get().gate
     while data.loop.soon:  # the sync is done, then the request's own steps go on
         data.loop.run_soon()
     (frame,) = answers
     response = client.decoded(frame, OffsetCommitResponse, 8)
     assert response.topics[0].partitions[0].error_code == NONE
-    assert not data.broker.coordinators.gate
+    assert not data.broker.services.coordinators.get().gate
 
 
 def test_a_transactional_id_is_given_when_it_is_on_the_disk(data: DataBroker) -> None:

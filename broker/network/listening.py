@@ -1,0 +1,48 @@
+"""The sockets that a broker listens on, with the sizes of their queues and buffers."""
+
+from __future__ import annotations
+
+import socket
+
+from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
+
+
+def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
+    """A listening, non-blocking socket for an endpoint. Raises OSError."""
+    any_host = not endpoint.host
+    host = endpoint.host or ("::" if socket.has_ipv6 else "0.0.0.0")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise OSError(f"cannot listen on {endpoint}: {error.strerror}") from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if any_host else 1)
+        set_buffers(listener, config)
+        listener.bind(address)
+        listener.listen(backlog_size(config))
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {endpoint}: {error.strerror}") from error
+    return listener
+
+
+def backlog_size(config: BrokerConfig) -> int:
+    """As configured; else the system's most: in Kafka's 50 a burst of clients overflows, and each waits a second."""
+    key = "socket.listen.backlog.size"
+    return config.get_int(key) if key in config.static_texts else socket.SOMAXCONN
+
+
+def set_buffers(sock: socket.socket, config: BrokerConfig) -> None:
+    """Socket buffer sizes where someone set them: the system's own grow with the connection, Kafka's 100 KiB do not."""
+    for key, option in (
+        ("socket.send.buffer.bytes", socket.SO_SNDBUF),
+        ("socket.receive.buffer.bytes", socket.SO_RCVBUF),
+    ):
+        if key in config.static_texts and config.get_int(key) > 0:
+            sock.setsockopt(socket.SOL_SOCKET, option, config.get_int(key))

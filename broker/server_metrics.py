@@ -1,0 +1,47 @@
+"""Gauges of what a server's own parts hold, named after Kafka's MBeans. Loop thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.metrics.log_metrics import register_log_metrics
+from tidelog.broker.metrics.registry import Sample
+from tidelog.broker.network.shell import Shell
+from tidelog.broker.requests.dispatch import Dispatcher
+
+
+def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> None:
+    """The gauges of what the server's own parts hold; names after Kafka's MBeans."""
+    metrics = broker.metrics
+    metrics.source(partial(count_requests, dispatcher))
+    metrics.source(partial(count_throttled, broker))
+    metrics.source(broker.timers.turns.samples)
+    metrics.gauge("kafka_server_socket_connection_count", lambda: len(shell.connections))
+    metrics.gauge("kafka_network_socketserver_memorypoolused", lambda: shell.memory.held_bytes)
+    metrics.gauge("kafka_server_delayedoperationpurgatory_purgatorysize", lambda: len(broker.purgatory))
+    metrics.gauge("kafka_server_delayedoperationpurgatory_expired", lambda: broker.purgatory.expired_total)
+    metrics.gauge("kafka_server_fetchsessioncache_sessions", lambda: len(broker.fetch_sessions.sessions))
+    metrics.gauge("kafka_server_fetchsessioncache_partitions", broker.fetch_sessions.partition_count)
+    metrics.gauge("kafka_server_fetchsessioncache_evictions", lambda: broker.fetch_sessions.evictions_total)
+    metrics.gauge("kafka_server_replicamanager_partitioncount", lambda: len(broker.log_manager.partitions()))
+    metrics.gauge("kafka_controller_globaltopiccount", lambda: len(broker.metadata.topics))
+    register_log_metrics(metrics, broker.log_manager)
+
+
+def count_requests(dispatcher: Dispatcher) -> Iterable[Sample]:
+    """Requests by API; the module comes with the admin interface, which is who asks."""
+    from tidelog.broker.admin.prometheus import request_samples
+
+    return request_samples(dispatcher.routes())
+
+
+def count_throttled(broker: Broker) -> Iterable[Sample]:
+    """Requests made to wait; without client quotas there are none, nor anything to import."""
+    quotas = broker.services.quotas.made
+    if quotas is None:
+        return ()
+    from tidelog.broker.quota.quotas import throttled_samples
+
+    return throttled_samples(quotas)

@@ -1,0 +1,155 @@
+"""The table of a broker's late services: what wants each one, how it is built, how it begins and how it ends.
+
+    service             wanted at the start by                else built by                    ends
+    admin               ``admin.listener``                    -                                its socket closes
+    quotas              a client quota in the store           AlterClientQuotas                -
+    coordinators        an internal topic                     a request for them               waiting members answered
+    virtual_partitions  -                                     a request for a virtual topic    -
+    indexing            a topic with an index                 such a topic, a look-up          thread joined
+    cleaner             ``log.cleaner.enable``                the admin interface              threads joined
+
+None of their modules is imported before: start-up and idle memory are those of a broker without them. The server walks
+the table; everything else asks ``broker.services`` for the one it needs. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from tidelog.broker.config.admin_keys import ADMIN_LISTENER
+from tidelog.broker.controller.client_quotas import QUOTAS_PREFIX
+from tidelog.broker.loop.lazy import Begin, LateService, Lazy
+from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE
+from tidelog.log.files.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.broker.admin.listener import AdminListener
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.coordinator.coordinators import Coordinators
+    from tidelog.broker.find.indexing import Indexing
+    from tidelog.broker.find.virtual_topics import VirtualPartitions
+    from tidelog.broker.quota.quotas import Quotas
+    from tidelog.broker.replica.partition import Partition
+    from tidelog.cleaner.log_cleaner import LogCleaner
+
+
+class LateServices:
+    """The late services of one broker. ``broker`` returns it; nothing here asks before the broker is built."""
+
+    __slots__ = ("_broker", "admin", "cleaner", "coordinators", "indexing", "quotas", "virtual_partitions")
+
+    def __init__(self, broker: Callable[[], Broker]) -> None:
+        self._broker = broker
+        self.admin: Lazy[AdminListener] = Lazy(
+            lambda: build_admin(broker()),
+            is_wanted=lambda: bool(broker().config.get_str(ADMIN_LISTENER)),
+            begin=lambda admin: admin.open(),
+            stop=lambda admin: admin.close(),
+        )
+        self.quotas: Lazy[Quotas] = Lazy(
+            lambda: build_quotas(broker()), is_wanted=lambda: bool(broker().store.list(QUOTAS_PREFIX))
+        )
+        self.coordinators: Lazy[Coordinators] = Lazy(
+            lambda: build_coordinators(broker()),
+            # Sessions and open transactions have clocks that run though no client asks: load them soon.
+            is_wanted=lambda: not INTERNAL_TOPICS.isdisjoint(broker().metadata.topics),
+            begins=Begin.NEXT_TURN,
+            begin=lambda coordinators: coordinators.start(),
+            close=lambda coordinators: coordinators.close(),
+        )
+        self.virtual_partitions: Lazy[VirtualPartitions] = Lazy(lambda: build_virtual_partitions(broker()))
+        self.indexing: Lazy[Indexing] = Lazy(
+            lambda: build_indexing(broker()),
+            is_wanted=lambda: any(map(wants_index, broker().metadata.topics.values())),
+            begins=Begin.LATER,
+            stop=lambda indexing: self._in_worker(indexing.stop),
+        )
+        self.cleaner: Lazy[LogCleaner] = Lazy(
+            lambda: build_cleaner(broker()),
+            is_wanted=lambda: broker().config.get_bool("log.cleaner.enable"),
+            begins=Begin.LATER,
+            stop=lambda cleaner: self._in_worker(cleaner.shutdown),
+        )
+
+    def table(self) -> tuple[LateService, ...]:
+        """All services, in the order in which they begin and end."""
+        return self.admin, self.quotas, self.coordinators, self.virtual_partitions, self.indexing, self.cleaner
+
+    def _in_worker(self, stop: Callable[[], object]) -> Awaitable[object]:
+        broker = self._broker()
+        return broker.loop.run_in_executor(broker.executor, stop)
+
+    # What topics that come, change and go mean for them
+
+    def index_topic(self, image: TopicImage) -> None:
+        """Tell the indexing of a topic that came or changed; without any index so far there is nothing to import."""
+        indexing = self.indexing.made
+        if indexing is not None:
+            indexing.topic_changed(image)
+        elif wants_index(image):
+            self.indexing.get()
+
+    def virtual_partition(self, image: TopicImage, index: int) -> Partition:
+        """Return a partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+        return self.virtual_partitions.get().partition(image, index)
+
+    def forget_cleaned(self, partition: TopicPartition) -> None:
+        """Remove a deleted partition's cleaner checkpoint; without one there is nothing to import."""
+        directories = self._broker().config.log_dirs
+        if self.cleaner.made is None and not any(
+            os.path.exists(os.path.join(directory, CLEANER_OFFSET_FILE)) for directory in directories
+        ):
+            return
+        from tidelog.broker.cleaning import forget_deleted
+
+        forget_deleted(self._broker(), partition)
+
+
+def wants_index(image: TopicImage) -> bool:
+    """Return whether a topic may have an index: the keys that ask for one have no server default."""
+    return "index.keys" in image.configs or "index.tag.header" in image.configs
+
+
+def build_admin(broker: Broker) -> AdminListener:
+    """Build the admin listener, which is not open yet."""
+    from tidelog.broker.admin.listener import AdminListener
+
+    return AdminListener(broker)
+
+
+def build_quotas(broker: Broker) -> Quotas:
+    """Build the client quotas in the store."""
+    from tidelog.broker.quota.quotas import quotas_in_store
+
+    return quotas_in_store(broker)
+
+
+def build_coordinators(broker: Broker) -> Coordinators:
+    """Build the coordinators, which have loaded nothing yet."""
+    from tidelog.broker.coordinator.coordinators import Coordinators
+
+    return Coordinators(broker)
+
+
+def build_virtual_partitions(broker: Broker) -> VirtualPartitions:
+    """Build the holder of virtual partitions."""
+    from tidelog.broker.find.virtual_topics import VirtualPartitions
+
+    return VirtualPartitions(broker)
+
+
+def build_indexing(broker: Broker) -> Indexing:
+    """Build and start the indexing of all topics that ask for it."""
+    from tidelog.broker.find.indexing import start_indexing
+
+    return start_indexing(broker)
+
+
+def build_cleaner(broker: Broker) -> LogCleaner:
+    """Build and start the log cleaner."""
+    from tidelog.broker.cleaning import start_cleaner
+
+    return start_cleaner(broker)

@@ -1,0 +1,88 @@
+"""The table of late services: nothing is built before it is wanted, and each thing that wants a service builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.controller.client_quotas import ClientQuotas, QuotaChange
+from tidelog.broker.loop.lazy import Begin
+from tidelog.broker.services import LateServices, wants_index
+from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE
+from tidelog.log.files.topic_partition import TopicPartition
+
+QUIET = {"admin.listener": "", "log.cleaner.enable": "false", "offsets.topic.num.partitions": "1"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataBroker]:
+    data = DataBroker(tmp_path, QUIET)
+    yield data
+    indexing, cleaner = data.broker.services.indexing.made, data.broker.services.cleaner.made
+    if indexing is not None:
+        indexing.stop()
+    if cleaner is not None:
+        cleaner.shutdown()
+    data.close()
+
+
+def built(data: DataBroker) -> set[str]:
+    """Names of the services that are built."""
+    services = data.broker.services
+    return {name for name in LateServices.__slots__ if getattr(getattr(services, name), "made", None) is not None}
+
+
+def begin(data: DataBroker, when: Begin | None = None) -> None:
+    for service in data.broker.services.table():
+        if when in (None, service.begins):
+            service.begin_if_wanted()
+
+
+def test_the_table_holds_every_service(data: DataBroker) -> None:
+    services = data.broker.services
+    assert {id(service) for service in services.table()} == {
+        id(getattr(services, name)) for name in LateServices.__slots__ if name != "_broker"
+    }
+
+
+def test_a_plain_broker_builds_none(data: DataBroker) -> None:
+    data.topics.create_topic("t")
+    begin(data)
+    assert built(data) == set()
+
+
+def test_an_internal_topic_wants_the_coordinators(data: DataBroker) -> None:
+    data.topics.ensure_internal_topic("__consumer_offsets")
+    begin(data, Begin.NEXT_TURN)
+    assert built(data) == {"coordinators"}
+
+
+def test_a_quota_wants_the_quotas(data: DataBroker) -> None:
+    changes = [QuotaChange("producer_byte_rate", 5.0)]
+    ClientQuotas(data.broker.store).alter((("client-id", "app"),), changes, validate_only=False)
+    begin(data, Begin.BEFORE_CLIENTS)
+    assert built(data) == {"quotas"}
+
+
+def test_a_topic_with_an_index_wants_the_indexing(data: DataBroker) -> None:
+    image = data.topics.create_topic("t", configs={"index.keys": "true"})
+    assert wants_index(image)
+    assert built(data) == {"indexing"}
+
+
+def test_a_virtual_topic_wants_the_virtual_partitions(data: DataBroker) -> None:
+    data.topics.create_topic("t", configs={"index.keys": "true"})
+    data.replica_manager.partition("t?key=a", 0)
+    assert "virtual_partitions" in built(data)
+
+
+def test_a_deleted_partition_wants_the_cleaner_only_for_its_checkpoint(data: DataBroker, tmp_path: Path) -> None:
+    data.broker.services.forget_cleaned(TopicPartition("t", 0))
+    assert built(data) == set()
+    (tmp_path / CLEANER_OFFSET_FILE).write_text("0\n1\nt 0 5\n")
+    data.broker.services.forget_cleaned(TopicPartition("t", 0))
+    assert built(data) == {"cleaner"}
+    assert "t 0" not in (tmp_path / CLEANER_OFFSET_FILE).read_text()
