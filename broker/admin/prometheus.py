@@ -79,17 +79,11 @@ def coordinator_samples(broker: Broker) -> Iterator[Sample]:
 def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
     """Sizes and offsets of the logs that something has touched since the start: the others are not opened for it."""
     for partition in partitions:
-        log = partition.opened_log
-        if log is None:
+        metrics = partition.log_metrics()
+        if metrics is None:
             continue
         labels = {"topic": partition.topic_partition.topic, "partition": str(partition.topic_partition.partition)}
-        values = {
-            "size": log.size_bytes,
-            "numlogsegments": len(log.segments),
-            "logstartoffset": log.log_start_offset,
-            "logendoffset": log.log_end_offset,
-        }
-        for name, value in values.items():
+        for name, value in metrics._asdict().items():
             yield Sample(f"kafka_log_log_{name}", "gauge", labels, value)
 
 

@@ -39,7 +39,7 @@ from tidelog.broker.controller.configs import CONFIGS_PREFIX, config_key
 from tidelog.broker.controller.producer_ids import BLOCK_SIZE, NEXT_BLOCK_KEY
 from tidelog.broker.controller.scram_credentials import ScramCredential, ScramMechanism, encode, key_of
 from tidelog.broker.controller.topics import TOPICS_PREFIX, encode_topic
-from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
+from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, unreplicated
 from tidelog.broker.metadata.store import Put, SqliteMetadataStore
 from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
@@ -308,10 +308,9 @@ class Adoption:
         return TopicImage(
             topic.name,
             self._adopted.topic_ids[topic.name],
-            len(topic.partitions),
+            unreplicated(self._options.node_id, len(topic.partitions), self._adopted.leader_epochs[topic.name]),
             topic.configs,
             topic.name in INTERNAL_TOPICS,
-            self._adopted.leader_epochs[topic.name],
         )
 
     def _cluster_puts(self) -> Iterable[Put]:

@@ -38,7 +38,9 @@ from tidelog.broker.metadata.image import (
     TRANSACTION_STATE_TOPIC,
     MetadataCache,
     TopicImage,
+    unreplicated,
 )
+from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.metadata.store import Compare, KeyValue, MetadataStore, MetadataStoreError, Put
 from tidelog.protocol.errors import (
     InvalidPartitionsError,
@@ -137,7 +139,7 @@ class TopicManager:
     def load(self) -> None:
         """Read all topics from the store into the cache; called once, before the first request."""
         for entry in self._store.list(TOPICS_PREFIX):
-            self._show(decode_topic(entry))
+            self._show(decode_topic(entry, self._config.node_id))
 
     def unfinished_deletions(self) -> dict[bytes, str]:
         """Ids and names of deleted topics whose logs may still be there; for the start."""
@@ -181,14 +183,14 @@ class TopicManager:
         name = new.name
         validate_topic_name(name)
         self._check_is_new(name)
-        count = partition_count(self._config, new.partitions)
+        partitions = unreplicated(self._config.node_id, partition_count(self._config, new.partitions))
         check_replication_factor(replication_factor_of(self._config, new.replication_factor))
         configs = dict(new.configs or {})
         self._validate_configs(configs)
         is_internal = name in INTERNAL_TOPICS
         if new.validate_only:
-            return TopicImage(name, bytes(16), count, configs, is_internal)
-        image = TopicImage(name, self._new_topic_id(), count, configs, is_internal)
+            return TopicImage(name, bytes(16), partitions, configs, is_internal)
+        image = TopicImage(name, self._new_topic_id(), partitions, configs, is_internal)
         put = Put(TOPICS_PREFIX + name, encode_topic(image))
         if self._store.txn([Compare(put.key, 0)], [put], [], sync=sync) is None:
             raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
@@ -260,7 +262,7 @@ class TopicManager:
                 f"The topic {name} currently has {image.partition_count} partition(s); {count} would be no increase."
             )
         check_partition_limit(count - image.partition_count)
-        wider = image._replace(partition_count=count)
+        wider = image._replace(partitions=image.partitions[:1] * count)
         if not validate_only:
             self.store_image(wider)
         return image, wider
@@ -429,20 +431,20 @@ def encode_topic(image: TopicImage) -> bytes:
         "partitions": image.partition_count,
         "configs": dict(image.configs),
     }
-    if image.leader_epoch:
-        topic["leader_epoch"] = image.leader_epoch
+    leader_epoch = image.partitions[0].leader_epoch
+    if leader_epoch:
+        topic["leader_epoch"] = leader_epoch
     return json.dumps(topic, separators=(",", ":"), sort_keys=True).encode()
 
 
-def decode_topic(entry: KeyValue) -> TopicImage:
-    """The topic a key of the store describes."""
+def decode_topic(entry: KeyValue, node_id: int = NO_LEADER) -> TopicImage:
+    """The topic a key of the store describes, on the node whose store it is."""
     name = entry.key[len(TOPICS_PREFIX) :]
     topic = json.loads(entry.value)
     return TopicImage(
         name,
         uuid_from_str(topic["id"]),
-        topic["partitions"],
+        unreplicated(node_id, topic["partitions"], topic.get("leader_epoch", 0)),
         topic["configs"],
         name in INTERNAL_TOPICS,
-        topic.get("leader_epoch", 0),
     )

@@ -122,7 +122,7 @@ def plan(broker: Broker, request: FindRequest) -> FindAnswer:
     if query.tag is not None and config.index_tag_header is None:
         raise NotIndexedError(f"{request.topic} has no index of tags: set index.tag.header on it")
     request.query = query._replace(tag_header=config.index_tag_header)
-    logs = [broker.replica_manager.partition(image.name, index).log for index in range(image.partition_count)]
+    logs = [broker.replica_manager.partition(image.name, index).local_log for index in range(image.partition_count)]
     needs_index = query.key is not None or query.tag is not None
     indexing = indexing_of(broker) if needs_index and is_indexed(config) else None
     return FindAnswer(request, logs, indexing)

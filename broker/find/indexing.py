@@ -106,7 +106,7 @@ class Indexing:
             return
         partition = TopicPartition(image.name, index)
         try:
-            log = self._broker.replica_manager.partition(image.name, index).log
+            log = self._broker.replica_manager.partition(image.name, index).local_log
         except KafkaError as error:
             logger.warning("%s is not indexed: %s", partition, error)
             return

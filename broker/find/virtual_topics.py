@@ -1,8 +1,8 @@
 """Virtual topics: the partitions of a topic, of which only the records that match are read.
 
-A :class:`VirtualPartition` stands where handlers expect a ``Partition``, its :class:`FilteredLog` where they expect a
-log. All but reading goes through to what lies beneath: offsets, leader epochs, times, configuration. Writing is
-INVALID_TOPIC_EXCEPTION. In the purgatory it is found under the real partition's key, so an append wakes its fetches.
+A :class:`VirtualPartition` stands where handlers expect a ``Partition``, and reads through a :class:`FilteredLog`. All
+else is what lies beneath: offsets, leader epochs, times, configuration. Writing is INVALID_TOPIC_EXCEPTION. In the
+purgatory it is found under the real partition's key, so an append wakes its fetches.
 
 Filtering reads the disk and decodes, so it never happens on the loop:
 
@@ -20,10 +20,11 @@ thread, except the jobs.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.broker.find.indexing import indexing_of, is_indexed
 from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metadata.virtual_names import parse_query, split_name
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
@@ -77,25 +78,17 @@ class FilteredLog:
         self._pause_until_ms = 0.0
         self._touch_is_due = False
 
-    def __getattr__(self, name: str) -> Any:
-        """Delegate all that is not filtered to the log."""
-        return getattr(self._partition.log, name)
-
-    def maybe_increment_log_start_offset(self, *_: object) -> bool:
-        """Raises InvalidTopicError: a virtual topic is read-only."""
-        raise read_only(self._partition)
-
     def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
         """The matching records from ``offset`` on, if they were looked for already; else nothing, and they are.
 
         Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError.
         """
-        log = self._partition.log
+        offsets = self._partition.offsets()
         committed = isolation is FetchIsolation.TXN_COMMITTED
         nothing = FetchDataInfo(b"", offset, [] if committed else None)
-        if not log.log_start_offset <= offset <= log.log_end_offset:
+        if not offsets.log_start_offset <= offset <= offsets.log_end_offset:
             raise OffsetOutOfRangeError(f"offset {offset} is outside of the log")
-        upper = log.last_stable_offset if committed else log.high_watermark
+        upper = offsets.last_stable_offset if committed else offsets.high_watermark
         if offset >= upper:
             return nothing
         key = (offset, committed)
@@ -142,8 +135,7 @@ class FilteredLog:
             return
         self._is_running = True
         broker, reader, partition = self._broker, self._reader, self._partition
-        log = partition.log
-        indexing = indexing_of(broker) if is_indexed(log.config) else None
+        indexing = indexing_of(broker) if is_indexed(partition.config) else None
         indexer = indexing.indexer(partition.topic_partition) if indexing is not None else None
 
         def work() -> Matching:
@@ -211,14 +203,14 @@ class VirtualPartition(Partition):
 
     def __init__(self, real: Partition, image: TopicImage, filtered: FilteredLog) -> None:
         self.real = real
-        self.tag_header = real.log.config.index_tag_header
+        self.tag_header = real.config.index_tag_header
         self._filtered = filtered
         self.topic_partition = real.topic_partition._replace(topic=image.name)
         self.topic_id = image.topic_id
         self.node_id = real.node_id
         self.is_internal = real.is_internal
-        self.leader_epoch = real.leader_epoch
-        self.replicas = self.isr = real.replicas
+        self.take_over(PartitionState(real.replicas, real.isr, real.leader, real.leader_epoch))
+        self._log = None  # there is none of its own to configure or to measure
         self.produce_responses = {}
 
     def __hash__(self) -> int:
@@ -228,20 +220,15 @@ class VirtualPartition(Partition):
         return other is self.real or (isinstance(other, VirtualPartition) and other.real is self.real)
 
     @property
-    def log(self) -> UnifiedLog:
-        """The log, as far as it matches."""
-        filtered: Any = self._filtered
-        log: UnifiedLog = filtered
-        return log
-
-    @property
-    def opened_log(self) -> UnifiedLog | None:
-        """Never one to configure or flush: that is the real partition's."""
-        return None
+    def local_log(self) -> UnifiedLog:
+        """The real partition's log: for offsets and configuration."""
+        return self.real.local_log
 
     def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
         """See :meth:`FilteredLog.read`, which reads in a worker."""
         return self._filtered.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message)
+
+    read_in_thread = read
 
     @property
     def proof(self) -> None:
@@ -251,6 +238,15 @@ class VirtualPartition(Partition):
     def append_records(self, *_: object, **__: object) -> LogAppendInfo:
         """Raises InvalidTopicError: a virtual topic is read-only."""
         raise read_only(self)
+
+    def move_log_start(self, offset: int) -> None:
+        """Raises InvalidTopicError: a virtual topic is read-only."""
+        raise read_only(self)
+
+    def stands_for(self, real: Partition, tag_header: str | None) -> bool:
+        """Return whether this is still a view of ``real`` as it is now."""
+        epochs = self.leader_epoch == real.leader_epoch and self.is_leader == real.is_leader
+        return self.real is real and self.tag_header == tag_header and epochs
 
     def close(self) -> None:
         """Let go of what is kept for readers."""
@@ -274,12 +270,12 @@ class VirtualPartitions:
         assert image.source is not None
         real = self._broker.replica_manager.partition(image.source, index)
         found = self._partitions.get((image.topic_id, index))
-        header = real.log.config.index_tag_header
-        if found is not None and found.real is real and found.tag_header == header:
+        header = real.config.index_tag_header
+        if found is not None and found.stands_for(real, header):
             self._partitions.move_to_end((image.topic_id, index))
             return found
         query = parse_query(split_name(image.name)[1], header)
-        filtered = FilteredLog(self._broker, real, MatchReader(real.log, query))
+        filtered = FilteredLog(self._broker, real, MatchReader(real.local_log, query))
         partition = VirtualPartition(real, image, filtered)
         self._partitions[image.topic_id, index] = partition
         while len(self._partitions) > MAX_PARTITIONS:

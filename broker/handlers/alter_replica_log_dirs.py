@@ -55,7 +55,7 @@ def check(broker: Broker, path: str, topic_partition: TopicPartition) -> int:
     image = broker.metadata.topics.get(topic_partition.topic)
     if image is None or not 0 <= topic_partition.partition < image.partition_count:
         return ReplicaNotAvailableError.code
-    current = broker.replica_manager.partition(*topic_partition).log.directory
+    current = broker.replica_manager.partition(*topic_partition).directory
     if os.path.dirname(os.path.abspath(current)) == path:
         return 0
     return InvalidRequestError.code

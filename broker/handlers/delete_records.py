@@ -10,7 +10,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
+from tidelog.protocol.errors import InvalidTopicError, KafkaError
 from tidelog.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -22,7 +22,6 @@ API_KEY = ApiKey.DELETE_RECORDS
 MIN_VERSION, MAX_VERSION = 0, 2
 Request = DeleteRecordsRequest
 
-HIGH_WATERMARK = -1
 _INVALID_LOW_WATERMARK = -1
 
 
@@ -43,7 +42,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
             yield None
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
         yield None
-    broker.log_manager.checkpoint_log_start_offsets()
+    broker.replica_manager.checkpoint_log_starts()
     return DeleteRecordsResponse(topics=topics)
 
 
@@ -63,21 +62,12 @@ def error_response(request: DeleteRecordsRequest, error: KafkaError) -> DeleteRe
 def delete_records(broker: Broker, topic: str, index: int, offset: int) -> int:
     """Delete before ``offset``; returns the new log start offset.
 
-    Raises UnknownTopicOrPartitionError, InvalidTopicError, PolicyViolationError, OffsetOutOfRangeError,
-    KafkaStorageError.
+    Raises UnknownTopicOrPartitionError, InvalidTopicError, and as ``Partition.delete_records``.
     """
     partition = broker.replica_manager.partition(topic, index)
     if partition.is_internal:
         raise InvalidTopicError(f"Cannot delete records of internal topic {topic}")
-    log = partition.log
-    if not log.config.delete:
-        raise PolicyViolationError(f"Records of {topic} can not be deleted: its cleanup.policy is compact only")
-    target = log.high_watermark if offset == HIGH_WATERMARK else offset
-    if target < 0 or target > log.high_watermark:
-        raise OffsetOutOfRangeError(f"offset {target} is not between 0 and the high watermark {log.high_watermark}")
-    log.maybe_increment_log_start_offset(target)
-    partition.offsets_moved()
-    return log.log_start_offset
+    return partition.delete_records(offset)
 
 
 def _build_error_result(index: int, error: KafkaError) -> DeleteRecordsPartitionResult:

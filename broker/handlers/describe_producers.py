@@ -49,7 +49,7 @@ def error_response(request: DescribeProducersRequest, error: KafkaError) -> Desc
 
 def _describe(broker: Broker, topic: str, partition: int) -> PartitionResponse:
     try:
-        entries = list(broker.replica_manager.partition(topic, partition).log.producer_state.producers.values())
+        entries = broker.replica_manager.partition(topic, partition).active_producers()
     except KafkaError as error:
         return _build_error_response(partition, error)
     return PartitionResponse(partition_index=partition, active_producers=[_producer(entry) for entry in entries])

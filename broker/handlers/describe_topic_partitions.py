@@ -65,7 +65,6 @@ def pending_names(broker: Broker, request: DescribeTopicPartitionsRequest, curso
 
 def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopicPartitionsResponseTopic:
     """Some partitions of a topic."""
-    node_ids = [broker.node_id]
     return DescribeTopicPartitionsResponseTopic(
         name=image.name,
         topic_id=image.topic_id,
@@ -73,14 +72,14 @@ def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopic
         partitions=[
             DescribeTopicPartitionsResponsePartition(
                 partition_index=index,
-                leader_id=broker.node_id,
-                leader_epoch=image.leader_epoch,
-                replica_nodes=node_ids,
-                isr_nodes=node_ids,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
                 eligible_leader_replicas=[],
                 last_known_elr=[],
             )
-            for index in indexes
+            for index, state in ((index, image.partitions[index]) for index in indexes)
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

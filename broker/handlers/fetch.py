@@ -27,14 +27,12 @@ from tidelog.broker.replica.purgatory import Parked
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.repeated_fetch import repeated_fetch
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollowerError,
-    OffsetOutOfRangeError,
     UnsupportedCompressionTypeError,
 )
 from tidelog.protocol.messages.fetch import (
@@ -277,18 +275,20 @@ def read_partition(
 
     Raises OffsetOutOfRangeError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError.
     """
-    if target.current_leader_epoch > _NO_EPOCH:
-        partition.check_leader_epoch(target.current_leader_epoch)
-    log = partition.log
+    epoch = target.current_leader_epoch
+    offsets = partition.offsets(epoch if epoch > _NO_EPOCH else _NO_EPOCH)
     committed = params.isolation is FetchIsolation.TXN_COMMITTED
     data = PartitionData(
-        partition_index=target.index, high_watermark=log.high_watermark, last_stable_offset=log.last_stable_offset,
-        log_start_offset=log.log_start_offset, records=b"", aborted_transactions=[] if committed else None,
+        partition_index=target.index, high_watermark=offsets.high_watermark,
+        last_stable_offset=offsets.last_stable_offset, log_start_offset=offsets.log_start_offset,
+        records=b"", aborted_transactions=[] if committed else None,
     )  # fmt: skip
-    if target.last_fetched_epoch != _NO_EPOCH and (diverging := diverging_epoch(log, target)) is not None:
-        data.diverging_epoch = diverging
-        return data
-    if params.version < _FIRST_VERSION_WITH_ZSTD and log.config.compression_type == CompressionType.ZSTD:
+    if target.last_fetched_epoch != _NO_EPOCH:
+        diverging = partition.divergence(target.last_fetched_epoch, target.fetch_offset)
+        if diverging is not None:
+            data.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+            return data
+    if params.version < _FIRST_VERSION_WITH_ZSTD and partition.config.compression_type == CompressionType.ZSTD:
         raise UnsupportedCompressionTypeError
     if target.fetch_offset == (data.last_stable_offset if committed else data.high_watermark):
         known = target.sent_high_watermark == data.high_watermark
@@ -310,19 +310,6 @@ def read_partition(
     return data
 
 
-def diverging_epoch(log: UnifiedLog, target: FetchTarget) -> EpochEndOffset | None:
-    """Return where the client's log and ours diverge, None when they agree up to its fetch offset (KIP-595).
-
-    Raises OffsetOutOfRangeError when we know nothing of the client's last epoch.
-    """
-    epoch, end_offset = log.leader_epochs.end_offset_for(target.last_fetched_epoch, log.log_end_offset)
-    if epoch == _NO_EPOCH:
-        raise OffsetOutOfRangeError
-    if epoch < target.last_fetched_epoch or end_offset < target.fetch_offset:
-        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
-    return None
-
-
 def converted_response(
     broker: Broker, context: FetchContext, params: ReadParams, read: ReadResult
 ) -> FetchResponse | Deferred[FetchResponse]:
@@ -332,7 +319,7 @@ def converted_response(
     converting = [data for _, data in read.results if data.records]
     conversions = [
         Conversion(
-            broker.replica_manager.partition(target.topic, target.index).log,
+            broker.replica_manager.partition(target.topic, target.index),
             cast(TransferableRecords, data.records),
             params.version,
             target.fetch_offset,
@@ -367,7 +354,7 @@ def failed_partition(
     if partition is not None:
         data.aborted_transactions = None
     if partition is not None and isinstance(error, FencedLeaderEpochError):
-        data.current_leader = LeaderIdAndEpoch(leader_id=partition.node_id, leader_epoch=partition.leader_epoch)
+        data.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
     return data
 
 

@@ -10,6 +10,14 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps, distinct_by
+from tidelog.broker.replica.offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -26,12 +34,6 @@ API_KEY = ApiKey.LIST_OFFSETS
 MIN_VERSION, MAX_VERSION = 0, 11
 Request = ListOffsetsRequest
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-EARLIEST_PENDING_UPLOAD = -6
 _SINCE_VERSION = {EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _NEVER = 1 << 15
 _READ_COMMITTED = 1
@@ -82,49 +84,18 @@ def error_response(request: ListOffsetsRequest, error: KafkaError) -> ListOffset
 def _look_up(
     partition: Partition, asked: ListOffsetsPartition, request: ListOffsetsRequest, version: int
 ) -> ListOffsetsPartitionResponse:
-    """Raises UnsupportedVersionError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError."""
+    """Raises UnsupportedVersionError, KafkaStorageError, and as ``Partition.check_leader``."""
     timestamp = asked.timestamp
     if timestamp < EARLIEST and version < _SINCE_VERSION.get(timestamp, _NEVER):
         raise UnsupportedVersionError
-    partition.check_leader_epoch(asked.current_leader_epoch)
+    offsets = partition.offsets(asked.current_leader_epoch)
     response = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     if version == 0:
-        response.old_style_offsets = _old_style_offsets(partition, asked)
+        count = min(max(asked.max_num_offsets, 0), _MAX_OLD_STYLE_OFFSETS)
+        response.old_style_offsets = partition.segment_offsets_for(timestamp, count)
         return response
-    log = partition.log
-    committed = request.isolation_level == _READ_COMMITTED
-    last_fetchable = log.last_stable_offset if committed else log.high_watermark
-    if timestamp == LATEST:
-        if request.replica_id != _CONSUMER:
-            last_fetchable = log.log_end_offset
-        response.offset, response.leader_epoch = last_fetchable, partition.leader_epoch
-    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
-        response.offset = log.log_start_offset
-        response.leader_epoch = (
-            partition.leader_epoch
-            if response.offset == log.log_end_offset
-            else log.leader_epochs.epoch_for_offset(response.offset)
-        )
-    elif timestamp not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        found = log.fetch_offset_by_timestamp(timestamp)
-        if found is not None and found.offset < last_fetchable:
-            response.offset, response.timestamp = found.offset, found.timestamp
-            response.leader_epoch = log.leader_epochs.epoch_for_offset(found.offset)
+    limit = offsets.last_stable_offset if request.isolation_level == _READ_COMMITTED else offsets.high_watermark
+    if timestamp == LATEST and request.replica_id != _CONSUMER:
+        limit = offsets.log_end_offset
+    response.offset, response.timestamp, response.leader_epoch = partition.offset_for(timestamp, limit)
     return response
-
-
-def _old_style_offsets(partition: Partition, asked: ListOffsetsPartition) -> list[int]:
-    """Segment base offsets from the newest one not written after the timestamp downwards (v0)."""
-    log = partition.log
-    wanted = min(max(asked.max_num_offsets, 0), _MAX_OLD_STYLE_OFFSETS)
-    if asked.timestamp == EARLIEST:
-        return [log.log_start_offset][:wanted]
-    bases = [max(segment.base_offset, log.log_start_offset) for segment in log.segments]
-    if asked.timestamp == LATEST:
-        return sorted({*bases, log.high_watermark}, reverse=True)[:wanted]
-    older = [
-        max(segment.base_offset, log.log_start_offset)
-        for segment in log.segments
-        if segment.largest_timestamp <= asked.timestamp
-    ]
-    return sorted(set(older), reverse=True)[:wanted]

@@ -156,8 +156,7 @@ def find(broker: Broker, name: str, outcomes: Outcomes) -> TopicImage:
 
 
 def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> MetadataResponseTopic:
-    """A topic that exists, all its partitions led by this node."""
-    node_ids = [broker.node_id]
+    """A topic that exists."""
     return MetadataResponseTopic(
         name=image.name,
         topic_id=image.topic_id,
@@ -165,12 +164,12 @@ def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> Met
         partitions=[
             MetadataResponsePartition(
                 partition_index=index,
-                leader_id=broker.node_id,
-                leader_epoch=image.leader_epoch,
-                replica_nodes=node_ids,
-                isr_nodes=node_ids,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
             )
-            for index in range(image.partition_count)
+            for index, state in enumerate(image.partitions)
         ],
         topic_authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED,
     )

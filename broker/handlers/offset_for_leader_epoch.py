@@ -57,7 +57,7 @@ def error_response(request: OffsetForLeaderEpochRequest, error: KafkaError) -> O
 def _end_offset(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = broker.replica_manager.partition(topic, asked.partition)
-        partition.check_leader_epoch(asked.current_leader_epoch)
+        partition.check_leader(asked.current_leader_epoch)
         found = partition.end_offset_for_epoch(asked.leader_epoch)
     except KafkaError as error:
         return EpochEndOffset(partition=asked.partition, error_code=error.code)

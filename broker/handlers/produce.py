@@ -179,7 +179,7 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
         template = partition.produce_responses[context.api_version] = _response_template(
             topic, data.index, context.api_version
         )
-    if info.last_offset >= partition.log.high_watermark:
+    if info.last_offset >= partition.high_watermark:
         answer = _appended(data.index, info)
         topic_answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
         wait = partition.when_durable(info.last_offset)
@@ -394,7 +394,7 @@ def _append(
         partition, info = shielded(_append_records, broker, context, request, topic, data, progress.budget, validated)
     except KafkaError as error:
         return _failed(data.index, context.api_version, error)
-    if request.acks and info.last_offset >= partition.log.high_watermark:
+    if request.acks and info.last_offset >= partition.high_watermark:
         answer = _appended(data.index, info)
         progress.waits.append((answer, partition.when_durable(info.last_offset)))
         return answer

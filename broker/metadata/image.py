@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.protocol.errors import InvalidTopicError
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
@@ -23,21 +24,30 @@ MAX_VIRTUAL_TOPICS = 10_000
 """Ids of virtual topics that are remembered; the client of a forgotten one asks for it by name again."""
 
 
+def unreplicated(node_id: int, count: int, leader_epoch: int = 0) -> tuple[PartitionState, ...]:
+    """Return the states of ``count`` partitions whose only replica is on this node; they are one shared object."""
+    return (PartitionState((node_id,), (node_id,), node_id, leader_epoch),) * count
+
+
 class TopicImage(NamedTuple):
     """One topic at one moment. ``configs`` are the topic's own overrides, as texts, without defaults.
 
-    ``leader_epoch`` is that of all its partitions: 0, or for a topic taken over from another broker one that is larger
-    than any its logs and its clients have seen.
+    The leader epoch of its partitions is 0, or for a topic taken over from another broker one that is larger than any
+    its logs and its clients have seen.
     """
 
     name: str
     topic_id: bytes
-    partition_count: int
+    partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str]
     is_internal: bool
-    leader_epoch: int = 0
     source: str | None = None
     """Of a virtual topic: the topic whose records it shows."""
+
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions."""
+        return len(self.partitions)
 
 
 class MetadataCache:

@@ -14,9 +14,9 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
+from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.records.down_convert import ConversionLimit, down_convert
-from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, UnsupportedVersionError
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import HEADER, LOG_OVERHEAD, iter_batches
@@ -34,7 +34,7 @@ _MAX_RANGES = 100
 class Conversion(NamedTuple):
     """One partition's records to convert. Owns ``records``."""
 
-    log: UnifiedLog
+    partition: Partition
     records: TransferableRecords | bytes
     version: int
     fetch_offset: int
@@ -84,14 +84,14 @@ def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
     Raises UnsupportedVersionError where the topic forbids conversion, UnsupportedCompressionTypeError for zstd,
     CorruptMessageError, KafkaStorageError.
     """
-    log, records, version, offset, isolation, allowed = conversion
+    partition, records, version, offset, isolation, allowed = conversion
     magic = 0 if version <= _LAST_VERSION_OF_MAGIC_0 else 1
     max_bytes = min(allowed, MAX_CONVERTED_BYTES)
     whole = version > _LAST_VERSION_WITH_HARD_LIMIT
     for _ in range(_MAX_RANGES):
         try:
-            if not log.config.message_downconversion_enable:
-                raise UnsupportedVersionError(f"message.downconversion.enable is false for {log.topic_partition}")
+            if not partition.config.message_downconversion_enable:
+                raise UnsupportedVersionError(f"message.downconversion.enable is false for {partition.topic_partition}")
             converted = b"".join(down_convert([records], magic, offset, max_bytes, first_whole=whole, limit=limit))
             if converted or limit.records <= 0 or not isinstance(records, TransferableRecords):
                 return converted
@@ -99,7 +99,9 @@ def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
         finally:
             if isinstance(records, TransferableRecords):
                 records.release()
-        records = log.read(offset, MAX_CONVERTED_BYTES, isolation=isolation, min_one_message=True).records
+        records = partition.read_in_thread(
+            offset, MAX_CONVERTED_BYTES, isolation=isolation, min_one_message=True
+        ).records
         if not records:
             return b""
     return b""

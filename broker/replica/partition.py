@@ -1,4 +1,7 @@
-"""One partition as this broker serves it: its log, its leader epoch, its replica set of one.
+"""One partition as this broker serves it: leadership, replicas, appends, reads and offsets of its log.
+
+No other room reads or writes a partition's log: who appends, reads or looks up offsets does it here, so that leadership
+and the high watermark are checked in one place. Leader, epoch, replicas and ISR are those of the metadata image.
 
 The high watermark is the log's; with one replica in the set it follows the log end at each append, unless the topic's
 ``flush.messages`` asks for durability first: then it moves when the sync is done, so that no consumer is shown a
@@ -12,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.replica.fetch_cursor import FetchCursor, FetchLimits
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
 from tidelog.broker.replica.index_proofs import IndexProofs
+from tidelog.broker.replica.offsets import FoundOffset, OffsetSnapshot, find_offset, offsets_of, segment_offsets
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.files.topic_partition import TopicPartition
@@ -26,11 +31,17 @@ from tidelog.log.validation.validator import AppendOrigin, ValidationResult
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
     NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
 
 if TYPE_CHECKING:
+    from tidelog.broker.metadata.metadata_image import PartitionState
+    from tidelog.log.config import LogConfig
+    from tidelog.log.producer.state import ProducerEntry
     from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 
 _CLIENT = AppendOrigin.CLIENT
@@ -40,8 +51,21 @@ NO_LEADER_EPOCH = -1
 """A client that sends this does not know the leader epoch: nothing to check."""
 
 
+HIGH_WATERMARK = -1
+"""The offset of DeleteRecords that means all committed records."""
+
+
+class LogMetrics(NamedTuple):
+    """Size and offsets of a log that is open."""
+
+    size: int
+    numlogsegments: int
+    logstartoffset: int
+    logendoffset: int
+
+
 class Partition:
-    """A partition led by this broker."""
+    """A partition of which this broker has a replica."""
 
     __slots__ = (
         "_flush",
@@ -53,7 +77,9 @@ class Partition:
         "_purgatory",
         "bytes_in",
         "is_internal",
+        "is_leader",
         "isr",
+        "leader",
         "leader_epoch",
         "node_id",
         "produce_responses",
@@ -66,10 +92,10 @@ class Partition:
         self,
         topic_partition: TopicPartition,
         topic_id: bytes,
+        state: PartitionState,
         *,
         node_id: int,
         is_internal: bool,
-        leader_epoch: int = 0,
         purgatory: Purgatory,
         open_log: Callable[[], UnifiedLog],
         in_thread: InThread,
@@ -79,8 +105,7 @@ class Partition:
         self.topic_id = topic_id
         self.node_id = node_id
         self.is_internal = is_internal
-        self.leader_epoch = leader_epoch
-        self.replicas = self.isr = (node_id,)
+        self.take_over(state)
         self._purgatory = purgatory
         self._open_log = open_log
         self._in_thread = in_thread
@@ -93,11 +118,32 @@ class Partition:
         self.produce_responses: dict[int, tuple[bytes, bytes]] = {}
         """What the Produce handler keeps of its last response, by version."""
 
-    @property
-    def log(self) -> UnifiedLog:
-        """The log, opened now if it was not yet. Raises KafkaStorageError.
+    # ---- leadership
 
-        What recovery left is committed: with one replica in the set there is no follower to wait for.
+    def take_over(self, state: PartitionState) -> None:
+        """Take over leader, epoch, replicas and ISR from the metadata image."""
+        self.replicas, self.isr, self.leader, self.leader_epoch = state[:4]
+        self.is_leader = self.leader == self.node_id
+
+    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
+        """Check that this broker leads the partition, in the epoch that the client believes in (KIP-320).
+
+        Raises FencedLeaderEpochError when the client's metadata is old, UnknownLeaderEpochError when ours is,
+        NotLeaderOrFollowerError when another broker leads. Source: Kafka's order, the epoch first.
+        """
+        if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
+            raise FencedLeaderEpochError if current_leader_epoch < self.leader_epoch else UnknownLeaderEpochError
+        if not self.is_leader:
+            raise NotLeaderOrFollowerError
+
+    # ---- the log
+
+    @property
+    def local_log(self) -> UnifiedLog:
+        """The log of this broker's replica, opened now if it was not yet. Raises KafkaStorageError.
+
+        For this room, and for the index threads, which work on a replica's files whoever leads. What recovery left is
+        committed: with one replica in the set there is no follower to wait for.
         """
         log = self._log
         if log is None:
@@ -110,42 +156,37 @@ class Partition:
         self._open_log = _no_log
 
     @property
-    def opened_log(self) -> UnifiedLog | None:
-        """The log if something has touched it already."""
-        return self._log
+    def directory(self) -> str:
+        """The directory of the partition's files. Raises KafkaStorageError."""
+        return self.local_log.directory
 
     @property
-    def high_watermark(self) -> int:
-        """The offset up to which consumers may read."""
-        return self.log.high_watermark
+    def config(self) -> LogConfig:
+        """The topic's configuration, as the log has it. Raises KafkaStorageError."""
+        return self.local_log.config
 
-    def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
-        """``UnifiedLog.read``; nothing while transaction indices that it needs are proven in a thread. Those who wait
-        for this partition are tried again then."""
-        try:
-            return self.log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message, prove=False)
-        except UnprovenIndexError as unproven:
-            self._prove(unproven)
-            return FetchDataInfo(b"", offset, [])
+    def update_config(self, config: LogConfig) -> None:
+        """Give the log its new configuration, if it is open; a closed one reads it when it opens."""
+        if self._log is not None:
+            self._log.update_config(config)
 
-    @property
-    def proof(self) -> Deferred[None] | None:
-        """The proof for which a read got nothing, while it runs."""
-        return None if self._proof is None or self._proof.done else self._proof
+    def log_metrics(self) -> LogMetrics | None:
+        """Return size and offsets of the log; None if nothing has touched it yet, since asking opens none."""
+        log = self._log
+        if log is None:
+            return None
+        return LogMetrics(log.size_bytes, len(log.segments), log.log_start_offset, log.log_end_offset)
 
-    def _prove(self, unproven: UnprovenIndexError) -> None:
-        """Begin the proof, if it is not under way. Raises what the last one ended with."""
-        ended = self._proof
-        if ended is not None and ended.done:
-            self._proof = None
-            ended.result()
-        if self._proof is None:
-            self._proof = self._proofs.run(unproven.prove)
-            self._proof.on_done(lambda _: self.offsets_moved())
+    def active_producers(self) -> list[ProducerEntry]:
+        """Return the producers that wrote here lately. Raises NotLeaderOrFollowerError, KafkaStorageError."""
+        self.check_leader()
+        return list(self.local_log.producer_state.producers.values())
+
+    # ---- append
 
     def validation(self, records: memoryview, budget: WorkBudget) -> Callable[[], ValidationResult]:
         """The validation of a client's ``records``, to be called in a thread. Raises KafkaStorageError."""
-        return partial(self.log.validate, records, leader_epoch=self.leader_epoch, budget=budget)
+        return partial(self.local_log.validate, records, leader_epoch=self.leader_epoch, budget=budget)
 
     def append_records(
         self,
@@ -157,11 +198,13 @@ class Partition:
     ) -> LogAppendInfo:
         """Append as the leader, move the high watermark, wake who waits. ``validated`` is what ``validation`` gave.
 
-        Raises what ``UnifiedLog.append_as_leader`` raises, NotEnoughReplicasError.
+        Raises what ``UnifiedLog.append_as_leader`` raises, NotLeaderOrFollowerError, NotEnoughReplicasError.
         """
         log = self._log
         if log is None:
-            log = self.log
+            log = self.local_log
+        if not self.is_leader:
+            raise NotLeaderOrFollowerError
         if not log.config.acknowledges_at_once and required_acks == ALL_REPLICAS and origin is AppendOrigin.CLIENT:
             self.check_in_sync_replicas(log.config.min_insync_replicas)
         info = log.append_as_leader(records, self.leader_epoch, origin, budget, validated)
@@ -174,12 +217,19 @@ class Partition:
 
     def append_at_once(self, records: memoryview, budget: WorkBudget) -> LogAppendInfo | None:
         """``append_records`` where a client's records are acknowledged at once, waiting for no disk, and whatever
-        replicas are in sync; None, and nothing is done, where that is not so or the log is closed or offline.
+        replicas are in sync. None, and nothing is done, where that is not so, where another broker leads, or where the
+        log is closed or offline.
 
         Raises what ``UnifiedLog.append_as_leader`` raises.
         """
         log = self._log
-        if log is None or self._flush is not None or not log.config.acknowledges_at_once or not log.is_serving:
+        if (
+            log is None
+            or self._flush is not None
+            or not log.config.acknowledges_at_once
+            or not log.is_serving
+            or not self.is_leader
+        ):
             return None
         info = log.append_as_leader(records, self.leader_epoch, _CLIENT, budget, None)
         log.update_high_watermark(log.log_end_offset)
@@ -191,7 +241,7 @@ class Partition:
 
         Fails with KafkaStorageError. Only for an offset at or above the high watermark.
         """
-        return self._group_flush(self.log).when_durable(offset)
+        return self._group_flush(self.local_log).when_durable(offset)
 
     def check_in_sync_replicas(self, least: int) -> None:
         """Raises NotEnoughReplicasError when fewer than ``least`` replicas would have a record."""
@@ -211,23 +261,123 @@ class Partition:
         """The high watermark or the last stable offset moved without an append of this partition's own."""
         self._purgatory.touch(self)
 
-    def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Compare what a client believes with what is (KIP-320).
+    # ---- offsets and reads
 
-        Raises FencedLeaderEpochError when the client's metadata is old, UnknownLeaderEpochError when ours is.
+    @property
+    def high_watermark(self) -> int:
+        """The offset up to which consumers may read."""
+        return self.local_log.high_watermark
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self.local_log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self.local_log.log_end_offset
+
+    def offsets(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> OffsetSnapshot:
+        """Return all offsets at this moment. Raises as ``check_leader``, and KafkaStorageError."""
+        self.check_leader(current_leader_epoch)
+        return offsets_of(self.local_log)
+
+    def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
+        """``UnifiedLog.read``; nothing while transaction indices that it needs are proven in a thread. Those who wait
+        for this partition are tried again then. Raises NotLeaderOrFollowerError, too."""
+        if not self.is_leader:
+            raise NotLeaderOrFollowerError
+        log = self.local_log
+        try:
+            return log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message, prove=False)
+        except UnprovenIndexError as unproven:
+            self._prove(unproven)
+            return FetchDataInfo(b"", offset, [])
+
+    def read_in_thread(
+        self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool
+    ) -> FetchDataInfo:
+        """``UnifiedLog.read``, which proves transaction indices on its way; for threads, after ``read``."""
+        return self.local_log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message)
+
+    @property
+    def proof(self) -> Deferred[None] | None:
+        """The proof for which a read got nothing, while it runs."""
+        return None if self._proof is None or self._proof.done else self._proof
+
+    def _prove(self, unproven: UnprovenIndexError) -> None:
+        """Begin the proof, if it is not under way. Raises what the last one ended with."""
+        ended = self._proof
+        if ended is not None and ended.done:
+            self._proof = None
+            ended.result()
+        if self._proof is None:
+            self._proof = self._proofs.run(unproven.prove)
+            self._proof.on_done(lambda _: self.offsets_moved())
+
+    def offset_for(self, timestamp: int, limit: int) -> FoundOffset:
+        """Return the first offset at or after ``timestamp`` that lies below ``limit`` (ListOffsets from v1 on).
+
+        Raises NotLeaderOrFollowerError, KafkaStorageError.
         """
-        if current_leader_epoch in (NO_LEADER_EPOCH, self.leader_epoch):
-            return
-        if current_leader_epoch < self.leader_epoch:
-            raise FencedLeaderEpochError
-        raise UnknownLeaderEpochError
+        self.check_leader()
+        return find_offset(self.local_log, timestamp, limit, self.leader_epoch)
+
+    def cursor(self, limits: FetchLimits) -> FetchCursor:
+        """Return a reader for a consumer that reads on and on; of a log that is open."""
+        assert self._log is not None, "the log of a cursor is open"
+        return FetchCursor(self, self._log, limits)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something has touched the log already."""
+        return self._log is not None
+
+    def segment_offsets_for(self, timestamp: int, count: int) -> list[int]:
+        """Return segment starts, newest first (ListOffsets v0). Raises as ``offset_for``."""
+        self.check_leader()
+        return segment_offsets(self.local_log, timestamp, count)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch up to ``leader_epoch``, (-1, -1) when nothing is known (KIP-279)."""
-        log = self.log
+        log = self.local_log
         if leader_epoch == self.leader_epoch:
             return leader_epoch, log.log_end_offset
         return log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
+
+    def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """(epoch, end offset) where a client's log leaves ours, None when they agree up to its fetch offset (KIP-595).
+
+        Raises OffsetOutOfRangeError when we know nothing of the client's last epoch.
+        """
+        log = self.local_log
+        epoch, end_offset = log.leader_epochs.end_offset_for(last_fetched_epoch, log.log_end_offset)
+        if epoch == NO_LEADER_EPOCH:
+            raise OffsetOutOfRangeError
+        return (epoch, end_offset) if epoch < last_fetched_epoch or end_offset < fetch_offset else None
+
+    def delete_records(self, before: int) -> int:
+        """Make ``before`` the first offset that may be read, -1 for the high watermark; returns the new log start.
+
+        Raises NotLeaderOrFollowerError, PolicyViolationError, OffsetOutOfRangeError, KafkaStorageError.
+        """
+        self.check_leader()
+        log = self.local_log
+        if not log.config.delete:
+            topic = self.topic_partition.topic
+            raise PolicyViolationError(f"Records of {topic} can not be deleted: its cleanup.policy is compact only")
+        target = log.high_watermark if before == HIGH_WATERMARK else before
+        if target < 0 or target > log.high_watermark:
+            raise OffsetOutOfRangeError(f"offset {target} is not between 0 and the high watermark {log.high_watermark}")
+        self.move_log_start(target)
+        return log.log_start_offset
+
+    def move_log_start(self, offset: int) -> None:
+        """Let go of records below ``offset``, whatever the topic's policy. Raises OffsetOutOfRangeError,
+        KafkaStorageError."""
+        self.local_log.maybe_increment_log_start_offset(offset)
+        self.offsets_moved()
 
 
 def _no_log() -> UnifiedLog:

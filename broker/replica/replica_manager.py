@@ -141,6 +141,10 @@ class ReplicaManager:
         self._eager_left -= share
         return share
 
+    def checkpoint_log_starts(self) -> None:
+        """Write the log starts that DeleteRecords moved, so that a start keeps them."""
+        self._log_manager.checkpoint_log_start_offsets()
+
     def remove_logs(self, image: TopicImage) -> Callable[[], None]:
         """Return the work that removes the topic's logs, in any thread, after work on their files. Raises
         KafkaStorageError."""
@@ -175,8 +179,7 @@ class ReplicaManager:
         if partitions:
             config = self._log_config(image)
             for partition in partitions.values():
-                if partition.opened_log is not None:
-                    partition.opened_log.update_config(config)
+                partition.update_config(config)
         self._on_index_configs(image)
 
     def _make(self, image: TopicImage, index: int) -> Partition:
@@ -188,9 +191,9 @@ class ReplicaManager:
         partition = Partition(
             topic_partition,
             image.topic_id,
+            image.partitions[index],
             node_id=self._node_id,
             is_internal=image.is_internal,
-            leader_epoch=image.leader_epoch,
             purgatory=self._purgatory,
             in_thread=self._in_thread,
             proofs=self._proofs,

@@ -155,7 +155,7 @@ def repeated_produce(
         )
     except KafkaError:
         return None
-    if partition.__class__ is not Partition or partition.is_internal or partition.opened_log is None:
+    if partition.__class__ is not Partition or partition.is_internal or not partition.is_open:
         return None
     return RepeatedProduce(broker, partition, (pattern, response_pattern(version, topic, index)), refused)
 

@@ -138,11 +138,11 @@ class ShareRead:
     def _read_one(self, served: ServedPartition, max_bytes: int) -> _Read:
         committed = self._groups.config(self._params.group_id).read_committed
         isolation = FetchIsolation.TXN_COMMITTED if committed else FetchIsolation.HIGH_WATERMARK
-        source = self._broker.replica_manager.partition_by_id(served.key.topic_id, served.key.partition)
-        served.partition.log_start_moved(source.log.log_start_offset)
+        partition = self._broker.replica_manager.partition_by_id(served.key.topic_id, served.key.partition)
+        served.partition.log_start_moved(partition.log_start_offset)
         offset = served.partition.next_fetch_offset
         try:
-            found = source.read(offset, max_bytes, isolation=isolation, min_one_message=True)
+            found = partition.read(offset, max_bytes, isolation=isolation, min_one_message=True)
         except OffsetOutOfRangeError:  # the log ends before: it was cut, and what comes will be read
             found = FetchDataInfo(b"", offset)
         return _Read(served, offset, found)

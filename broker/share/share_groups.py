@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.coordinator.share_state.coordinator import ShareStateStore
     from tidelog.broker.loop.timers import Timer
+    from tidelog.broker.replica.partition import Partition
     from tidelog.broker.requests.context import RequestContext
-    from tidelog.log.unified_log import UnifiedLog
     from tidelog.protocol.messages.share_fetch import AcquiredRecords
 
 logger = logging.getLogger(__name__)
@@ -82,32 +82,32 @@ class ShareGroups:
         if found is not None:
             return found
         partition = self._broker.replica_manager.partition_by_id(key.topic_id, key.partition)
-        log = partition.log
+        partition.check_leader()
         try:
             state = self._store().read(key)
         except KafkaError as error:
             raise CoordinatorNotAvailableError(f"the state of the share partition: {error}") from error
         if state is None:
             raise InvalidRequestError("Read operation on uninitialized share partition not allowed.")
-        start_offset = self._start_offset(key.group_id, state, log)
+        start_offset = self._start_offset(key.group_id, state, partition)
         found = ServedPartition(key, SharePartition(start_offset, state.batches), partition.leader_epoch)
-        found.partition.log_start_moved(log.log_start_offset)
+        found.partition.log_start_moved(partition.log_start_offset)
         self._served[key] = found
         return found
 
-    def _start_offset(self, group_id: str, state: ShareState, log: UnifiedLog) -> int:
+    def _start_offset(self, group_id: str, state: ShareState, partition: Partition) -> int:
         """Return the group's start offset; a group without a place begins where it is configured to."""
         if state.start_offset != UNINITIALIZED_OFFSET:
             return state.start_offset
         reset = self.config(group_id).auto_offset_reset
         if reset == EARLIEST:
-            return log.log_start_offset
+            return partition.log_start_offset
         if reset.startswith(BY_DURATION):
             back_ms = duration_ms(reset.removeprefix(BY_DURATION)) or 0
-            found = log.fetch_offset_by_timestamp(self._broker.time.milliseconds() - back_ms)
-            if found is not None:
-                return min(found.offset, log.high_watermark)
-        return log.high_watermark
+            limit = partition.high_watermark
+            found = partition.offset_for(self._broker.time.milliseconds() - back_ms, limit).offset
+            return limit if found < 0 else found
+        return partition.high_watermark
 
     def forget_group(self, group_id: str) -> None:
         """The group has no members: its places are in the store alone from now on."""

@@ -62,7 +62,7 @@ def stopped(world: type[DataBroker], path: Path) -> None:
     """A data directory like one of an Apache Kafka: stopped cleanly, no digests."""
     data = world(path, CONFIG)
     data.topics.create_topic("t", 1)
-    fill(data.replica_manager.partition("t", 0).log)
+    fill(data.replica_manager.partition("t", 0).local_log)
     data.close()
     (path / INDEX_DIGESTS_FILE).unlink()
 
@@ -122,7 +122,7 @@ class Consumer:
     def read_all(self) -> list[tuple[int, bytes | None]]:
         """What a consumer sees from the beginning on."""
         rows: list[tuple[int, bytes | None]] = []
-        offset, end = 0, self.data.replica_manager.partition("t", 0).log.last_stable_offset
+        offset, end = 0, self.data.replica_manager.partition("t", 0).local_log.last_stable_offset
         while offset < end:
             partition = self.fetch(offset).responses[0].partitions[0]
             assert partition.error_code == 0
@@ -146,10 +146,10 @@ class Consumer:
 
 @pytest.mark.parametrize("session_epoch", [-1, 0], ids=["no session", "session"])
 def test_what_is_unproven_is_proven_by_a_thread_and_read(data: DataBroker, session_epoch: int) -> None:
-    expected = committed_by_markers(Path(data.replica_manager.partition("t", 0).log.directory))
+    expected = committed_by_markers(Path(data.replica_manager.partition("t", 0).local_log.directory))
     assert 100 < len(expected) < BATCHES - 100
     assert Consumer(data, session_epoch).read_all() == expected
-    log = data.replica_manager.partition("t", 0).log
+    log = data.replica_manager.partition("t", 0).local_log
     assert len(log.segments) > 2
     assert all(segment.transaction_index.is_proven for segment in log.segments)
 
@@ -198,7 +198,7 @@ def test_appends_to_an_active_segment_go_on_while_it_is_walked(
     data: DataBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log's lock is free during the walk; what came meanwhile, an abort too, is in the index."""
-    log = data.replica_manager.partition("t", 0).log
+    log = data.replica_manager.partition("t", 0).local_log
     segment = log.segments.active
     monkeypatch.undo()
     monkeypatch.setattr(index_proof, "LOCKED_BYTES", 2000)

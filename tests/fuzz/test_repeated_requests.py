@@ -258,7 +258,7 @@ class Side:
 
     def change(self, step: Change) -> None:
         """Do what a request does not."""
-        log = self.data.replica_manager.partition("t", 0).log
+        log = self.data.replica_manager.partition("t", 0).local_log
         changes: dict[str, Callable[[], object]] = {
             "recreate": self.recreate,
             "configs": lambda: self.data.topics.set_configs("t", step.configs),
@@ -303,7 +303,7 @@ class Side:
             state += [(key, meter.total(now)) for key, meter in quotas._meters.items() if hasattr(meter, "total")]
         for index in range(2):
             partition = manager.partition("t", index)
-            log = partition.log
+            log = partition.local_log
             state += [partition.bytes_in, log.log_start_offset, log.high_watermark, log.log_end_offset]
             state += [segment.records.read_at(0, segment.records.size) for segment in log.segments]
         for session in self.data.broker.fetch_sessions.sessions.values():
@@ -451,7 +451,7 @@ def test_a_consumer_of_large_batches_reads_on_without_a_search(isolation: int) -
         both.take([LARGE, LARGE, FETCH._replace(isolation=isolation, times=8)])
         repeat = both.quick.context.repeat
         assert isinstance(repeat, RepeatedFetch)
-        assert repeat._next is not None
+        assert repeat._cursor._next is not None
 
 
 def test_an_aborted_transaction_is_told_of() -> None:

@@ -15,7 +15,7 @@ from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.log.unified_log import UnifiedLog
+    from tidelog.broker.replica.partition import Partition
 
 
 class InternalTopicLog:
@@ -45,16 +45,18 @@ class InternalTopicLog:
         return info.first_offset
 
     def start_offset(self, partition: int) -> int:
-        return self._log(partition).log_start_offset
+        return self._partition(partition).log_start_offset
 
     def end_offset(self, partition: int) -> int:
-        return self._log(partition).log_end_offset
+        return self._partition(partition).log_end_offset
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
         """Whole batches from ``offset`` on, at least one while there is one. Raises KafkaError."""
         from tidelog.log.fetch import FetchIsolation  # loaded with the first log, not with the coordinators
 
-        found = self._log(partition).read(offset, max_bytes, isolation=FetchIsolation.LOG_END, min_one_message=True)
+        found = self._partition(partition).read(
+            offset, max_bytes, isolation=FetchIsolation.LOG_END, min_one_message=True
+        )
         records = found.records
         if not isinstance(records, TransferableRecords):
             return records
@@ -66,5 +68,5 @@ class InternalTopicLog:
             records.release()
         return data
 
-    def _log(self, partition: int) -> UnifiedLog:
-        return self._broker.replica_manager.partition(self._topic, partition).log
+    def _partition(self, partition: int) -> Partition:
+        return self._broker.replica_manager.partition(self._topic, partition)

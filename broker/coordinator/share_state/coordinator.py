@@ -23,7 +23,7 @@ class ShareStateLog(InternalTopicLog):
 
     def delete_before(self, partition: int, offset: int) -> None:
         """Let go of records below ``offset``. Raises KafkaError."""
-        self._log(partition).maybe_increment_log_start_offset(offset)
+        self._partition(partition).move_log_start(offset)
 
 
 class ShareStateStore(Protocol):

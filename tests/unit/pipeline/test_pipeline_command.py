@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
 from tidelog.broker.controller.topics import TOPICS_PREFIX, encode_topic
-from tidelog.broker.metadata.image import TopicImage
+from tidelog.broker.metadata.image import TopicImage, unreplicated
 from tidelog.broker.metadata.store import Put, SqliteMetadataStore
 from tidelog.broker.startup import STORE_FILE
 from tidelog.cli import main
@@ -100,7 +100,8 @@ def test_index_and_compact_take_the_configuration_of_the_brokers_topics(
         "index.interval.bytes": "200",
     }
     store = SqliteMetadataStore(str(data.path / STORE_FILE), SystemTime())
-    store.txn([], [Put(TOPICS_PREFIX + "orders", encode_topic(TopicImage("orders", TOPIC_ID, 1, configs, False)))], [])
+    image = TopicImage("orders", TOPIC_ID, unreplicated(1, 1), configs, False)
+    store.txn([], [Put(TOPICS_PREFIX + "orders", encode_topic(image))], [])
     store.close()
     assert run(data, "index") == 0
     assert "500 keys in 1 files" in capsys.readouterr().out

@@ -135,7 +135,7 @@ async def test_unknown_page_and_method_are_refused(tmp_path: Path) -> None:
 async def test_metrics_tell_topics_logs_process_and_cleaner(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         pages.produce((b"key", b"value"), (b"key", b"other"))
-        log = pages.parts.replica_manager.partition(TOPIC, 0).log
+        log = pages.parts.replica_manager.partition(TOPIC, 0).local_log
 
         page = await pages.metrics()
 
@@ -154,13 +154,13 @@ async def test_metrics_tell_topics_logs_process_and_cleaner(tmp_path: Path) -> N
 async def test_log_nobody_touched_is_not_opened_for_metrics(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         partition = pages.parts.replica_manager.partition(TOPIC, 1)
-        before = partition.opened_log
+        before = partition.is_open
 
         page = await pages.metrics()
 
-        assert partition.opened_log is before
+        assert partition.is_open is before
         known = ("kafka_log_log_size", frozenset({"topic": TOPIC, "partition": "1"}.items()))
-        assert (known in page.samples) == (before is not None)
+        assert (known in page.samples) == before
 
 
 async def test_counts_of_a_histogram_are_a_summary(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ async def test_compaction_lists_state_of_every_partition(tmp_path: Path, state: 
     async with admin(tmp_path) as pages:
         pages.produce((b"key", b"value"))
         cleaner = cleaner_of(pages.parts.broker)
-        log = pages.parts.replica_manager.partition(TOPIC, 0).log
+        log = pages.parts.replica_manager.partition(TOPIC, 0).local_log
         if state == "paused":
             cleaner.abort_and_pause(log.topic_partition)
 

@@ -128,7 +128,7 @@ def test_topics_come_over_with_ids_configs_and_records(tmp_path: Path) -> None:
 def test_leader_epochs_go_on_above_all_that_were(tmp_path: Path) -> None:
     source = kraft_source(tmp_path / "kafka")
     adopt(source.path, tmp_path / "data")
-    assert topics(tmp_path / "data")["orders"].leader_epoch == 5
+    assert topics(tmp_path / "data")["orders"].partitions[0].leader_epoch == 5
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def started(data: DataBroker) -> Indexing:
 
 def offsets_of(data: DataBroker, key: bytes) -> list[int]:
     indexing = data.broker.services.indexing.get()
-    log = data.replica_manager.partition("t", 0).log
+    log = data.replica_manager.partition("t", 0).local_log
     return [record.offset for record in find_newest(log, indexing.indexer(PARTITION), Query(key=key))]
 
 
@@ -136,7 +136,7 @@ def test_a_full_disk_stops_no_producer_and_the_index_goes_on_when_there_is_room(
     indexing = started(data)
     assert met.wait(WAIT_S)
     append(data, range(10, 20))
-    assert data.replica_manager.partition("t", 0).log.log_end_offset == 20
+    assert data.replica_manager.partition("t", 0).local_log.log_end_offset == 20
     is_full.clear()
     for _ in range(100):  # the thread may say that the log rests only after the clock has moved
         data.loop.advance(RETRY_MS)

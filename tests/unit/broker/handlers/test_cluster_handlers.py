@@ -225,8 +225,8 @@ def test_the_only_broker_cannot_leave(admin: AdminBroker, node_id: int, error: t
 def test_a_replica_stays_in_its_directory(tmp_path: Path, version: int) -> None:
     admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path}/one,{tmp_path}/two"})
     admin.topics.create_topic("a", 1)
-    log = SimpleNamespace(directory=f"{tmp_path}/one/a-0")
-    replicas = cast(Any, SimpleNamespace(partition=lambda *_: SimpleNamespace(log=log)))
+    partition = SimpleNamespace(directory=f"{tmp_path}/one/a-0")
+    replicas = cast(Any, SimpleNamespace(partition=lambda *_: partition))
     admin.broker = replace(admin.broker, replica_manager=replicas)
     topics = [AlterReplicaLogDirTopic(name="a", partitions=[0, 1])]
     request = AlterReplicaLogDirsRequest(

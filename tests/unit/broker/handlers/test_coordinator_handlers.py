@@ -16,7 +16,7 @@ from tidelog.broker.coordinator.produce_check import check_transactional_batch
 from tidelog.broker.coordinator.runtime.durability import SyncGate
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.lazy import Lazy
-from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage
+from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage, unreplicated
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.log.system.time import ManualTime
@@ -101,7 +101,7 @@ class PlainPartition:
             coordinator_epoch=0,
             current_txn_first_offset=9,
         )
-        self.log = SimpleNamespace(producer_state=SimpleNamespace(producers={7: entry}))
+        self.active_producers = lambda: [entry]
 
     def append_records(self, records: memoryview, **_: Any) -> SimpleNamespace:
         self.batches.append(bytes(records))
@@ -436,7 +436,7 @@ def test_markers_reach_committed_offsets() -> None:
     partition = (GROUP_METADATA_TOPIC, world.groups.runtime.partition_for("g"))
     with pytest.raises(UnknownTopicOrPartitionError):
         writer.write(partition, (1001, 0), commit=True)
-    world.groups.metadata.put(TopicImage(GROUP_METADATA_TOPIC, b"o" * 16, 50, {}, True))
+    world.groups.metadata.put(TopicImage(GROUP_METADATA_TOPIC, b"o" * 16, unreplicated(1, 50), {}, True))
     world.transactions.init()
     world.ask(REQUESTS["txn_commit"], 5)
     writer.write(partition, (1001, 0), commit=True)

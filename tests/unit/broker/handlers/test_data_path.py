@@ -237,7 +237,7 @@ class TestProduce:
         damaged = batch(b"abc")
         damaged[-2] ^= 1
         assert produced(wire, damaged).error_code == CorruptMessageError.code
-        assert wire.data.replica_manager.partition("t", 0).log.log_end_offset == 0
+        assert wire.data.replica_manager.partition("t", 0).local_log.log_end_offset == 0
 
     def test_a_refused_record_is_named(self, wire: Wire) -> None:
         wire.data.topics.create_topic("c", 1, 1, {"cleanup.policy": "compact"})
@@ -261,7 +261,7 @@ class TestProduce:
             return batch(b"a", options=options)
 
         assert [produced(wire, numbered(n)).base_offset for n in (0, 1, 0, 1)] == [0, 1, 0, 1]
-        log = wire.data.replica_manager.partition("t", 0).log
+        log = wire.data.replica_manager.partition("t", 0).local_log
         assert (log.log_end_offset, log.high_watermark) == (2, 2)
         assert produced(wire, numbered(7)).error_code == OutOfOrderSequenceNumberError.code
 
@@ -568,7 +568,7 @@ class TestDispatch:
     ) -> None:
         request = produce_request(wire.data, batch(b"a"))
         request.topic_data[0].partition_data.append(PartitionProduceData(index=1, records=memoryview(batch(b"b"))))
-        log = wire.data.replica_manager.partition("t", 0).log
+        log = wire.data.replica_manager.partition("t", 0).local_log
         monkeypatch.setattr(log.__class__, "append_as_leader", fails_for(log, log.__class__.append_as_leader))
         partitions = wire.ask(request, ProduceResponse, 9).responses[0].partition_responses
         assert [(partition.error_code, partition.base_offset) for partition in partitions] == [(-1, -1), (0, 0)]
@@ -589,7 +589,7 @@ class TestFlushMessages:
         pending = wire.send(produce_request(wire.data, batch(b"a")), 9)
         assert isinstance(pending, Pending)
         pending.on_answer(answers.append)
-        log = wire.data.replica_manager.partition("t", 0).log
+        log = wire.data.replica_manager.partition("t", 0).local_log
         assert log.high_watermark == 0
         wire.data.loop.run_soon()
         response = wire.decoded(answers[0], ProduceResponse, 9).responses[0].partition_responses[0]

@@ -103,7 +103,7 @@ def ask(wire: LongWire, asked: ProduceRequest, version: int = VERSION) -> list[P
 
 
 def values(data: DataBroker, partition: int, topic: str = "t") -> list[bytes | None]:
-    log = data.replica_manager.partition(topic, partition).log
+    log = data.replica_manager.partition(topic, partition).local_log
     found = log.read(0, 1 << 30, isolation=FetchIsolation.LOG_END, min_one_message=True)
     records = [record for stored in iter_batches(read_part(found.records)) for record in stored.records()]
     assert [record.offset for record in records] == list(range(len(records)))
@@ -125,7 +125,7 @@ def test_records_that_take_long_are_validated_in_a_thread(
 
 
 def values_count(data: DataBroker, partition: int) -> int:
-    return data.replica_manager.partition("t", partition).log.log_end_offset
+    return data.replica_manager.partition("t", partition).local_log.log_end_offset
 
 
 def test_others_append_meanwhile(data: DataBroker, wire: LongWire, threads: HeldThreads) -> None:

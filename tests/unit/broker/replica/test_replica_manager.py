@@ -45,11 +45,11 @@ def test_a_topic_made_again_is_another_one(data: DataBroker) -> None:
     data.topics.create_topic("t", 1)
     new = data.replica_manager.partition("t", 0)
     assert new is not old
-    assert new.log.log_end_offset == 0
+    assert new.local_log.log_end_offset == 0
 
 
 def test_configs_reach_open_logs(data: DataBroker) -> None:
-    log = data.replica_manager.partition("t", 0).log
+    log = data.replica_manager.partition("t", 0).local_log
     data.topics.set_configs("t", {"retention.ms": "1234"})
     assert log.config.retention_ms == 1234
 
@@ -98,5 +98,5 @@ def test_a_log_that_opens_by_itself_has_the_configs_of_now(tmp_path: Path) -> No
     data.topics.set_configs("t", {"retention.ms": "-1"})
     data.time.advance(14 * 86_400_000)
     assert data.log_manager.run_retention(data.time.milliseconds()) == 0
-    assert data.replica_manager.partition("t", 0).log.log_start_offset == 0
+    assert data.replica_manager.partition("t", 0).local_log.log_start_offset == 0
     data.close()

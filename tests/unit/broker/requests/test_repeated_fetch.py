@@ -13,7 +13,8 @@ import pytest
 
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import Wire, values
-from tidelog.broker.requests.repeated_fetch import LOOKS_SKIPPED, RepeatedFetch
+from tidelog.broker.replica.fetch_cursor import LOOKS_SKIPPED
+from tidelog.broker.requests.repeated_fetch import RepeatedFetch
 from tidelog.log.files.file_records import SharedFile
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
@@ -101,7 +102,7 @@ def expected(*sizes: int) -> list[bytes | None]:
 
 def retains(data: DataBroker) -> int:
     """Who holds the partition's file open, the segment itself included."""
-    shared = data.replica_manager.partition("t", 0).log.segments.active.records.shared
+    shared = data.replica_manager.partition("t", 0).local_log.segments.active.records.shared
     assert isinstance(shared, SharedFile)
     return shared._count
 
@@ -225,9 +226,9 @@ def test_the_end_the_start_and_beyond(data: DataBroker) -> None:
     assert reader.read_all()
     assert not whole_values(reader.ask(6))
     assert reader.ask(7).error_code == 1
-    data.replica_manager.partition("t", 0).log.maybe_increment_log_start_offset(3)
+    data.replica_manager.partition("t", 0).local_log.maybe_increment_log_start_offset(3)
     reader.ask(3)
-    data.replica_manager.partition("t", 0).log.maybe_increment_log_start_offset(5)
+    data.replica_manager.partition("t", 0).local_log.maybe_increment_log_start_offset(5)
     assert reader.ask(4).error_code == 1
     answer = reader.ask(5)
     assert (answer.log_start_offset, len(whole_values(answer))) == (5, 1)
@@ -239,7 +240,7 @@ def test_what_was_moved_away_is_not_read_on(data: DataBroker) -> None:
     reader.ask(0)
     reader.ask(1)
     reader.ask(2)
-    log = data.replica_manager.partition("t", 0).log
+    log = data.replica_manager.partition("t", 0).local_log
     log.truncate_to(3)
     data.replica_manager.partition("t", 0).append_records(memoryview(batch(b"new" * 300)))
     assert whole_values(reader.ask(3)) == [b"new" * 300]
@@ -250,7 +251,7 @@ def test_records_above_the_high_watermark_are_kept_back(data: DataBroker) -> Non
     reader = Reader(data)
     reader.ask(0)
     reader.ask(1)
-    log = data.replica_manager.partition("t", 0).log
+    log = data.replica_manager.partition("t", 0).local_log
     log.update_high_watermark(3)
     assert whole_values(reader.ask(2)) == expected(*(LARGE,) * 3)[2:]
     assert not whole_values(reader.ask(3))
@@ -274,7 +275,7 @@ def test_a_read_over_segments(data: DataBroker) -> None:
     for number, size in enumerate(sizes):
         partition.append_records(memoryview(batch(bytes([number % 251]) * size)))
         if number % 3 == 2:
-            partition.log.roll()
+            partition.local_log.roll()
     reader = Reader(data)
     for _ in range(3):
         assert reader.read_all() == expected(*sizes)
@@ -320,7 +321,7 @@ def test_an_offline_directory_serves_nothing(data: DataBroker) -> None:
     reader = Reader(data)
     for offset in range(3):
         reader.ask(offset)
-    log = data.replica_manager.partition("t", 0).log
+    log = data.replica_manager.partition("t", 0).local_log
     log._directory_state.mark_offline(KafkaStorageError("gone"))
     assert reader.ask(3).error_code == KafkaStorageError.code
 

@@ -61,7 +61,7 @@ class Writer:
 
 
 def log_of(data: DataBroker, topic: str = "t") -> UnifiedLog:
-    return data.replica_manager.partition(topic, 0).log
+    return data.replica_manager.partition(topic, 0).local_log
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -121,7 +121,7 @@ def test_a_producer_over_its_quota_is_told_and_muted(wire: ThrottledWire, versio
         assert (response.throttle_time_ms > 0) is over
         assert wire.muted_ms == response.throttle_time_ms
         assert response.responses[0].partition_responses[0].error_code == NONE
-    assert wire.data.replica_manager.partition("t", 0).log.log_end_offset == 2
+    assert wire.data.replica_manager.partition("t", 0).local_log.log_end_offset == 2
 
 
 def test_a_version_without_a_field_for_it_is_muted_alike(wire: ThrottledWire) -> None:

@@ -287,14 +287,14 @@ def test_partitions_take_turns(world: ShareWorld) -> None:
 def test_the_start_of_the_log_takes_the_group_along(world: ShareWorld) -> None:
     member = world.member()
     member.fetch(max_records=5)
-    log = world.replica_manager.partition("t", 0).log
+    log = world.replica_manager.partition("t", 0).local_log
     log.maybe_increment_log_start_offset(20)
     assert member.acquired() == [(20, 29, 1)]
 
 
 def test_a_partition_that_fails_is_told_for_itself(world: ShareWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     member = world.member()
-    log = world.replica_manager.partition("t", 0).log
+    log = world.replica_manager.partition("t", 0).local_log
 
     def fail(*_arguments: object, **_options: object) -> None:
         raise KafkaStorageError("the disk is gone")

@@ -78,11 +78,11 @@ def test_the_first_heartbeat_brings_the_assignment(world: ShareWorld) -> None:
 
 def test_a_heartbeat_without_news_has_none(world: ShareWorld) -> None:
     member = world.member()
-    end = world.replica_manager.partition("__consumer_offsets", consumer_offsets_partition(world)).log.log_end_offset
+    groups = world.replica_manager.partition("__consumer_offsets", consumer_offsets_partition(world))
+    end = groups.log_end_offset
     assert assigned(member.beat(1)) is None
     assert assigned(member.beat(1, subscribed_topic_names=["t"])) == [0, 1]
-    found = world.replica_manager.partition("__consumer_offsets", consumer_offsets_partition(world)).log.log_end_offset
-    assert found == end
+    assert groups.log_end_offset == end
 
 
 def consumer_offsets_partition(world: ShareWorld) -> int:

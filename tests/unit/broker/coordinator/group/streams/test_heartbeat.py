@@ -95,7 +95,7 @@ def test_internal_topics_are_made_and_then_tasks_are_given(world: StreamsWorld) 
 
 def test_a_heartbeat_without_news_writes_nothing(world: StreamsWorld) -> None:
     member = ready(world)
-    log = world.replica_manager.partition("__consumer_offsets", 0).log
+    log = world.replica_manager.partition("__consumer_offsets", 0).local_log
     end = log.log_end_offset
     answer = member.beat()
     assert (answer.active_tasks, answer.standby_tasks, log.log_end_offset) == (None, None, end)

@@ -1,0 +1,149 @@
+"""One partition's door: leadership is checked before anything is read or written, whoever asks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.data_broker import DataBroker, batch
+from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
+from tidelog.broker.replica.fetch_cursor import FetchLimits
+from tidelog.broker.replica.partition import Partition
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.records.work_budget import TURN
+from tidelog.protocol.errors import (
+    FencedLeaderEpochError,
+    KafkaError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    UnknownLeaderEpochError,
+)
+
+BROKER = Path(__file__).resolve().parents[4] / "broker"
+LIMITS = FetchLimits(1, 1000, FetchIsolation.HIGH_WATERMARK)
+ELSEWHERE = PartitionState((1, 2), (2,), 2, 5)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[DataBroker]:
+    data = DataBroker(tmp_path)
+    data.topics.create_topic("t", 1)
+    data.append("t", b"a", b"b")
+    yield data
+    data.close()
+
+
+@pytest.fixture
+def partition(data: DataBroker) -> Partition:
+    return data.replica_manager.partition("t", 0)
+
+
+def read(partition: Partition) -> object:
+    return partition.read(0, 1000, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True)
+
+
+ASKED: dict[str, Callable[[Partition], object]] = {
+    "append": lambda partition: partition.append_records(memoryview(batch(b"c"))),
+    "read": read,
+    "offsets": lambda partition: partition.offsets(),
+    "offset for a time": lambda partition: partition.offset_for(-1, 2),
+    "segment offsets": lambda partition: partition.segment_offsets_for(-1, 10),
+    "delete records": lambda partition: partition.delete_records(1),
+    "producers": lambda partition: partition.active_producers(),
+    "leader": lambda partition: partition.check_leader(),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_only_the_leader_serves(partition: Partition, asked: str) -> None:
+    ASKED[asked](partition)
+    end = partition.log_end_offset
+    partition.take_over(ELSEWHERE)
+    with pytest.raises(NotLeaderOrFollowerError):
+        ASKED[asked](partition)
+    assert partition.log_end_offset == end
+
+
+@pytest.mark.parametrize(
+    ("leader", "epoch", "error"),
+    [
+        (1, -1, None),
+        (1, 5, None),
+        (1, 4, FencedLeaderEpochError),
+        (1, 6, UnknownLeaderEpochError),
+        (2, 4, FencedLeaderEpochError),
+        (2, 6, UnknownLeaderEpochError),
+        (2, 5, NotLeaderOrFollowerError),
+        (2, -1, NotLeaderOrFollowerError),
+        (NO_LEADER, -1, NotLeaderOrFollowerError),
+    ],
+)
+def test_the_epoch_is_compared_before_the_leader(
+    partition: Partition, leader: int, epoch: int, error: type[KafkaError] | None
+) -> None:
+    partition.take_over(PartitionState((1, 2), (1, 2), leader, 5))
+    if error is None:
+        assert partition.offsets(epoch).high_watermark == 2
+        return
+    with pytest.raises(error):
+        partition.offsets(epoch)
+
+
+def test_what_serves_a_connection_again_and_again_stops_with_leadership(partition: Partition) -> None:
+    cursor = partition.cursor(LIMITS)
+    assert cursor.read(0) is not None
+    assert partition.append_at_once(memoryview(batch(b"c")), TURN) is not None
+    partition.take_over(ELSEWHERE)
+    assert cursor.read(0) is None
+    assert partition.append_at_once(memoryview(batch(b"d")), TURN) is None
+
+
+def test_a_cursor_of_an_older_epoch_reads_nothing(partition: Partition) -> None:
+    cursor = partition.cursor(LIMITS)
+    partition.take_over(PartitionState((1,), (1,), 1, 1))
+    assert cursor.read(0) is None
+
+
+def test_too_few_in_sync_replicas_take_no_records_with_acks_all(data: DataBroker, partition: Partition) -> None:
+    data.topics.set_configs("t", {"min.insync.replicas": "2"})
+    partition.take_over(PartitionState((1, 2, 3), (1,), 1, 0))
+    with pytest.raises(NotEnoughReplicasError):
+        partition.append_records(memoryview(batch(b"c")), -1)
+    partition.take_over(PartitionState((1, 2, 3), (1, 3), 1, 0))
+    assert partition.append_records(memoryview(batch(b"c")), -1).first_offset == 2
+
+
+def test_replicas_and_leader_are_those_of_the_image(data: DataBroker) -> None:
+    image = data.broker.metadata.topics["t"]
+    partition = data.replica_manager.partition("t", 0)
+    state = image.partitions[0]
+    assert (partition.replicas, partition.isr, partition.leader, partition.leader_epoch) == state[:4]
+    assert state == PartitionState((1,), (1,), 1, 0)
+
+
+# Who works on a log without going through ``Partition``, and why.
+THROUGH = {
+    "broker/find/indexing.py": "the index thread works on the files of a replica, whoever leads",
+    "broker/find/finding.py": "look-ups read index files and log in worker threads",
+    "broker/find/virtual_topics.py": "the same look-ups, for the fetches of a virtual topic",
+    "broker/cleaning.py": "compaction runs per replica, in cleaner threads, whoever leads",
+}
+LOG_OF_A_PARTITION = {"local_log", "get_log", "get_or_create_log", "open_logs"}
+MODULES = [path for path in sorted(BROKER.rglob("*.py")) if "replica" not in path.relative_to(BROKER).parts]
+
+
+def reaches_through(path: Path) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in LOG_OF_A_PARTITION
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    )
+
+
+def test_no_other_room_reaches_through_to_a_log() -> None:
+    found = {path.relative_to(BROKER.parent).as_posix() for path in MODULES if reaches_through(path)}
+    assert found == set(THROUGH)
+    assert "local_log" in vars(Partition)
+    assert not {"log", "opened_log"} & set(dir(Partition)), "the log has one name, which this test looks for"
