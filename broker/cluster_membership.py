@@ -87,6 +87,8 @@ def quorum_of(file_system: FileSystem, place: str) -> set[int]:
 
 def members_of(file_system: FileSystem, place: str) -> set[int]:
     """The brokers that the metadata log names. Raises KafkaStorageError."""
-    from tidelog.broker.adoption.kraft_metadata import read_cluster_metadata  # only on the directory of a KRaft node
+    from tidelog.broker.metadata.log_reader import read_metadata_image  # only on the directory of a KRaft node
 
-    return read_cluster_metadata(file_system, place).brokers
+    image = read_metadata_image(file_system, place)
+    replicas = {replica for topic in image.topics.values() for state in topic.partitions for replica in state.replicas}
+    return replicas | set(image.brokers)

@@ -20,7 +20,7 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.broker.adoption.plan import (
@@ -40,6 +40,7 @@ from tidelog.broker.controller.producer_ids import BLOCK_SIZE, NEXT_BLOCK_KEY
 from tidelog.broker.controller.scram_credentials import ScramCredential, ScramMechanism, encode, key_of
 from tidelog.broker.controller.topics import TOPICS_PREFIX, encode_topic
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, unreplicated
+from tidelog.broker.metadata.metadata_image import BROKER_RESOURCE
 from tidelog.broker.metadata.store import Put, SqliteMetadataStore
 from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
@@ -69,7 +70,6 @@ from tidelog.protocol.types import random_uuid, uuid_to_str
 STAGING_DIRECTORY = ".adopting"
 JOURNAL_FILE = "journal"
 COPY_BYTES = 4 * 1024 * 1024
-BROKER_RESOURCE = 4
 
 Progress = Callable[[str], None]
 
@@ -319,9 +319,7 @@ class Adoption:
         if metadata is None:
             return
         for (user, number), record in metadata.scram.items():
-            credential = ScramCredential(
-                record.iterations, bytes(record.salt), bytes(record.stored_key), bytes(record.server_key)
-            )
+            credential = ScramCredential(record.iterations, record.salt, record.stored_key, record.server_key)
             yield Put(key_of(user, ScramMechanism(number)), encode(credential))
         for entity, values in metadata.quotas.items():
             if values:
@@ -335,7 +333,7 @@ class Adoption:
                 yield Put(config_key(kind, name), json.dumps(texts, sort_keys=True).encode())
 
 
-def valid_broker_configs(texts: dict[str, str]) -> dict[str, str]:
+def valid_broker_configs(texts: Mapping[str, str]) -> dict[str, str]:
     """Those that may be set while this broker runs; the others would keep it from starting."""
     valid = {}
     for key, text in texts.items():

@@ -21,12 +21,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidelog.broker.adoption.kraft_metadata import (
-    METADATA_DIRECTORY,
-    ClusterMetadata,
-    ClusterTopic,
-    read_cluster_metadata,
-)
 from tidelog.broker.adoption.source import SourcePartition, check_partition, is_of_kraft, list_source, producer_ids
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.description import ResourceType
@@ -34,6 +28,8 @@ from tidelog.broker.config.resources import CONFIG_DEFS
 from tidelog.broker.config.resources import validate as validate_resource
 from tidelog.broker.controller.topics import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicImage
+from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
+from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage, TopicState
 from tidelog.broker.metadata.store import SqliteMetadataStore
 from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
 from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties
@@ -45,7 +41,6 @@ from tidelog.protocol.types import uuid_to_str
 
 LOCK_FILE = ".lock"
 STORE_FILE = "metadata.sqlite"
-TOPIC_RESOURCE = 2
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 SPARE_BYTES = 64 * 1024 * 1024
 """Room for what is not counted: the store, rebuilt indices."""
@@ -88,7 +83,7 @@ class AdoptionPlan:
 
     options: AdoptionOptions
     identity: MetaProperties | None = None
-    metadata: ClusterMetadata | None = None
+    metadata: MetadataImage | None = None
     topics: list[PlannedTopic] = field(default_factory=list)
     resource_configs: dict[tuple[ResourceType, str], dict[str, str]] = field(default_factory=dict)
     next_producer_id: int = 0
@@ -191,7 +186,7 @@ class Planner:
         for source in self._options.sources:
             path = os.path.join(source, METADATA_DIRECTORY)
             if self._file_system.exists(path):
-                self._plan.metadata = read_cluster_metadata(self._file_system, path)
+                self._plan.metadata = read_metadata_image(self._file_system, path)
         self._is_kraft = self._plan.metadata is not None or any(
             is_of_kraft(self._file_system, source) for source in self._options.sources
         )
@@ -254,11 +249,11 @@ class Planner:
             mended, wrong = check_partition(self._file_system, partition)
             self._plan.notes += [f"rebuilt: {finding}" for finding in mended]
             self._plan.problems += map(str, wrong)
-        leader_epoch = max((known.leader_epochs.values() if known else ()), default=-1) + 1
+        leader_epoch = max((state.leader_epoch for state in (known.partitions if known else ())), default=-1) + 1
         configs = self._configs(name, partitions)
         self._plan.topics.append(PlannedTopic(name, topic_id, partitions, configs, leader_epoch))
 
-    def _topic_id(self, name: str, partitions: list[SourcePartition], known: ClusterTopic | None) -> bytes | None:
+    def _topic_id(self, name: str, partitions: list[SourcePartition], known: TopicState | None) -> bytes | None:
         try:
             validate_topic_name(name)
         except InvalidTopicError as error:
@@ -284,12 +279,12 @@ class Planner:
                 f"directory, or go without it (--leave-out {image.name})"
             )
 
-    def _check_complete(self, name: str, partitions: list[SourcePartition], known: ClusterTopic | None) -> None:
+    def _check_complete(self, name: str, partitions: list[SourcePartition], known: TopicState | None) -> None:
         here = [partition.partition.partition for partition in partitions]
         twice = sorted({index for index in here if here.count(index) > 1})
         if twice:
             self._problem(f"topic {name}: partitions {_format_numbers(twice)} are in several of the directories")
-        count = len(known.leader_epochs) if known else max(here) + 1
+        count = len(known.partitions) if known else max(here) + 1
         missing = sorted(set(range(count)) - set(here))
         if missing:
             self._problem(
@@ -335,14 +330,14 @@ class Planner:
         for topic in self._plan.metadata.topics.values() if self._plan.metadata else ():
             if topic.name not in found and topic.name not in self._options.leave_out:
                 self._problem(
-                    f"topic {topic.name}: none of its {len(topic.leader_epochs)} partitions is in these directories; "
+                    f"topic {topic.name}: none of its {len(topic.partitions)} partitions is in these directories; "
                     f"give all of log.dirs, or go without it (--leave-out {topic.name})"
                 )
 
     def _plan_producer_ids(self) -> None:
         """Ids given out from now on must be larger than any in the logs."""
         if self._plan.metadata is not None:
-            self._plan.next_producer_id = self._plan.metadata.next_producer_id
+            self._plan.next_producer_id = self._plan.metadata.producer_ids
             return
         for topic in self._plan.topics:
             for partition in topic.partitions:
@@ -378,8 +373,9 @@ class Planner:
                     "where they were; --topic-configs gives them their own"
                 )
             return
-        for kind, count in sorted(metadata.not_taken.items()):
-            self._plan.left_out.append(f"{kind}: {count} records; Tidelog does not serve them")
+        for kind, count in (("ACLs", len(metadata.acls)), ("delegation tokens", len(metadata.tokens))):
+            if count:
+                self._plan.left_out.append(f"{kind}: {count}; Tidelog does not serve them")
         self._plan.notes.append(
             "defaults of Kafka's server.properties are not in its directories: start with tidelog serve --config FILE"
         )

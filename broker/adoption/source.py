@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tidelog.broker.adoption.kraft_metadata import METADATA_DIRECTORY
 from tidelog.broker.config.sources import parse_properties
+from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY
 from tidelog.log.check import Finding, check_directory
 from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,

@@ -39,6 +39,14 @@ class SnapshotId(NamedTuple):
         return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
 
 
+class LogPosition(NamedTuple):
+    """Offset of a record of the metadata log, the epoch it was appended in, and its batch's time (ms)."""
+
+    offset: int
+    epoch: int
+    timestamp_ms: int
+
+
 class Published(NamedTuple):
     """A new image and what changed since the one before."""
 
@@ -49,20 +57,20 @@ class Published(NamedTuple):
 class MetadataReplay:
     """The state of a replay: the newest image, changes not yet published, records of an open transaction."""
 
-    __slots__ = ("_delta", "_end", "_held", "controls", "image")
+    __slots__ = ("_delta", "_end", "_held", "_settled", "controls", "image")
 
     def __init__(self, image: MetadataImage = EMPTY_IMAGE) -> None:
         self.image = image
         self.controls: list[ControlMessage] = []
         """Control records in the order they came: leaders, voters, protocol versions."""
         self._delta = MetadataDelta(image)
-        self._end = (image.offset, image.epoch, image.timestamp_ms)
+        self._end = self._settled = LogPosition(image.offset, image.epoch, image.timestamp_ms)
         self._held: list[Message] | None = None
 
     @property
     def next_offset(self) -> int:
         """Offset of the record after the last batch that was taken."""
-        return self._end[0] + 1
+        return self._end.offset + 1
 
     def take_batch(self, batch: RecordBatch) -> None:
         """Take the records of one batch whose checksum was compared.
@@ -70,9 +78,11 @@ class MetadataReplay:
         Raises CorruptMessageError (malformed, or out of order), UnsupportedVersionError (records of a newer Kafka).
         """
         if batch.base_offset < self.next_offset:
-            raise CorruptMessageError(f"a batch at offset {batch.base_offset} came after offset {self._end[0]}")
+            raise CorruptMessageError(f"a batch at offset {batch.base_offset} came after offset {self._end.offset}")
         self._take_records(batch)
-        self._end = (batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp)
+        self._end = LogPosition(batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp)
+        if self._held is None:
+            self._settled = self._end
 
     def take_snapshot(self, batches: Iterable[RecordBatch], snapshot: SnapshotId, timestamp_ms: int) -> None:
         """Start over from a snapshot. Raises what ``take_batch`` raises."""
@@ -81,13 +91,14 @@ class MetadataReplay:
         self.controls.clear()
         for batch in batches:
             self._take_records(batch)
-        self._end = (snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)
+        self._end = self._settled = LogPosition(snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)
 
     def publish(self) -> Published | None:
-        """Return what the batches taken since the last call make; None within a transaction, or without any batch."""
-        if self._held is not None or self._end[0] == self.image.offset:
+        """Return what the batches taken since the last call make, up to a transaction that is still open; None where
+        that is nothing."""
+        if self._settled.offset == self.image.offset:
             return None
-        published = Published(self._delta, self._delta.build(*self._end))
+        published = Published(self._delta, self._delta.build(*self._settled))
         self.image = published.image
         self._delta = MetadataDelta(self.image)
         return published
@@ -99,11 +110,12 @@ class MetadataReplay:
                 if message is not None:
                     self.controls.append(message)
             elif record.value is not None:
-                self._take_record(decode_metadata_record(record.value))
+                self._take_record(decode_metadata_record(record.value), batch, record.offset)
 
-    def _take_record(self, record: Message) -> None:
+    def _take_record(self, record: Message, batch: RecordBatch, offset: int) -> None:
         if isinstance(record, BeginTransactionRecord):
             self._held = []
+            self._settled = LogPosition(offset - 1, batch.partition_leader_epoch, batch.max_timestamp)
         elif isinstance(record, EndTransactionRecord | AbortTransactionRecord):
             held, self._held = self._held or [], None
             if isinstance(record, EndTransactionRecord):

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.support.logs import NOW_MS, append, producer_batch
-from tidelog.broker.adoption.kraft_metadata import METADATA_DIRECTORY
+from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY
+from tidelog.broker.metadata.replay import SnapshotId
+from tidelog.broker.metadata.snapshot import build_metadata_batch
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.checkpoints import (
@@ -21,9 +24,13 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
-from tidelog.protocol.record.record_batch import Record, build_batch
+from tidelog.protocol.metadata_records.control_records import (
+    QuorumEpoch,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    build_control_batch,
+)
 from tidelog.protocol.schema.fields import Message
-from tidelog.protocol.types import unsigned_varint
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 FILE_SYSTEM = OsFileSystem()
@@ -64,11 +71,14 @@ class KafkaDirectory:
         """``__cluster_metadata-0`` with these records; those before ``snapshot_at`` are in a snapshot only."""
         directory = self.path / METADATA_DIRECTORY
         directory.mkdir()
-        values = [encode_record(message, version) for message, version in records]
+        listed = [VersionedRecord(message, version) for message, version in records]
         split = snapshot_at or 0
         if snapshot_at is not None:
-            (directory / f"{split:020d}-{1:010d}.checkpoint").write_bytes(_batches(values[:split], 0))
-        (directory / f"{split:020d}.log").write_bytes(_batches(values[split:], split))
+            header = build_control_batch(SnapshotHeaderRecord(), QuorumEpoch(0, 1, NOW_MS))
+            footer = build_control_batch(SnapshotFooterRecord(), QuorumEpoch(split + 1, 1, NOW_MS))
+            path = directory / SnapshotId(split, 1).file_name()
+            path.write_bytes(bytes(header) + _batches(listed[:split], 1) + bytes(footer))
+        (directory / f"{split:020d}.log").write_bytes(_batches(listed[split:], split))
 
     def kill(self) -> None:
         """As after kill -9: no marker of a clean shutdown."""
@@ -79,17 +89,9 @@ class KafkaDirectory:
         return {str(path): path.read_bytes() for path in self.path.rglob("*") if path.is_file()}
 
 
-def encode_record(message: Message, version: int) -> bytes:
-    """A metadata record's value."""
-    head = unsigned_varint(1) + unsigned_varint(message.API_KEY) + unsigned_varint(version)
-    return head + message.encode(version)
-
-
-def _batches(values: list[bytes], base_offset: int) -> bytes:
+def _batches(listed: list[VersionedRecord], base_offset: int) -> bytes:
     """Two records to a batch."""
-    found = b""
-    for start in range(0, len(values), 2):
-        offsets = range(base_offset + start, base_offset + start + len(values[start : start + 2]))
-        batch = build_batch([Record(offset, NOW_MS, None, values[offset - base_offset]) for offset in offsets])
-        found += bytes(batch)
-    return found
+    return b"".join(
+        build_metadata_batch(listed[start : start + 2], QuorumEpoch(base_offset + start, 1, NOW_MS))
+        for start in range(0, len(listed), 2)
+    )

@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka_directories import KafkaDirectory
-from tidelog.broker.adoption.kraft_metadata import METADATA_DIRECTORY, ClusterMetadata, read_cluster_metadata
+from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
+from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    EndTransactionRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -23,31 +27,15 @@ from tidelog.protocol.metadata_records.records import (
     TopicRecord,
     UserScramCredentialRecord,
 )
-from tidelog.protocol.schema.fields import Message, string
+from tidelog.protocol.schema.fields import Message
 
 ID = bytes(range(16))
 
 
-class BeginTransactionRecord(Message, api_key=23, versions="0", flexible="0+"):
-    name: str | None = string(nullable="0+", tag=0, default=None)
-
-
-class EndTransactionRecord(Message, api_key=24, versions="0", flexible="0+"):
-    pass
-
-
-class AbortTransactionRecord(Message, api_key=25, versions="0", flexible="0+"):
-    reason: str | None = string(nullable="0+", tag=0, default=None)
-
-
-class AccessControlEntryRecord(Message, api_key=18, versions="0", flexible="0+"):
-    principal: str = string()
-
-
-def read(tmp_path: Path, *records: Message, snapshot_at: int | None = None) -> ClusterMetadata:
+def read(tmp_path: Path, *records: Message, snapshot_at: int | None = None) -> MetadataImage:
     source = KafkaDirectory(tmp_path / "kafka")
     source.add_metadata([(record, 0) for record in records], snapshot_at=snapshot_at)
-    return read_cluster_metadata(OsFileSystem(), str(source.path / METADATA_DIRECTORY))
+    return read_metadata_image(OsFileSystem(), str(source.path / METADATA_DIRECTORY))
 
 
 def topic(name: str = "orders") -> TopicRecord:
@@ -69,9 +57,9 @@ def test_topics_and_configs_from_snapshot_and_log(tmp_path: Path, snapshot_at: i
     )  # fmt: skip
     known = found.topic_named("orders")
     assert known is not None
-    assert (known.topic_id, known.leader_epochs) == (ID, {0: 4})
+    assert (known.topic_id, [state.leader_epoch for state in known.partitions]) == (ID, [4])
     assert found.configs == {(2, "orders"): {"retention.ms": "6"}}
-    assert (found.features, found.next_producer_id) == ({"metadata.version": 25}, 2000)
+    assert (found.features, found.producer_ids) == ({"metadata.version": 25}, 2000)
 
 
 def test_a_deleted_topic_is_gone(tmp_path: Path) -> None:
@@ -102,9 +90,21 @@ def test_credentials_and_quotas_can_be_removed(tmp_path: Path) -> None:
     assert found.quotas == {(("user", None),): {"b": 2.0}}
 
 
-def test_what_is_not_taken_over_is_counted(tmp_path: Path) -> None:
-    found = read(tmp_path, AccessControlEntryRecord(principal="User:ann"), AccessControlEntryRecord(principal="User:b"))
-    assert found.not_taken == {"ACLs": 2}
+def test_record_of_a_newer_kafka_is_told(tmp_path: Path) -> None:
+    class RecordOfTomorrow(Message, api_key=99, versions="0", flexible="0+"):
+        """No fields."""
+
+    with pytest.raises(KafkaStorageError, match="newer than this release"):
+        read(tmp_path, RecordOfTomorrow())
+
+
+def test_snapshot_that_is_not_whole_is_told(tmp_path: Path) -> None:
+    source = KafkaDirectory(tmp_path / "kafka")
+    source.add_metadata([(topic(), 0)], snapshot_at=1)
+    path = next((source.path / METADATA_DIRECTORY).glob("*.checkpoint"))
+    path.write_bytes(path.read_bytes()[:-80])
+    with pytest.raises(KafkaStorageError, match="has no footer"):
+        read_metadata_image(OsFileSystem(), str(source.path / METADATA_DIRECTORY))
 
 
 def test_damage_is_told(tmp_path: Path) -> None:
@@ -115,4 +115,4 @@ def test_damage_is_told(tmp_path: Path) -> None:
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(KafkaStorageError, match="wrong checksum"):
-        read_cluster_metadata(OsFileSystem(), str(source.path / METADATA_DIRECTORY))
+        read_metadata_image(OsFileSystem(), str(source.path / METADATA_DIRECTORY))

@@ -44,14 +44,16 @@ def test_nothing_new_publishes_nothing() -> None:
 ])  # fmt: skip
 def test_records_of_a_transaction_count_when_it_is_committed(end: Message, levels: dict[str, int]) -> None:
     replay = MetadataReplay()
-    replay.take_batch(batch_of(0, records.BeginTransactionRecord()))
-    replay.take_batch(batch_of(1, LEVEL))
+    replay.take_batch(batch_of(0, records.NoOpRecord(), records.BeginTransactionRecord(), LEVEL))
+    before = replay.publish()
+    assert before is not None
+    assert (before.image.offset, before.image.features) == (0, {})
     assert replay.publish() is None
-    replay.take_batch(batch_of(2, end))
+    replay.take_batch(batch_of(3, end))
     published = replay.publish()
     assert published is not None
     assert published.image.features == levels
-    assert published.image.offset == 2
+    assert published.image.offset == 3
 
 
 def test_control_records_are_kept_apart() -> None:
