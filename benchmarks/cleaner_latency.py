@@ -43,7 +43,7 @@ def clean_and_wait(bootstrap: str, topic: str) -> None:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """So many processes that compute and do nothing else."""
+    """Processes that compute and do nothing else."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         time.sleep(0.5)

@@ -38,7 +38,7 @@ class Histogram:
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[tuple[int, int]]) -> Histogram:
-        """From ``(bucket, count)`` pairs."""
+        """Build a histogram from ``(bucket, count)`` pairs."""
         histogram = cls()
         for bucket, count in pairs:
             histogram.buckets[bucket] += count

@@ -130,7 +130,7 @@ def digits(size: int) -> bytearray:
 
 
 def packed_records(count: int) -> bytearray:
-    """As many records as fit into little gzip."""
+    """Build a gzip batch of as many records as fit into few bytes."""
     section = small_records(count)
     return batch_around(compress_gzip(section), GZIP, count)
 

@@ -72,7 +72,7 @@ def run_load(mode: str, host: str, port: int, **options: str | float) -> LoadRes
 
 
 def parse_load_result(found: dict[str, Any]) -> LoadResult:
-    """From the JSON object the load client prints."""
+    """Parse the JSON object that the load client prints."""
     return LoadResult(
         seconds=found["seconds"],
         requests=found.get("requests", 0),

@@ -29,7 +29,7 @@ def _fresh(run: Run, contender: Contender, row: str) -> BrokerProcess:
 
 
 def measure_start(run: Run, contender: Contender) -> dict[str, float]:
-    """From the start of the process to the first answer, on an empty data directory."""
+    """Measure the time from the start of the process to the first answer, on an empty data directory."""
     with _fresh(run, contender, "start") as broker:
         return {"start": broker.start_seconds}
 
@@ -61,7 +61,7 @@ def _produce_to(broker: BrokerProcess, topic: str, partitions: int, requests: in
 
 
 def _seconds_until_served(broker: BrokerProcess, topic: str) -> float:
-    """From the process's start until a record is taken: a broker may answer before it leads."""
+    """Return the time from the process's start until a record is taken: a broker may answer before it leads."""
     begin = time.monotonic()
     while True:
         try:

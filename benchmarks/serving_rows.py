@@ -35,7 +35,7 @@ looked for once a second."""
 
 
 def records_per_batch(batch_bytes: int, value_bytes: int) -> int:
-    """How many records fill a batch."""
+    """Return the number of records that fill a batch."""
     return max(1, (batch_bytes - BATCH_OVERHEAD_BYTES) // (value_bytes + RECORD_OVERHEAD_BYTES))
 
 

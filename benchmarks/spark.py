@@ -66,7 +66,7 @@ def topic_of(size: str) -> str:
 
 
 def rows_of(size: str, rows: int) -> int:
-    """How many records that topic has."""
+    """Return the number of records in the topic."""
     return rows if size == "100 B" else rows // ROWS_OF_1_KB
 
 
@@ -127,7 +127,7 @@ def sink_table(bench: Bench, rows: int, rounds: int) -> str:
 
 
 def sink_parts_table(bench: Bench, rows: int, rounds: int) -> str:
-    """Where the time of a write goes, each part's best round."""
+    """Table of the parts of a write, each with its best round."""
     lines = ["| values | part | s | CPU s/GB | broker CPU s/GB |", "|---|---|---:|---:|---:|"]
     for size, value_bytes in SIZES.items():
         count = rows_of(size, rows)
@@ -141,7 +141,7 @@ def sink_parts_table(bench: Bench, rows: int, rounds: int) -> str:
 
 
 def export_table(bench: Bench, rows: int, rounds: int) -> str:
-    """To Parquet."""
+    """Export to Parquet."""
     lines = ["| values | export | Mrow/s | Mrow per CPU s | broker CPU s | to Spark |", "|---|---|---:|---:|---:|---:|"]
     for size in SIZES:
         topic, count, table = topic_of(size), rows_of(size, rows), bench.work / "table"

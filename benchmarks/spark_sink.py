@@ -47,7 +47,7 @@ class Part:
 
 
 def arrow_rows(rows: int, value_bytes: int) -> list[pa.RecordBatch]:
-    """So many rows with a value of so many bytes, no two batches in the same memory."""
+    """Build rows with values of one size, no two batches in the same memory."""
     found = []
     for begin in range(0, rows, ARROW_ROWS):
         values = [

@@ -155,7 +155,7 @@ SINKS = (
 
 
 def write_all(bench: Bench, sink: Sink, rows: int, value_bytes: int) -> Figures:
-    """So many rows in two tasks into a topic of two partitions, with the sink's defaults."""
+    """Write rows in two tasks into a topic of two partitions, with the sink's defaults."""
     broker, topic = sink.broker(bench), f"sink-{uuid.uuid4().hex}"
     Topics(broker.bootstrap).create(topic, 2, KEEP)
     frame = bench.spark.range(0, rows, 1, 2).selectExpr(f"rpad(cast(id as string), {value_bytes}, 'v') as value")

@@ -58,7 +58,7 @@ def connector_jars() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """How to start Spark. ``work`` takes its temporary files."""
+    """Settings to start Spark with. ``work`` takes its temporary files."""
 
     work: Path
     cores: int = 2

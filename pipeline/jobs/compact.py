@@ -36,7 +36,7 @@ DEFAULT_MAP_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CompactRequest:
-    """Which logs, with which topic configurations.
+    """Request of a compaction: logs and their topic configurations.
 
     ``dry_run`` tells and changes nothing. ``map_bytes``: memory for the keys of one log. ``now_ms``: the time that
     tombstones are measured against; the clock's without.

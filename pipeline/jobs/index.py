@@ -33,7 +33,7 @@ STEP_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class IndexRequest:
-    """Which logs, with which topic configurations; ``rebuild`` builds every index again."""
+    """Request to build indexes: logs and their topic configurations; ``rebuild`` builds every index again."""
 
     source: LogSource
     configuration: Configuration = field(default_factory=Configuration)

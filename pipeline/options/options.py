@@ -60,7 +60,7 @@ _MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_6
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Which topics: names (subscribe), a pattern (subscribePattern), or topics with partitions (assign)."""
+    """The choice of topics: names (subscribe), a pattern (subscribePattern), or topics with partitions (assign)."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -121,7 +121,7 @@ class SourceOptions:
 
     @property
     def row_filter(self) -> RowFilter:
-        """Which records count."""
+        """The filter of records that the options give."""
         return RowFilter(self.min_timestamp, self.max_timestamp, self.key)
 
 

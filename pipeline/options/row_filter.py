@@ -9,7 +9,7 @@ MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which records count: times in ms, both included, and one key or (None) any."""
+    """Filter of records: times in ms, both included, and one key or (None) any."""
 
     min_time: int = MIN_TIME
     max_time: int = MAX_TIME

@@ -101,8 +101,8 @@ def _newest_snapshot(directory: str, start: int, end: int) -> tuple[int, dict[in
 
 
 def _position(segment: SegmentFile, offset: int, count: ReadCount | None) -> int:
-    """Where in a segment to begin for what follows ``offset``: closed segments are walked whole only when there is no
-    snapshot of their end."""
+    """Return the position in a segment to begin at for what follows ``offset``: closed segments are walked whole only
+    when there is no snapshot of their end."""
     index = offset_index(segment, count)
     try:
         slot = index.floor(offset - segment.base_offset - 1)

@@ -1,4 +1,4 @@
-"""From Arrow rows to record batches: which columns the sink takes, where each row goes, batches built per partition.
+"""Encoder of Arrow rows into record batches: the sink's columns, the partition of each row, batches per partition.
 
 Columns are those of Spark's Kafka sink; names without regard to case:
 
@@ -220,7 +220,7 @@ def _bytes_of(column: pa.Array | None, rows: int) -> ByteColumn:
 
 
 def _timestamps(column: pa.Array | None, rows: int) -> IntegerArray:
-    """In ms, rounded down as Spark's sink does; nulls are now."""
+    """Return timestamps in ms, rounded down as Spark's sink does; nulls become the current time."""
     now = time.time_ns() // 1_000_000
     if column is None:
         return read_only(np.full(rows, now, np.int64))

@@ -40,7 +40,8 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, parsed: Mapping[str, Any]) -> StreamOffset:
-        """From what JSON gives. Raises PipelineError when it is no position of ours or of Spark's Kafka source."""
+        """Parse a position from decoded JSON. Raises PipelineError when it is no position of ours or of Spark's Kafka
+        source."""
         try:
             ids = {str(topic): uuid_from_str(text) for topic, text in parsed.get(TOPIC_IDS, {}).items()}
             offsets = {

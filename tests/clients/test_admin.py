@@ -122,7 +122,7 @@ def test_topic_is_made_by_the_first_record(broker: BrokerProcess) -> None:
 
 
 def begin_again(broker: BrokerProcess, how: str) -> None:
-    """Start anew after a clean stop, or after kill -9."""
+    """Start again after a clean stop, or after kill -9."""
     if how == "kill":
         broker.kill()
         broker.start()

@@ -69,7 +69,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
 
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
 def test_it_runs_and_stops_where_standard_descriptors_are_closed(tmp_path: Path, closed: str) -> None:
-    """What it opens gets none of their numbers: no log line goes into a segment, and libuv closes what it has."""
+    """Files it opens get none of their numbers: no log line goes into a segment, and libuv closes what it has."""
     process = subprocess.Popen(
         ["bash", "-c", f'exec "$@" {closed}', "-", *TIDELOG, "serve", "--port", "0", "--data-dir", str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -166,7 +166,7 @@ def test_a_second_broker_on_one_data_directory_is_refused(broker: tidelog.Broker
 
 
 def test_logs_of_a_running_broker_are_not_checked(broker: tidelog.Broker) -> None:
-    """What it is writing would look like damage."""
+    """A half-written batch would look like damage."""
     with Client(broker.bootstrap) as client:
         client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), MetadataResponse)
     directory = broker.data_dir

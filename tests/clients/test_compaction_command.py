@@ -133,7 +133,7 @@ def test_stop_with_the_admin_interface_in_use_is_clean(tmp_path: Path) -> None:
 
 
 def test_topic_made_anew_does_not_inherit_what_was_clean(broker: TidelogProcess) -> None:
-    name = "made-anew"
+    name = "made-again"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topic = NewTopic(name, 1, 1, config={"cleanup.policy": "compact"})
     admin.create_topics([topic])[name].result()

@@ -1,4 +1,4 @@
-"""What decides when a log is cleaned, with a real broker: compaction lags, and compact together with delete."""
+"""Settings that decide when a log is cleaned, with a real broker: compaction lags, and compact together with delete."""
 
 from __future__ import annotations
 

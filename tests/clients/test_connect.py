@@ -2,7 +2,7 @@
 
 A file goes line by line into a topic, a mirror (MirrorMaker 2's connector) copies the topic, a sink writes the copy
 to a file again. The worker that reads the file is killed in an open transaction of ten minutes; the other one fences
-it through the admin client and begins anew. ``--broker=kafka`` shows that Apache Kafka's broker does the same.
+it through the admin client and starts over. ``--broker=kafka`` shows that Apache Kafka's broker does the same.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def until(what: str, is_so: Callable[[], bool]) -> None:
 
 
 def members(broker: BrokerProcess) -> int:
-    """How many workers the cluster has, 0 while its work is shared out."""
+    """Number of workers in the cluster, 0 while its work is shared out."""
     with Client(broker.bootstrap) as client:
         (group,) = client.call(DescribeGroupsRequest(groups=["connect"]), DescribeGroupsResponse).groups
     return len(group.members) if group.group_state == "Stable" else 0

@@ -223,7 +223,7 @@ def test_admin_sees_and_deletes_groups(broker: BrokerProcess) -> None:
 
 
 def test_a_deleted_topic_takes_its_committed_offsets_along(broker: BrokerProcess) -> None:
-    topic = "made-anew"
+    topic = "made-again"
     admin = Admin(broker.bootstrap)
     for _ in range(2):
         admin.create(topic, 1)

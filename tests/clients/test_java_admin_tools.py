@@ -26,7 +26,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tidelog.Broker]
 
 
 def tool(broker: tidelog.Broker, name: str, *arguments: str) -> str:
-    """What a tool prints; the address goes before a sub-command only where the tool wants it there."""
+    """Run a tool and return its output; the address goes before a sub-command only where the tool wants it there."""
     address = ["--bootstrap-server", broker.bootstrap]
     leads = name.endswith(("MetadataQuorumCommand", "FeatureCommand"))
     done = run_tool(name, [*address, *arguments] if leads else [*arguments, *address])

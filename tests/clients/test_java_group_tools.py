@@ -45,7 +45,7 @@ Call = tuple[str, ...]
 
 
 def run(directory: Path, calls: list[Call]) -> list[str]:
-    """What each call printed; all must succeed."""
+    """Run the calls, which must all succeed, and return what each printed."""
     java = require_tool("java", install="apt-get install default-jdk-headless")
     listed = directory / "calls"
     listed.write_text("".join("\t".join(call) + "\n" for call in calls))

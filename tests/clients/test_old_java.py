@@ -117,7 +117,7 @@ def test_topics_of_old_formats_serve_old_and_new(broker: BrokerProcess, message_
 
 @pytest.mark.parametrize("version", SINCE_0_11)
 def test_it_manages_topics(broker: BrokerProcess, version: str) -> None:
-    """What `Manage` finds wrong it fails with."""
+    """`Manage` fails with the first thing it finds wrong."""
     run_java(version, "Manage", {"bootstrap": broker.bootstrap, "topic": f"managed-{version}"})
     assert f"managed-{version}" not in Admin(broker.bootstrap).topics()
 

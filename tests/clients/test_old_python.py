@@ -70,7 +70,7 @@ def knows_headers(old: tuple[str, str]) -> bool:
 
 
 def assert_timestamps(old: tuple[str, str], records: list[Record]) -> None:
-    """As the fetched format has them; releases ask v0 of brokers before 0.10."""
+    """Compare timestamps as the fetched format has them; releases ask v0 of brokers before 0.10."""
     without = old[1] in ("0.8.2", "0.9")
     assert {record.timestamp == -1 for record in records} == {without}
 
@@ -143,7 +143,7 @@ def test_topics_of_old_formats_serve_old_and_new(
 
 
 def test_one_topic_of_all_ages(broker: BrokerProcess) -> None:
-    """What message sets v0 and v1 and batches v2 brought, read through the oldest protocol and the newest."""
+    """Message sets v0 and v1 and batches v2 are read through the oldest protocol and the newest."""
     Admin(broker.bootstrap).create("all-ages", PARTITIONS)
     for old in OLD:
         produce(broker, old, "all-ages", ("gzip",))

@@ -62,7 +62,7 @@ def set_quota(broker: BrokerProcess, client_id: str, key: str, value: float | No
 
 
 class Throttles:
-    """What librdkafka says of its broker's waits, in milliseconds."""
+    """Throttle times that librdkafka reports of its broker, in milliseconds."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []

@@ -57,7 +57,7 @@ class ShareMembers:
         )
 
     def events(self) -> list[Event]:
-        """What happened, once it has ended."""
+        """Wait for the end and return the events."""
         out, _ = self.process.communicate(timeout=TIMEOUT_S)
         assert self.process.returncode == 0
         found = (line.split() for line in out.splitlines() if line.startswith(("got ", "done ")))

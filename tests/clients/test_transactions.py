@@ -176,7 +176,7 @@ def test_exactly_once_over_kills_of_broker_and_client(fresh_broker: BrokerProces
             try:
                 carried += copy_batch(consumer, producer, "target")
             except KafkaException:
-                break  # a fatal or abortable error: begin anew, the offsets decide where
+                break  # a fatal or abortable error: start over, the offsets decide where
             if incarnation < 3 and carried >= 100:
                 break  # this client is given up in the middle of its work
             copied = len(read_committed(fresh_broker, "target", 2))

@@ -83,7 +83,7 @@ def test_apis_and_versions_differ_where_the_page_says(brokers: tuple[Broker, Bro
 
 
 def versions_text(versions: tuple[int, int] | None) -> str:
-    """As the page has it."""
+    """Format a range of versions as the page does."""
     if versions is None:
         return "no"
     low, high = versions

@@ -71,7 +71,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What Tidelog wrote, and what Kafka served of it."""
+    """Records that Tidelog wrote, and those that Kafka served."""
 
     directory: Path
     served_here: Picture
@@ -264,7 +264,7 @@ def snapshot(directory: Path) -> dict[str, tuple[int, int]]:
 
 
 def write_topic_configs(directory: Path, samples: Samples) -> Path:
-    """What ``kafka-configs --describe --entity-type topics`` prints."""
+    """Return the output of ``kafka-configs --describe --entity-type topics``."""
     lines = []
     for topic, configs in samples.configs.items():
         lines.append(f"Dynamic configs for topic {topic} are:")
@@ -354,7 +354,7 @@ def test_a_running_kafka_is_left_alone(kafka_4: tuple[dict[str, Source], Written
 
 
 def test_linked_files_leave_the_source_whole(kafka_4: tuple[dict[str, Source], Written], tmp_path: Path) -> None:
-    """With --link the broker appends, and not one byte of the source changes."""
+    """The broker appends after --link, and not one byte of the source changes."""
     source = tmp_path / "source"
     shutil.copytree(kafka_4[0]["stopped"].directory, source)
     before = contents(source)

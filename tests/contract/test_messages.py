@@ -182,7 +182,7 @@ def test_first_flexible_versions_are_those_of_both_jars() -> None:
 
 
 def test_names_of_structs_are_kafkas() -> None:
-    """Where request and response use one name for two structs, the response's has the suffix "Response"."""
+    """A struct name that request and response share has the suffix "Response" in the response."""
     for name, cls in MESSAGES.items():
         ours = {struct.__name__ for struct in _structs(cls)}
         theirs = set()

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.java
 
 
 def ask_kafka(kafka_version: str, question: str, text: str = "") -> list[str]:
-    """What the Java program answers, line by line."""
+    """Return the Java program's answer, line by line."""
     java = require_tool("java", install="apt-get install default-jdk-headless")
     class_path = kafka_jars.client_classpath(kafka_version)
     command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path, str(PROGRAM), question]

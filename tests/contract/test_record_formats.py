@@ -22,7 +22,7 @@ FORMATS = [
 
 
 def expected_records(magic: int) -> list[Record]:
-    """What ``RecordFormats.java`` writes."""
+    """Return the records that ``RecordFormats.java`` writes."""
     return [
         Record(
             100 + i,

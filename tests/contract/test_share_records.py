@@ -1,4 +1,5 @@
-"""What Apache Kafka writes of share groups, read here: members in ``__consumer_offsets``, places in the state topic."""
+"""Records of share groups that Apache Kafka wrote, read here: members in ``__consumer_offsets``, places in the state
+topic."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def assert_whole(data: Path) -> None:
 
 
 def lose_power(disk: FaultyFileSystem, data: Path) -> None:
-    """What was not synced is gone; the store syncs its own."""
+    """Drop all that was not synced; the store syncs its own files."""
     kept = (data / STORE).read_bytes() if (data / STORE).exists() else None
     disk.crash()
     if kept is not None:

@@ -55,7 +55,7 @@ def latest(records: list[Record]) -> dict[bytes | None, Record]:
 
 
 class Expected:
-    """Records before and after a round that nobody disturbs, by key."""
+    """Records before and after an undisturbed round, by key."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.with_name("filled")
@@ -94,7 +94,7 @@ def check_reopened(directory: Path, expected: Expected) -> list[Record]:
 
 
 def count_calls(directory: Path, expected: Expected) -> int:
-    """How many mutating calls an undisturbed round makes."""
+    """Count the mutating calls of an undisturbed round."""
     shutil.copytree(expected.directory, directory)
     faulty = FaultyFileSystem(str(directory))
     log = open_log(directory, CONFIG, faulty)

@@ -30,14 +30,14 @@ CONFIG = {"cleanup.policy": "compact", "segment.bytes": "100000", "min.cleanable
 
 
 class Model:
-    """What was acknowledged: key -> (offset, value) of its last record, and every value by offset."""
+    """Acknowledged records: key -> (offset, value) of its last record, and every value by offset."""
 
     def __init__(self) -> None:
         self.latest: dict[bytes, tuple[int, bytes]] = {}
         self.values: dict[int, bytes] = {}
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """For the producer."""
+        """Delivery report of the producer."""
         assert error is None, error
         offset, key, value = message.offset(), message.key(), message.value()
         assert offset is not None

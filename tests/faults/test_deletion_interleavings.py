@@ -197,7 +197,7 @@ def opening(bench: Bench) -> None:
 
 
 def leave_open(_: Bench) -> None:
-    """What was just written, all open."""
+    """Write logs and leave them open."""
 
 
 def age(bench: Bench) -> None:
@@ -333,7 +333,7 @@ def test_others_at_every_call_of_a_round_of_the_cleaner(tmp_path: Path, other: J
 
 
 class RenamedUnderneath(OsFileSystem):
-    """At the opening of the index of ``segment``, a swap has renamed it and has not told yet."""
+    """A swap that has renamed a segment's index when that is opened, and has not told yet."""
 
     __slots__ = ("log", "segment", "thread")
 
@@ -353,7 +353,7 @@ class RenamedUnderneath(OsFileSystem):
         return super().open_file(path, create=create, writable=writable)
 
     def _swap(self, segment: LogSegment, renamed: threading.Event) -> None:
-        """As ``finish_swap``: renames, then the list of segments, under the log's lock."""
+        """Rename, then change the list of segments, under the log's lock, like ``finish_swap``."""
         assert self.log is not None
         with self.log.lock:
             segment.rename_suffix(".deleted")

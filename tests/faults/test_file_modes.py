@@ -1,4 +1,4 @@
-"""Nobody but the owner reads what a broker writes, whatever its umask, unless ``log.dirs.mode`` says so."""
+"""Only the owner reads a broker's files, under any umask, unless ``log.dirs.mode`` says so."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def produce_until_refused(port: int, topic: str) -> dict[int, bytes]:
-    """What was still taken: an append may fit into the last block of its file."""
+    """Produce until an append is refused; returns those taken: an append may fit into the last block of its file."""
     taken: dict[int, bytes] = {}
     for number in range(1000):
         value = b"%d " % number + bytes(8000)
@@ -326,7 +326,7 @@ def test_a_transaction_ends_once_there_is_room(small: SmallBroker, commit: bool,
 
 
 def committed_values(port: int, partition: int) -> list[bytes | None]:
-    """What read_committed shows of a partition up to its last stable offset."""
+    """Return what read_committed shows of a partition up to its last stable offset."""
     reader = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "r", "isolation.level": "read_committed",
                        "enable.partition.eof": True, "auto.offset.reset": "earliest"})  # fmt: skip
     reader.assign([TopicPartition("t", partition, 0)])

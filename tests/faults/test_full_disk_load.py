@@ -29,7 +29,7 @@ SEEDS = range(40)
 
 
 class Picture(NamedTuple):
-    """What a reader can see of a log."""
+    """A log as a reader can see it."""
 
     values: dict[int, bytes | None]
     aborted: list[AbortedTxn]
@@ -83,7 +83,7 @@ def crashed_log(root: Path, chance: random.Random) -> tuple[Path, int]:
 
 
 def expected_of(origin: Path, root: Path, recovery_point: int) -> Picture:
-    """What a load on a disk with room shows."""
+    """Return what a load on a disk with room shows."""
     shutil.copytree(origin, root / "healthy")
     return picture_of(LogBench(str(root / "healthy"), **SMALL).open(recovery_point=recovery_point))
 
@@ -116,7 +116,7 @@ def test_a_crashed_log_is_read_on_a_full_disk_and_whole_once_there_is_room(tmp_p
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_kill_on_the_full_disk_costs_nothing(tmp_path: Path, seed: int) -> None:
-    """What was only in memory is made again by the next start."""
+    """State that was only in memory is rebuilt by the next start."""
     chance = random.Random(seed)
     origin, recovery_point = crashed_log(tmp_path, chance)
     expected = expected_of(origin, tmp_path, recovery_point)

@@ -26,7 +26,7 @@ STORM_STEPS = 300
 
 
 class ClassicClient:
-    """A client of the classic protocol: joins, syncs, sends heartbeats, begins anew when it is told to."""
+    """A client of the classic protocol: joins, syncs, sends heartbeats, starts over when it is told to."""
 
     def __init__(self, world: GroupWorld, instance_id: str | None) -> None:
         self.world = world
@@ -40,7 +40,7 @@ class ClassicClient:
         self._beat_at = 0.0
 
     def turn(self) -> None:
-        """Do whatever is due."""
+        """Do all that is due."""
         if self.fenced:
             return
         if self._joining is not None:
@@ -157,7 +157,7 @@ class ConsumerClient:
 
 
 def storm(world: GroupWorld, clients: list[Any], make: Any, check: Any, seed: int) -> None:
-    """Somebody leaves, dies or joins every step; everybody else goes on. Then a quiet time."""
+    """A member leaves, dies or joins every step; all others go on. Then a quiet time."""
     choose = random.Random(seed)
     for _ in range(STORM_STEPS):
         victim = choose.randrange(len(clients))

@@ -124,7 +124,7 @@ def test_an_index_of_records_that_a_power_loss_took_is_built_anew(tmp_path: Path
 
 @pytest.mark.parametrize("seed", range(20))
 def test_killed_at_any_byte_of_a_put(tmp_path: Path, seed: int) -> None:
-    """What a kill leaves: all files as of the last checkpoint, then any prefix of the writes since, torn anywhere; and
+    """A kill leaves all files as of the last checkpoint, then any prefix of the writes since, torn anywhere; and
     what a power loss leaves: any of the later pages, the others as they were."""
     generator = random.Random(seed)
     log = indexed_bench(str(tmp_path)).open()

@@ -58,7 +58,7 @@ def restore(log: UnifiedLog, image: Image) -> None:
 
 
 def states_of(log: UnifiedLog, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[Image]:
-    """What the files hold at each step of ``work``."""
+    """Return the files' contents at each step of ``work``."""
     states = [image_of(log)]
 
     def watched(call: Callable[..., object]) -> Callable[..., object]:
@@ -80,7 +80,7 @@ def states_of(log: UnifiedLog, work: Callable[[], object], monkeypatch: pytest.M
 
 
 def images_between(before: Image, after: Image) -> Iterator[Image]:
-    """From one state to the next, a byte at a time: holes, bytes that change; then what is renamed or gone."""
+    """Yield the images between two states, a byte at a time: holes, bytes that change; then what is renamed or gone."""
     now = dict(before)
     for name, content in after.items():
         old = now.get(name, b"")
@@ -96,7 +96,7 @@ def images_between(before: Image, after: Image) -> Iterator[Image]:
 
 
 def put_all(indexer: LogIndexer) -> None:
-    """What the indexer thread does."""
+    """Index all records, as the indexer thread does."""
     catch_up(indexer)
     indexer.checkpoint()
 

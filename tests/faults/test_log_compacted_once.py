@@ -1,5 +1,5 @@
 """A topic that was compacted once and has ``cleanup.policy=delete`` now: the cleaner's gaps are served, a segment that
-somebody removed is still refused (F7)."""
+someone removed is still refused (F7)."""
 
 from __future__ import annotations
 

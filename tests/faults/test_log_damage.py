@@ -315,7 +315,7 @@ def test_full_disk_at_every_write_leaves_the_log_as_it_was(tmp_path: Path) -> No
 
 
 def test_flush_on_a_full_disk_fails_and_the_next_one_does_it(tmp_path: Path) -> None:
-    """F8: there is no room for the checkpoint of leader epochs; nothing was synced in vain, so reads go on."""
+    """F8: there is no room for the checkpoint of leader epochs; what was synced counts, so reads go on."""
     root = tmp_path / "disk"
     root.mkdir()
     disk = FaultyFileSystem(str(root))

@@ -28,7 +28,7 @@ CONFIG = LogConfig({"segment.bytes": 700, "index.interval.bytes": 100, "file.del
 
 
 class Scarcity:
-    """While ``is_on`` one opening of a file or a directory in three finds no descriptor."""
+    """A file system without a descriptor for one opening in three, while ``is_on``."""
 
     def __init__(self, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
         self._chance = chance

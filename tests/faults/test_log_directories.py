@@ -84,7 +84,7 @@ def test_a_directory_that_is_no_directory_at_the_start_is_offline_and_the_others
 
 
 def test_a_background_sync_that_fails_takes_the_directory_offline(tmp_path: Path) -> None:
-    """``flush.ms``: nobody waits for it, but what follows must not be acknowledged as if it had worked."""
+    """``flush.ms``: no request waits for it, but what follows must not be acknowledged as if it had worked."""
     disk = FailingDisk(tmp_path / "disk")
     overrides = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", "log.flush.scheduler.interval.ms": "50"}
     with BrokerOnFailingDisk(tmp_path, disk, overrides) as broker:

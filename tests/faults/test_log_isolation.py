@@ -36,7 +36,7 @@ ABORTING, COMMITTING, PLAIN = 0, 1, 2
 
 
 def data_of(found: FetchDataInfo) -> bytes:
-    """What a fetch sends; fewer bytes than promised only after a truncation."""
+    """Return the bytes that a fetch sends; fewer bytes than promised only after a truncation."""
     records = found.records
     if not isinstance(records, TransferableRecords):
         assert isinstance(records, bytes)
@@ -186,7 +186,7 @@ def generation_value(generation: int, offset: int) -> bytes:
 
 
 def mixed_records(log: UnifiedLog, offset: int) -> list[str]:
-    """What a read at ``offset`` gives that was never written there."""
+    """Return the records that a read at ``offset`` gives and that were never written there."""
     problems = []
     data = data_of(log.read(offset, 400, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True))
     # A slice promised before a truncation may hold bytes written after it: a length or the CRC tells the client.

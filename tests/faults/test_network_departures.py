@@ -164,7 +164,7 @@ UNSEEN = {
 
 
 def send_some(connection: socket.socket, data: bytes) -> None:
-    """As much as the broker takes: it does not read what it cannot handle."""
+    """Send as much as the broker takes: it does not read what it cannot handle."""
     connection.settimeout(0.3)
     with suppress(TimeoutError):
         connection.sendall(data)

@@ -1,4 +1,4 @@
-"""F13: requests received in part, over all connections: bounded memory, everybody's turn comes, nobody waits."""
+"""F13: requests received in part, over all connections: bounded memory, each has its turn, small ones never wait."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 DEADLINE_MS = 2_000
 HALF_OPEN = 5_000
 ROUND_TRIPS = 300
-#: Far above the hiccup of a busy machine; waiting for the 100 answers that nobody reads would never end.
+#: Far above the hiccup of a busy machine; waiting for the 100 answers that no client reads would never end.
 ROUND_TRIP_LIMIT_S = 10.0
 VALUE = b"x" * 500_000
 
@@ -58,7 +58,7 @@ def round_trip_s(broker: TidelogProcess) -> float:
 
 
 def p99_ms(broker: TidelogProcess) -> float:
-    """Of round trips on one connection, one after the other."""
+    """Return the 99th percentile of round trips on one connection, one after the other."""
     times = []
     with raw_client.connect(broker.port) as connection:
         for _ in range(ROUND_TRIPS):

@@ -89,7 +89,7 @@ def wrapper_around(name: str) -> bytearray:
 
 
 def measure(path: str) -> None:
-    """In a child: validate what the file holds; print the error, the memory and the CPU time it cost."""
+    """Validate in a child process what the file holds; print the error, the memory and the CPU time it cost."""
     records = bytearray(Path(path).read_bytes())
     validator = LogValidator(ValidationParams(max_message_bytes=2 << 20))
     for codec in CompressionType:  # so that imports are not counted

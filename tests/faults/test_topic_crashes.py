@@ -1,4 +1,4 @@
-"""F1 for topics: a kill at every step of making, filling, deleting and making again; then the broker starts anew.
+"""F1 for topics: a kill at every step of making, filling, deleting and making again; then the broker starts again.
 
 The store commits before directories are made or renamed, so a kill may leave a topic without directories, or
 directories without their topic. After a start the directories are those of the topics that are there, and every
@@ -18,7 +18,7 @@ PARTITIONS = 2
 
 
 def life_of_topics(data: DataBroker) -> None:
-    """What is killed: two topics, one of them deleted and made again with more partitions."""
+    """The work that is killed: two topics, one of them deleted and made again with more partitions."""
     data.topics.create_topic("kept", 1)
     data.append("kept", b"kept")
     data.topics.create_topic("orders", PARTITIONS)

@@ -61,7 +61,8 @@ def clean(log: UnifiedLog) -> Rows:
 
 
 def committed_by_fetch(log: UnifiedLog, max_bytes: int) -> Rows:
-    """What a consumer with read_committed sees: it drops by the list of aborted transactions of each fetch."""
+    """Return the records of a consumer with read_committed: it drops by the list of aborted transactions of each
+    fetch."""
     rows: Rows = []
     offset = log.log_start_offset
     while offset < log.last_stable_offset:

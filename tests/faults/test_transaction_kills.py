@@ -55,7 +55,7 @@ def end(broker: TidelogProcess, producer: Producer, *, commit: bool, kill_after_
 
 
 def committed_numbers(broker: TidelogProcess) -> Counter[int]:
-    """How often each number is read, read_committed, up to the end of every partition."""
+    """Count how often each number is read, read_committed, up to the end of every partition."""
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
     consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.partition.eof": True})
     consumer.assign([TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])

@@ -104,7 +104,7 @@ def test_reading(data: bytearray) -> None:
     origin=st.sampled_from(AppendOrigin),
 )
 def test_validation(data: bytearray, params: ValidationParams, origin: AppendOrigin) -> None:
-    """What is accepted can be read back, whole and in order; what is refused leaves the buffer as it was."""
+    """Accepted records can be read back, whole and in order; refused ones leave the buffer as it was."""
     view = memoryview(bytearray(data))
     try:
         result = LogValidator(params).validate_and_assign_offsets(view, 1000, 3, NOW_MS, origin)
@@ -153,7 +153,7 @@ def large(draw: st.DrawFn) -> bytearray:
 
 
 def stored_or_refused(data: bytearray, params: ValidationParams, budget: WorkBudget) -> bytes | str:
-    """What is appended, or the name of the error."""
+    """Return the appended records, or the name of the error."""
     view = memoryview(bytearray(data))
     try:
         return bytes(LogValidator(params).validate_and_assign_offsets(view, 5, 1, NOW_MS, budget=budget).records)

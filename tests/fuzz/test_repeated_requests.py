@@ -213,7 +213,7 @@ class Side:
         return self.ask(request, step.version, step.client_id)
 
     def fetch(self, step: Fetch, offset: int) -> tuple[bytes, FetchResponse, list[bytes]]:
-        """How it was answered, the answer without its records, and those: whole batches, of each partition."""
+        """Return the way of the answer, the answer without records, and each partition's whole batches."""
         partitions = [
             FetchPartition(
                 partition=index, fetch_offset=offset, partition_max_bytes=step.max_bytes,
@@ -282,7 +282,7 @@ class Side:
             partition.append_records(memoryview(bytearray(records)), origin=AppendOrigin.COORDINATOR)
 
     def limit(self) -> None:
-        """From now on requests are measured, though none is ever too large."""
+        """Measure requests from now on, though none is ever too large."""
         changes = [QuotaChange(key, 1e12) for key in ("producer_byte_rate", "consumer_byte_rate")]
         ClientQuotas(self.data.broker.store).alter((("client-id", "tester"),), changes, validate_only=False)
         load_quotas(self.data.broker)
@@ -292,7 +292,7 @@ class Side:
         self.data.topics.create_topic("t", 2)
 
     def state(self) -> list[object]:
-        """What is to be the same in the end: logs, offsets, counters, sessions."""
+        """Return the state that must be the same in the end: logs, offsets, counters, sessions."""
         manager, metrics = self.data.replica_manager, self.data.broker.metrics
         state: list[object] = [metrics.bytes_in.count, metrics.messages_in.count]
         assert metrics.bytes_out.count == self.fetched_bytes
@@ -334,7 +334,7 @@ def whole_batches(records: bytes) -> bytes:
 
 
 def next_offset(records: list[bytes], offset: int) -> int:
-    """Where a consumer reads on."""
+    """Return the offset at which a consumer reads on."""
     position, found = 0, records[0] if records else b""
     while position < len(found):
         base_offset, length, delta = struct.unpack_from(">qi11xi", found, position)

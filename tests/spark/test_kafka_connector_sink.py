@@ -31,7 +31,7 @@ def rows_to_write(spark: SparkSession, topic: str) -> DataFrame:
 
 
 def written(spark: SparkSession, bootstrap: str, topic: str) -> list[Row]:
-    """What is in a topic, without the time of writing."""
+    """Return a topic's records, without the time of writing."""
     return rows(read(spark, bootstrap, subscribe=topic, includeHeaders="true").drop("timestamp"))
 
 

@@ -50,7 +50,7 @@ class Fact(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """What identifies it."""
+        """Partition and offset, which identify a record."""
         return self.topic, self.partition, self.offset
 
 
@@ -70,7 +70,7 @@ class Mixed:
     facts: list[Fact] = field(default_factory=list)
 
     def places(self, *conditions: Condition) -> list[Place]:
-        """Where the records lie for which all conditions hold."""
+        """Return the places of records for which all conditions hold."""
         return sorted(fact.place for fact in self.facts if all(one.holds(fact) is True for one in conditions))
 
 
@@ -125,7 +125,7 @@ class Conditions:
         return found
 
     def several(self, count: int) -> list[Condition]:
-        """So many."""
+        """Several conditions."""
         return [self.next() for _ in range(count)]
 
     def _joined(self, one: Condition, other: Condition) -> Condition:

@@ -39,7 +39,7 @@ def topics(bootstrap: str, count: int) -> list[str]:
 
 
 def records(bootstrap: str, topic: str) -> Counter[tuple[object, ...]]:
-    """What a read_committed consumer gets: partition, key, value and headers."""
+    """Return the records that a read_committed consumer gets: partition, key, value and headers."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap,
         isolation_level="read_committed",

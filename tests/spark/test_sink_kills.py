@@ -73,7 +73,7 @@ def begin(process: subprocess.Popen[bytes]) -> None:
 
 
 def values(bootstrap: str, topic: str, isolation: str) -> Counter[tuple[bytes | None, bytes | None]]:
-    """How often each key and value stands in a topic."""
+    """Count each key and value in a topic."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level=isolation, consumer_timeout_ms=500, auto_offset_reset="earliest"
     )

@@ -91,7 +91,7 @@ class BrokerOnFailingDisk(TidelogProcess):
         self.disk = disk
 
     def command(self) -> list[str]:
-        """As always, but the directories come from ``log.dirs``."""
+        """Return the command, with the directories from ``log.dirs``."""
         words = super().command()
         at = words.index("--data-dir")
         return words[:at] + words[at + 2 :]

@@ -28,7 +28,7 @@ class InterleavedFileSystem(OsFileSystem):
         self._failure: BaseException | None = None
 
     def arm(self, at: int, change: Callable[[], None]) -> None:
-        """From now on this thread's calls are counted."""
+        """Count this thread's calls from now on."""
         self._at, self._change, self._count, self._failure = at, change, 0, None
         self._thread, self._owner = None, threading.get_ident()
 

@@ -81,7 +81,7 @@ class KafkaDirectory:
         (directory / f"{split:020d}.log").write_bytes(_batches(listed[split:], split))
 
     def kill(self) -> None:
-        """As after kill -9: no marker of a clean shutdown."""
+        """Remove the marker of a clean shutdown, as after kill -9."""
         (self.path / CLEAN_SHUTDOWN_FILE).unlink()
 
     def contents(self) -> Mapping[str, bytes]:

@@ -32,7 +32,7 @@ def ends(times: int) -> dict[int, int]:
 
 
 def expected(times: int = 1, *, headers: bool = True) -> dict[Place, Seen]:
-    """Where each record must lie when all are sent so many times, in order, to an empty topic."""
+    """Return the places of records that are sent ``times`` times, in order, to an empty topic."""
     next_offset = dict.fromkeys(range(PARTITIONS), 0)
     found: dict[Place, Seen] = {}
     for partition, record in times * PLACED:

@@ -181,7 +181,7 @@ class Samples:
 
 
 def wait_until_cleaned(data: Path, samples: Samples) -> None:
-    """Until the cleaner has done all it will do in the compacted topics, and log start offsets are on disk."""
+    """Wait until the cleaner has done all it will do in the compacted topics, and log start offsets are on disk."""
     compacted = [Place(topic, 0) for topic in samples.topics if ".compacted" in topic]
     deadline = time.monotonic() + CLEAN_TIMEOUT_S
     while not (

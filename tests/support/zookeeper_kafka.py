@@ -37,7 +37,7 @@ class ZooKeeperKafka(ApacheKafka):
         self._zookeeper: subprocess.Popen[bytes] | None = None
 
     def properties(self) -> dict[str, str]:
-        """As a KRaft node's, without what that node alone has."""
+        """Properties of a KRaft node, without those that such a node alone has."""
         kraft_only = {"process.roles", "node.id", "controller.quorum.voters", "controller.listener.names"}
         common = {key: value for key, value in super().properties().items() if key not in kraft_only}
         return {
@@ -74,7 +74,7 @@ class ZooKeeperKafka(ApacheKafka):
             return b"".join(iter(lambda: connection.recv(65536), b""))
 
     def wait_until_ready(self, deadline: float) -> None:
-        """Until it answers and knows a controller: before, librdkafka finds none and does not ask again soon."""
+        """Wait until it answers and knows a controller: before, librdkafka finds none and does not ask again soon."""
         super().wait_until_ready(deadline)
         while not self._has_controller():
             if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What the pages say can be followed: every link leads somewhere, every named test and module is there."""
+"""Pages can be followed: every link leads somewhere, every named test and module is there."""
 
 from __future__ import annotations
 

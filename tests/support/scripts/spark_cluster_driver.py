@@ -31,7 +31,7 @@ def where(number: int) -> str:
 
 
 def write_and_die_once(plan: FilePlan) -> FileResult:
-    """As an export's worker, but the first to come kills its executor: the JVM that its Python daemon belongs to."""
+    """Write like an export's worker; the first one kills its executor, the JVM that its Python daemon belongs to."""
     written = write_file(plan)
     try:
         os.close(os.open(os.environ[MARKER], os.O_CREAT | os.O_EXCL))

@@ -34,7 +34,7 @@ class KillOnceWriter(TidelogStreamWriter):
     kill_marker = ""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """As the sink, until the marker is made."""
+        """Write like the sink, until the marker is made."""
         return super().write(self._until_killed(iterator))
 
     def _until_killed(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -52,7 +52,7 @@ def tasks(*partitions: int) -> dict[str, Any]:
 
 @streams_script("streams_group_heartbeat")
 def initial_delay(broker: Broker, version: int) -> None:
-    """While a new group waits for more members, no member has tasks; a group that was left starts again."""
+    """No member has tasks while a new group waits for more members; a group that was left starts again."""
     create(broker, "streams-delayed", 4)
     configure(broker, "streams-d", streams_initial_rebalance_delay_ms="60000")
     first = join(broker, "streams-d", "a", "streams-delayed")
@@ -69,7 +69,7 @@ def initial_delay(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def delay_ends(broker: Broker, version: int) -> None:
-    """When the delay is over the members have their tasks, and another waits no more."""
+    """The members have their tasks after the delay, and another waits no more."""
     create(broker, "streams-waited", 4)
     configure(broker, "streams-w", streams_initial_rebalance_delay_ms="300")
     epoch = join(broker, "streams-w", "a", "streams-waited", quiet=True).member_epoch

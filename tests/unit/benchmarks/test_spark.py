@@ -1,4 +1,4 @@
-"""What `java -version` says, read."""
+"""Reader of the output of `java -version`."""
 
 from __future__ import annotations
 

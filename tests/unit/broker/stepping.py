@@ -7,7 +7,7 @@ from typing import Any
 
 
 def response_of(handled: Any) -> Any:
-    """What a handler returned, or what its steps return; they must have nothing to wait for."""
+    """Return a handler's response, after its steps if it has any; they must have nothing to wait for."""
     if handled.__class__ is not GeneratorType:
         return handled
     while True:

@@ -116,7 +116,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def within(case: Case, count: int) -> int:
-    """So many elements that the request is legal: with those of the arrays around it, nested ones have several."""
+    """Return the most elements that keep the request legal: with those of the arrays around it, nested ones have
+    several."""
     return min(count, max_elements(case.api_key) // 12)
 
 

@@ -57,7 +57,7 @@ def truncate_and_unlink(log: UnifiedLog) -> None:
 
 
 def delete(log: UnifiedLog) -> None:
-    """In a thread of its own: where the round works on the files, the deletion waits for it."""
+    """Delete in a thread of its own: while the round works on the files, the deletion waits."""
     deletion = threading.Thread(target=log.abandon)
     deletion.start()
     deletion.join(0.01)
@@ -89,7 +89,7 @@ def interfered(directory: Path, number: int, action: Callable[[UnifiedLog], None
 def compare(
     log: UnifiedLog, action: Callable[[UnifiedLog], None], number: int, latest: dict[bytes | None, int]
 ) -> None:
-    """What was removed stays removed, each latest record of what is left is there."""
+    """Check that removed records stay removed and that each latest record of the rest is there."""
     offsets = {record.offset for record in records_of(log)}
     low, high = log.log_start_offset, log.log_end_offset
     assert all(offset < high for offset in offsets), number

@@ -1,4 +1,4 @@
-"""LogManager in several threads: an opening holds up nobody who wants another log, and deleting waits for it."""
+"""LogManager in several threads: an opening holds up no caller that wants another log, and deleting waits for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ PATIENCE_S = 60.0
 
 
 class GatedFileSystem(OsFileSystem):
-    """Whoever looks into ``gated`` says so (``arrived``) and waits for ``gate``. ``renamed``: what was renamed."""
+    """A thread that looks into ``gated`` says so (``arrived``) and waits for ``gate``. ``renamed``: what was
+    renamed."""
 
     def __init__(self, gated: str) -> None:
         self.gated = gated
@@ -47,7 +48,8 @@ class GatedFileSystem(OsFileSystem):
 
 
 class Bench:
-    """A manager that was stopped cleanly with two logs, begun anew; the opening of the first stands at the gate."""
+    """A manager that was stopped cleanly with two logs and started again; the opening of the first stands at the
+    gate."""
 
     def __init__(self, path: Path) -> None:
         first = LogManager([str(path)], OsFileSystem(), ManualTime(NOW_MS), CONFIG)

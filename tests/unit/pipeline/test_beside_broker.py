@@ -39,7 +39,8 @@ SEGMENT_BYTES = 2000
 
 @dataclass(slots=True)
 class Pass:
-    """What one query saw, where the log ended when it was planned, and whether a round began meanwhile."""
+    """Result of one query: what it saw, where the log ended when it was planned, and whether a round began
+    meanwhile."""
 
     end: int
     values: Mapping[int, bytes]

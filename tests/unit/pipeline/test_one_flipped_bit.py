@@ -79,7 +79,7 @@ def lost_to_check(data: DataDirectory) -> set[int]:
 
 
 def lost_to_export(data: DataDirectory, table: Path) -> tuple[set[int], set[int]]:
-    """What an export says it lost, and which offsets have a row."""
+    """Return the offsets that an export reports as lost, and those with a row."""
     result = export(None, ExportRequest(data.source(), str(table), fail_on_data_loss=False))
     lost = {o for low, high in result.manifest.topics["t"].partitions[0].lost for o in range(low, high)}
     letters = [

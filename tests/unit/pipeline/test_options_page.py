@@ -15,7 +15,7 @@ WRITING = {*sink_options._KNOWN, *sink_options._BATCH_ONLY} - {"checkpointLocati
 
 
 def first_cells(title: str) -> set[str]:
-    """What the first column of a section's table names."""
+    """Return the names in the first column of a section's table."""
     section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}

@@ -1,4 +1,4 @@
-"""What a broker imports before it listens is counted in its start-up time and in its idle memory."""
+"""Imports of a broker before it listens: they count in its start-up time and in its idle memory."""
 
 from __future__ import annotations
 

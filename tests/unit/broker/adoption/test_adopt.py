@@ -97,7 +97,7 @@ def topics(target: Path) -> dict[str, TopicImage]:
 
 
 def served(directory: Path, place: TopicPartition) -> dict[int, bytes | None]:
-    """What a LogManager serves of a partition."""
+    """Return the records that a LogManager serves of a partition."""
     manager = LogManager([str(directory)], FILE_SYSTEM, TIME, LogConfig())
     manager.startup()
     log = manager.get_log(place)

@@ -267,7 +267,8 @@ OF_TOPICS = {synonym.server_key for synonyms in SYNONYMS.values() for synonym in
 
 
 def is_read(key: str, source: str) -> bool:
-    """By its name, by a coordinator's config that has a field called so, or as the default of a topic's key."""
+    """Return whether a key is read: by its name, by a coordinator's config field, or as the default of a topic's
+    key."""
     if key in OF_TOPICS:
         return True
     names = {key} | {key.removeprefix(prefix) for prefix in COMPOSED if key.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""What coordinators are told by the configuration."""
+"""Configuration of the coordinators."""
 
 from __future__ import annotations
 

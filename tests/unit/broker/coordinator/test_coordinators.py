@@ -57,7 +57,7 @@ def delete(data: DataBroker) -> list[bytes]:
 
 
 def restarted(data: DataBroker, directory: Path) -> DataBroker:
-    """What a kill leaves: the same directory, nothing else."""
+    """Start again with what a kill leaves: the same directory, nothing else."""
     data.broker.store.close()
     again = DataBroker(directory, TEXTS)
     coordinators_of(again.broker).start()

@@ -51,7 +51,7 @@ def offsets_of(data: DataBroker, key: bytes) -> list[int]:
 
 
 def lag_metrics(data: DataBroker) -> list[float]:
-    """Of the whole broker, and of its only indexed partition."""
+    """Return the lag of the whole broker, and of its only indexed partition."""
     names = ("tidelog_index_lag_records", "tidelog_index_partition_lag_records")
     samples = list(data.broker.metrics.collect())
     return [next(sample.value for sample in samples if sample.name == name) for name in names]

@@ -110,7 +110,7 @@ class PlainPartition:
 
 
 class World:
-    """What handlers see of a broker, over coordinators in memory."""
+    """A broker as handlers see it, over coordinators in memory."""
 
     def __init__(self) -> None:
         time = ManualTime()

@@ -79,7 +79,7 @@ class Wire:
         self.context = data.context(0)
 
     def send(self, request: Message, version: int) -> object:
-        """What the dispatcher answers."""
+        """Send a request and return the dispatcher's answer."""
         key = ApiKey(request.API_KEY)
         header = struct.pack(">hhih", key, version, 77, 6) + b"tester"
         if request_header_version(key, version) >= 2:

@@ -263,7 +263,7 @@ def test_repeated_requests_with_long_records_are_the_same(data: DataBroker, wire
     assert values_count(data, 0) == 16
 
 
-def test_a_wrapper_of_the_oldest_format_is_validated_until_nobody_was_faster(
+def test_a_wrapper_of_the_oldest_format_is_validated_until_no_way_was_faster(
     data: DataBroker, wire: LongWire, threads: HeldThreads
 ) -> None:
     data.topics.create_topic("old", 1, configs={"message.format.version": "0.9.0"})

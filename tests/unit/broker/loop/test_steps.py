@@ -1,4 +1,4 @@
-"""Steps: slices by the clock, fairness between jobs, waiting, and what becomes of steps that nobody waits for."""
+"""Steps: slices by the clock, fairness between jobs, waiting, and the end of abandoned steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class World:
         return name
 
     def turns(self) -> int:
-        """How many turns it takes until nothing is left to do."""
+        """Count the turns until nothing is left to do."""
         turns = 0
         while self.loop.soon:
             self.loop.run_soon()

@@ -146,7 +146,7 @@ def test_a_long_wal_is_written_back_at_a_sync(store: SqliteMetadataStore, path: 
     assert os.path.getsize(path) > CHECKPOINT_BYTES
     for number in range(20):
         store.txn([], [Put(f"/{number}", bytes(100_000))], [])
-    assert os.path.getsize(wal) < CHECKPOINT_BYTES, "it begins anew"
+    assert os.path.getsize(wal) < CHECKPOINT_BYTES, "it starts over"
     assert len(store.list("/")) == 40
 
 

@@ -1,4 +1,4 @@
-"""What kafka-configs prints of topics."""
+"""Topic descriptions, as kafka-configs prints them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class FakeSocket:
 
 
 class FakeListener(FakeSocket):
-    """Gives what the test lined up, then has nobody waiting."""
+    """Gives the connections that the test lined up, then no more."""
 
     def __init__(self) -> None:
         super().__init__(3)

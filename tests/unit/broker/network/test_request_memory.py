@@ -77,7 +77,7 @@ def test_without_a_limit_it_is_never_full(limit: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_request_becomes_whole(seed: int) -> None:
-    """Random receives of random requests: what is held stays within bounds, and nobody is left."""
+    """Random receives of random requests: held bytes stay within bounds, and no connection is left waiting."""
     generator = random.Random(seed)
     memory = RequestMemory(LIMIT)
     holders = {FakeHolder(memory): generator.randrange(1, LIMIT) for _ in range(30)}
@@ -87,7 +87,7 @@ def test_every_request_becomes_whole(seed: int) -> None:
         readers = [holder for holder in received if holder.reads]
         if not received:
             break
-        assert readers, "nobody may read"
+        assert readers, "no connection may read"
         holder = generator.choice(readers)
         holder.update_reading()
         if not holder.reads:

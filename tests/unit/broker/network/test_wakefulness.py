@@ -23,7 +23,7 @@ class Client:
         return bool(self.loop.soon)
 
     def ask(self, times: int = 1) -> int:
-        """Of so many requests, how many found the loop awake."""
+        """Send requests and return how many of them found the loop awake."""
         found_awake = 0
         for _ in range(times):
             is_awake = self.is_awake()

@@ -1,4 +1,4 @@
-"""Which quota a client is under, and how long it has to wait. Figures as Kafka's formula gives them, by hand."""
+"""Choice of a client's quota, and its waits. Figures as Kafka's formula gives them, by hand."""
 
 from __future__ import annotations
 

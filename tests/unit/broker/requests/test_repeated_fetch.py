@@ -101,7 +101,7 @@ def expected(*sizes: int) -> list[bytes | None]:
 
 
 def retains(data: DataBroker) -> int:
-    """Who holds the partition's file open, the segment itself included."""
+    """Count the holders of the partition's file, the segment itself included."""
     shared = data.replica_manager.partition("t", 0).local_log.segments.active.records.shared
     assert isinstance(shared, SharedFile)
     return shared._count

@@ -158,7 +158,7 @@ class ShareMember:
         return read_fetched(answer)
 
     def acquired(self, *acks: Ack, **fields: Any) -> list[tuple[int, int, int]]:
-        """What a fetch acquires: first offset, last offset, delivery count of each run."""
+        """Fetch and return what was acquired: first offset, last offset, delivery count of each run."""
         return runs(self.fetch(*acks, **fields))
 
     def acknowledge(self, *acks: Ack, **fields: Any) -> ShareAcknowledgeResponse:
@@ -182,7 +182,7 @@ def partitions(response: ShareFetchResponse) -> list[PartitionData]:
 
 
 def runs(response: ShareFetchResponse) -> list[tuple[int, int, int]]:
-    """What was acquired."""
+    """Acquired runs of a partition."""
     return [
         (run.first_offset, run.last_offset, run.delivery_count)
         for data in partitions(response)

@@ -35,7 +35,7 @@ def packed(data: bytes) -> bytes:
 
 
 def expanded(frame: bytes, room: int, count: int = 0) -> bytes | None:
-    """What the kernel makes of a frame, None when it leaves it to the library."""
+    """Expand a frame with the kernel, None when it leaves it to the library."""
     start = at.BATCH_OVERHEAD + len(frame)
     end = start + at.BATCH_OVERHEAD + room
     buffer = np.frombuffer(bytes(at.BATCH_OVERHEAD) + frame + bytes(end - start) + GUARD, np.uint8).copy()
@@ -53,7 +53,7 @@ def expanded(frame: bytes, room: int, count: int = 0) -> bytes | None:
 
 
 def frames_of(data: bytes) -> list[bytes]:
-    """As clients write it: independent and linked blocks of several sizes, other levels."""
+    """Frames as clients write them: independent and linked blocks of several sizes, other levels."""
     linked = [
         lz4.frame.compress(data, store_size=False, block_linked=True, block_size=size)
         for size in (lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX256KB, lz4.frame.BLOCKSIZE_MAX4MB)

@@ -42,7 +42,7 @@ def clean(
 
 @dataclass
 class Model:
-    """What a log must hold: data records by offset, those of aborted transactions apart."""
+    """Records that a log must hold: data records by offset, those of aborted transactions apart."""
 
     live: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
     open: dict[int, list[int]] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from tidelog.cleaner.engine.engine import Engine, IntegerArray, ReferenceEngine,
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.cleaner.round.stretches import Stretch, Stretches
 
-NOBODY: IntegerArray = np.zeros(0, np.int64)
+NO_OFFSETS: IntegerArray = np.zeros(0, np.int64)
 ENGINES = [ReferenceEngine(), load_engine()]
 
 
@@ -36,7 +36,7 @@ def rows(*changes: dict[int, int]) -> IntegerArray:
     return table
 
 
-def vanished(table: IntegerArray, bits: int, last_offsets: IntegerArray = NOBODY) -> list[Stretch]:
+def vanished(table: IntegerArray, bits: int, last_offsets: IntegerArray = NO_OFFSETS) -> list[Stretch]:
     """The stretches passed over when the low bits of ``bits`` are those of the records from 1,000 on."""
     stretches = Stretches()
     stretches.note(7, 5000, table)
@@ -83,7 +83,7 @@ def test_only_so_many_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     for segment in range(3):
         stretches.note(segment, 0, rows({}))
     bits = np.full(4, 0xFF, np.uint8)
-    assert [len(stretches.vanished(segment, (bits, 1000), NOBODY)) for segment in range(4)] == [1, 1, 0, 0]
+    assert [len(stretches.vanished(segment, (bits, 1000), NO_OFFSETS)) for segment in range(4)] == [1, 1, 0, 0]
 
 
 def write(directory: Path, seed: int) -> None:

@@ -1,4 +1,5 @@
-"""What a virtual topic's reader gives: the matching records only, offsets kept, the position carried over gaps."""
+"""Records that a virtual topic's reader gives: the matching records only, offsets kept, the position carried over
+gaps."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def read_all(
     log: UnifiedLog, query: Query, indexer: LogIndexer | None, *, start: int = 0, committed: bool = False,
     max_bytes: int = 700,
 ) -> list[Record]:  # fmt: skip
-    """As a consumer reads: from the last offset of the last batch on."""
+    """Read like a consumer: from the last offset of the last batch on."""
     reader = MatchReader(log, query)
     upper = log.last_stable_offset if committed else log.high_watermark
     found: list[Record] = []

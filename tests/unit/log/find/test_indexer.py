@@ -1,4 +1,4 @@
-"""The indexer and the look-ups over what it made: answers are those of a full scan, whatever happened to the log."""
+"""The indexer and the look-ups over its files: answers are those of a full scan, after any change to the log."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_records_cleaned_away_are_not_found(tmp_path: Path) -> None:
     Cleaner(ReferenceEngine(), options).clean(whole(log), NOW_MS)
     assert [r.value for r in find_newest(log, indexer, Query(key=b"Aa"))] == [b"29"]
     assert [r.value for r in find_newest(log, indexer, Query(key=b"k1"))] == [b"29"]
-    later = indexer_of(log)  # from its checkpoint or anew: the same
+    later = indexer_of(log)  # from its checkpoint or from the start: the same
     later.rebuild()
     catch_up(later)
     assert [r.offset for r in find_newest(log, later, Query(key=b"BB"))] == [log.log_end_offset - 2]

@@ -132,7 +132,7 @@ def test_a_read_only_installation_caches_in_a_private_directory(
 
 
 def test_a_directory_others_may_write_is_not_trusted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The cache holds pickles: whoever writes there runs code here."""
+    """The cache holds pickles: a process that writes there runs code here."""
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: f"{tmp_path}/{prefix}fresh")
     planted = tmp_path / f"tidelog-kernels-{os.getuid()}"
@@ -246,7 +246,7 @@ def test_numba_serves_on_other_processors(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def load_finder() -> tuple[list[object], list[object]]:
-    """What was loaded from an image, and what numba gave instead."""
+    """Return the kernels loaded from an image, and those that numba gave instead."""
     native: list[object] = []
     fallback: list[object] = []
     kernel_loader.load_array_kernels(FIND, native.append, fallback.append).join()

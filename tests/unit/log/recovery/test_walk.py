@@ -96,7 +96,7 @@ class Writer:
 
 @dataclass
 class Outcome:
-    """What a recovery left."""
+    """Log, files and state after a recovery."""
 
     files: dict[str, bytes]
     state: object

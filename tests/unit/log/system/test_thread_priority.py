@@ -1,4 +1,4 @@
-"""Threads that give way: their own priority falls, those they start have it too, nobody else's changes."""
+"""Threads that give way: their own priority falls, those they start have it too, no other's changes."""
 
 from __future__ import annotations
 

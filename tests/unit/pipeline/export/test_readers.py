@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 @dataclass(slots=True)
 class Seen:
-    """What a reader that began at one moment holds: names, sizes, footers and rows of files."""
+    """Files of a reader that began at one moment: names, sizes, footers and rows of files."""
 
     sizes: dict[Path, int] = field(default_factory=dict)
     footers: dict[Path, pq.FileMetaData] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Seen:
         return seen
 
     def counted(self) -> Counter[Row]:
-        """How often each row was seen."""
+        """Count how often each row was seen."""
         return Counter(itertools.chain.from_iterable(self.rows.values()))
 
     def check_later(self) -> None:
@@ -93,7 +93,7 @@ class World:
         export(None, ExportRequest(self.data.source(), str(self.table), file_bytes=6000))
 
     def check(self) -> Seen:
-        """Read the folder as anybody does."""
+        """Read the folder like any reader of Parquet."""
         seen = Seen.now(self.folder)
         counted = seen.counted()
         assert set(counted) <= self.written

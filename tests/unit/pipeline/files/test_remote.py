@@ -18,7 +18,7 @@ from tidelog.pipeline.files.storage import files_at, for_each, is_directory, mou
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What ``s3://store`` holds. Nothing is remembered of an earlier one."""
+    """Contents of ``s3://store``. Nothing is remembered of an earlier one."""
     from pyarrow.fs import LocalFileSystem
 
     monkeypatch.setattr(remote, "_connected", lambda root, process: (LocalFileSystem(), str(tmp_path)))

@@ -1,4 +1,4 @@
-"""What replay and backfill do before a broker is asked: marks, files, columns, ranges."""
+"""Work of replay and backfill before a broker is asked: marks, files, columns, ranges."""
 
 from __future__ import annotations
 

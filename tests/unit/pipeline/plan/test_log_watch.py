@@ -1,4 +1,5 @@
-"""What a stream's trigger costs: counted in directories listed and files opened, and right whatever changes."""
+"""Cost of a stream's trigger, counted in directories listed and files opened; its answers stay right after any
+change."""
 
 from __future__ import annotations
 

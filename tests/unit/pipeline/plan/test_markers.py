@@ -162,7 +162,7 @@ def test_a_removed_segment_may_have_held_markers(tmp_path: Path) -> None:
 
 
 def whole_kinds(data: DataDirectory) -> tuple[list[str], list[str]]:
-    """What an audit and a check find in the data directory's log."""
+    """Return the findings of an audit and a check in the data directory's log."""
     result = audit(None, AuditRequest(data.source()))
     found = check_directory(OsFileSystem(), str(data.path / "t-0"))
     return [line for partition in result.partitions for line in findings(partition)], [str(one) for one in found]
@@ -200,7 +200,7 @@ def only(data: DataDirectory) -> PartitionAudit:
 
 
 def committed_by_index(directory: Path) -> list[tuple[int, bytes | None]]:
-    """What a reader sees that believes the index files; nothing when they cannot be read."""
+    """Return the records of a reader that believes the index files; nothing when they cannot be read."""
     try:
         aborted = aborted_transactions(str(directory), 0, 2**63 - 1)
     except PipelineError:

@@ -1,4 +1,4 @@
-"""From options to a plan over real logs: bounds, times, keys, tasks, and what each reads."""
+"""Plans from options, over real logs: bounds, times, keys, tasks, and what each reads."""
 
 from __future__ import annotations
 
@@ -408,11 +408,11 @@ def test_a_stream_that_asks_again_walks_only_what_is_new(data: DataDirectory) ->
             end_transaction(log, number - 1, commit=number % 2 == 0)
         bounds = log_bounds(request_directory(data), read_committed=True)
         assert (bounds.end, bounds.last_stable) == (log.log_end_offset, log.last_stable_offset)
-    further, anew = ReadCount(), ReadCount()
+    further, afresh = ReadCount(), ReadCount()
     log_bounds(request_directory(data), read_committed=True, count=further)
     last_stable._WALKED.clear()
-    log_bounds(request_directory(data), read_committed=True, count=anew)
-    assert further.bytes_read < anew.bytes_read - 1000
+    log_bounds(request_directory(data), read_committed=True, count=afresh)
+    assert further.bytes_read < afresh.bytes_read - 1000
 
 
 def test_a_log_that_was_cut_and_written_anew_is_walked_anew(data: DataDirectory) -> None:

@@ -1,4 +1,4 @@
-"""The streaming reader over real logs: triggers, limits, new and lost partitions, topics made anew."""
+"""The streaming reader over real logs: triggers, limits, new and lost partitions, topics created again."""
 
 from __future__ import annotations
 

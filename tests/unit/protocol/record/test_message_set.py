@@ -35,7 +35,7 @@ CODECS = [CompressionType.NONE, CompressionType.GZIP, CompressionType.SNAPPY, Co
 
 
 def plain(record: Record, magic: int) -> Record:
-    """What of a record an old format keeps."""
+    """Return the fields of a record that an old format keeps."""
     return Record(record.offset, record.timestamp if magic else -1, record.key, record.value)
 
 
@@ -44,7 +44,7 @@ def some_records(count: int = 3) -> list[Record]:
 
 
 def wrapper(content: bytes | None, *, magic: int = 1, attributes: int = 1, offset: int = 5) -> bytes:
-    """A wrapper around whatever it is given; its own checksum is right."""
+    """A wrapper around the given bytes; its own checksum is right."""
     writer = MessageWriter()
     with writer.entry(offset), writer.message(magic, attributes, NOW_MS, None):
         writer.write_nullable(None if content is None else compress(content, attributes & 7, magic=magic))

@@ -268,7 +268,7 @@ def test_a_caller_may_allow_fewer_elements() -> None:
 
 
 def last_of(steps: Generator[None, None, T]) -> tuple[T, int]:
-    """What steps return, and how many there were."""
+    """Run steps; return their result and their number."""
     count = 0
     while True:
         try:
@@ -348,7 +348,7 @@ def test_source_is_straight_line_python() -> None:
 
 
 def test_importing_messages_compiles_nothing() -> None:
-    """What start-up pays for a message module is its declarations: no compiler, no coder, no constructor."""
+    """Start-up pays for a message module's declarations only: no compiler, no coder, no constructor."""
     program = (
         "import sys, tidelog.protocol.messages.fetch as fetch\n"
         "assert not {'tidelog.protocol.schema.source', 'tidelog.protocol.schema.decoder', 'numpy'} & set(sys.modules)\n"

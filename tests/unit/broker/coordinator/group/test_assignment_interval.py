@@ -1,4 +1,4 @@
-"""How often targets are worked out: the rule, and groups of each kind that keep to it."""
+"""Interval between assignments: the rule, and groups of each kind that keep to it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ ALL = [0, 1, 2, 3]
 
 
 def says(*topics: str, owned: list[int] | None = None, version: int = 3) -> bytes:
-    """What a classic consumer puts into its JoinGroup."""
+    """Metadata that a classic consumer puts into its JoinGroup."""
     held = [TopicPartition(topic="t", partitions=owned)] if owned else []
     subscription = ConsumerProtocolSubscription(topics=list(topics or ["t"]), owned_partitions=held)
     return subscription.encode_prefixed(version)
@@ -75,7 +75,7 @@ class Classic:
         return self.world.join(self.member_id, **{"protocols": protocols, **self.fields, **fields})
 
     def join(self, **fields: Any) -> JoinGroupResponse:
-        """Until it is answered with a generation or an error."""
+        """Join until the answer is a generation or an error."""
         response: JoinGroupResponse = self.ask_to_join(**fields).result()
         if response.error_code == MemberIdRequiredError.code:
             self.member_id = response.member_id
@@ -160,7 +160,7 @@ def classic_group(world: GroupWorld, *instance_ids: str | None) -> list[Classic]
 
 
 def settle(world: GroupWorld, *followers: Classic | Modern) -> None:
-    """Let all follow until the group is stable; nobody ever holds what another one holds."""
+    """Let all follow until the group is stable; no member ever holds what another one holds."""
     for _ in range(20):
         for member in followers:
             member.follow()

@@ -1,4 +1,4 @@
-"""Where share partitions are: snapshots and updates, what a load makes of them, and what may be cut off the log."""
+"""State of share partitions: snapshots and updates, their load, and the part of the log that may be cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pictures of an audit show: time without records, shares of offsets, what is lost."""
+"""Pictures of an audit: time without records, shares of offsets, what is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The assignor of share groups: everybody reads something, everything is read, evenly, with little movement."""
+"""The assignor of share groups: every member reads something, everything is read, evenly, with little movement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What topics a topology comes to."""
+"""Internal topics and partition counts that a topology comes to."""
 
 from __future__ import annotations
 
