@@ -99,7 +99,7 @@ class DirectoryDescription(NamedTuple):
 
 
 class LogManager:
-    """See the module."""
+    """The logs of a broker: opens, creates, deletes and looks after them over all log directories."""
 
     def __init__(
         self, log_dirs: Iterable[str], file_system: FileSystem, time: Time, default_config: LogConfig,

@@ -37,7 +37,7 @@ class Entry(Protocol):
 
 
 class RoomWatch:
-    """See the module. ``run`` and ``try_refused_again`` belong in a worker."""
+    """Watch over full disks and refused logs. ``run`` and ``try_refused_again`` belong in a worker."""
 
     __slots__ = ("_directories", "_entries", "_file_system", "_open_log")
 

@@ -113,7 +113,8 @@ _CLIENT = AppendOrigin.CLIENT
 
 
 class UnifiedLog:
-    """See the module. Made by :func:`tidelog.log.recovery.loader.load_log`."""
+    """The log of one partition: appends, reads, offsets, retention. Made by
+    :func:`tidelog.log.recovery.loader.load_log`."""
 
     __slots__ = (
         "_active",

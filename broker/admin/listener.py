@@ -29,7 +29,7 @@ BACKLOG = 64
 
 
 class AdminListener:
-    """See the module."""
+    """HTTP server of the admin interface on its own port."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -105,7 +105,7 @@ class Adoption:
         self._adopted = Adopted()
 
     def run(self) -> None:
-        """See the module."""
+        """Do what the plan says, or go on where an interrupted run stopped."""
         target = self._options.target
         self._make_durable(os.path.abspath(target))
         if not any(lock.path == os.path.join(target, LOCK_FILE) for lock in self._plan.locks):

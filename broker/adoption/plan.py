@@ -127,7 +127,7 @@ class Planner:
         self._is_kraft = False
 
     def run(self) -> None:
-        """See the module."""
+        """Look at the source and write down all that is to be done, and every problem."""
         if not self._claim():
             return
         self._read_identity()

@@ -1,4 +1,4 @@
-"""Whether a produce request may write into its transaction, before its records are appended (KIP-890).
+"""Check that a produce request may write into its transaction, before its records are appended (KIP-890).
 
     client of version 1 (Produce up to v11) ... each partition must have been added by AddPartitionsToTxn
     client of version 2 (Produce v12+) ........ partitions are added here, with the first records that come for them

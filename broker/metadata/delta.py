@@ -84,7 +84,7 @@ class MapChanges(Generic[K, V]):
 
 
 class MetadataDelta:
-    """What the records since ``image`` changed. Not thread-safe."""
+    """Changes of the records since ``image``. Not thread-safe."""
 
     __slots__ = (
         "_partitions", "_replica_lists", "acls", "brokers", "configs", "controllers", "features", "image",

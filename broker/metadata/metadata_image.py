@@ -84,7 +84,7 @@ class ControllerRegistration(NamedTuple):
 
 
 class ScramState(NamedTuple):
-    """What SCRAM derives from a password (RFC 5802): all that is stored of it."""
+    """Keys that SCRAM derives from a password (RFC 5802): all that is stored of it."""
 
     salt: bytes
     stored_key: bytes

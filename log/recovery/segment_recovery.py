@@ -190,7 +190,7 @@ def recover_segment(
     progress: RecoveryProgress | None = None,
     damage: DamageCounts,
 ) -> int:
-    """See the module; returns the bytes cut off. ``synced_below`` is the recovery point.
+    """Recover one segment as the module says; returns the bytes cut off. ``synced_below`` is the recovery point.
 
     Raises LogLoadError, KafkaStorageError.
     """

@@ -67,7 +67,7 @@ class SegmentRead(NamedTuple):
 
 
 class LogSegment:
-    """See the module."""
+    """One segment of a log: its record file, offset index, time index and transaction index."""
 
     __slots__ = (
         "_bytes_since_entry",

@@ -120,7 +120,7 @@ class Consumer:
         return response
 
     def read_all(self) -> list[tuple[int, bytes | None]]:
-        """What a consumer sees from the beginning on."""
+        """Return the records that a consumer sees from the beginning on."""
         rows: list[tuple[int, bytes | None]] = []
         offset, end = 0, self.data.replica_manager.partition("t", 0).local_log.last_stable_offset
         while offset < end:

@@ -174,7 +174,7 @@ class TransactionShard:
         return CoordinatorResult(None, [_record(transactional_id, value)])
 
     def verify_partition(self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey) -> None:
-        """Whether the partition is part of the open transaction (KIP-890, part 1).
+        """Check that the partition is part of the open transaction (KIP-890, part 1).
 
         Raises what ``add_partitions`` raises, and TransactionAbortableError.
         """

@@ -1,4 +1,4 @@
-"""Whether a thread is busy, told from its processor clock."""
+"""Load of a thread, told from its processor clock."""
 
 from __future__ import annotations
 

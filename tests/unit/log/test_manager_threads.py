@@ -140,7 +140,7 @@ def test_deletion_waits_for_the_opening_of_that_log(bench: Bench) -> None:
 
 
 def test_who_waited_for_a_log_that_was_deleted_gets_the_new_one(bench: Bench) -> None:
-    """One asks to delete it, one for a log of that name, while it opens: whoever comes first, who asks then gets the
+    """One thread deletes it, one asks for a log of that name, while it opens. In either order, a later caller gets the
     new one."""
     with bench.opening():
         deleted = bench.pool.submit(bench.manager.delete_log, T0)

@@ -334,7 +334,7 @@ class ClassicGroup:
             raise UnknownMemberIdError
 
     def validate_offset_commit(self, committer: Committer) -> None:
-        """Whether this client may commit now. OffsetCommit v0-10, TxnOffsetCommit v0-5.
+        """Check that this client may commit now. OffsetCommit v0-10, TxnOffsetCommit v0-5.
 
         Raises CoordinatorNotAvailableError, UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
         RebalanceInProgressError.

@@ -89,7 +89,7 @@ def test_a_stale_producer_id_block_is_never_given_twice(data: DataBroker, tmp_pa
 
 
 def test_a_log_that_opens_by_itself_has_the_configs_of_now(tmp_path: Path) -> None:
-    """Nobody has touched it since the start, its configs were changed, retention opens it."""
+    """A log untouched since the start, whose configs were changed, is opened by retention."""
     data = DataBroker(tmp_path)
     data.topics.create_topic("t", configs={"retention.ms": "1000"})
     data.append("t", b"old")

@@ -252,7 +252,7 @@ def world(tmp_path: Path) -> Iterator[ShareWorld]:
 
 
 def when_synced(world: ShareWorld, answer: Any) -> Any:
-    """What a share group's member hears, which must not be before the sync."""
+    """Answer to a share group's member, which must not come before the sync."""
     assert isinstance(answer, Deferred)
     assert not answer.done
     world.loop.run_soon()
