@@ -33,7 +33,8 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
 
 
 def backlog_size(config: BrokerConfig) -> int:
-    """As configured; else the system's most: in Kafka's 50 a burst of clients overflows, and each waits a second."""
+    """Return the configured size, else the system's most: with Kafka's 50 a burst of clients overflows, and each waits
+    a second."""
     key = "socket.listen.backlog.size"
     return config.get_int(key) if key in config.static_texts else socket.SOMAXCONN
 

@@ -1,4 +1,4 @@
-"""One partition's door: leadership is checked before anything is read or written, whoever asks."""
+"""One partition's door: leadership is checked before anything is read or written, for every caller."""
 
 from __future__ import annotations
 
