@@ -13,7 +13,7 @@ PYTEST_OPTIONS ?=
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz deletions power-loss lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz deletions soak power-loss lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ unit contract clients faults fuzz: $(VENV)/.test $(EXTENSIONS) ## run one family
 
 deletions: $(VENV)/.test $(EXTENSIONS) ## topics come and go under every background job: make deletions MINUTES=10
 	TIDELOG_STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_deletion_storm.py
+
+soak: $(VENV)/.test $(EXTENSIONS) ## clients of every kind beside kills, deletions, changes; nothing lost, nothing grows: make soak MINUTES=15
+	TIDELOG_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_soak.py -p no:randomly
 
 STATES ?= 1000
 power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each workload: make power-loss STATES=5000

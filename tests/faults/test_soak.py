@@ -1,0 +1,55 @@
+"""A soak of a real broker: clients of every kind beside kills, deletions and changes; nothing is lost, nothing grows.
+
+``TIDELOG_SOAK_SECONDS`` lengthens it (``make soak MINUTES=15``), ``TIDELOG_SOAK_SEED`` chooses another one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from tests.support.soak.resources import Sample, growing
+from tests.support.soak.soak import Soak
+
+SECONDS = float(os.environ.get("TIDELOG_SOAK_SECONDS", "8"))
+SEED = int(os.environ.get("TIDELOG_SOAK_SEED", "1"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 900)
+@pytest.mark.filterwarnings("ignore")  # of the clients
+def test_nothing_is_lost_and_nothing_grows(tmp_path: Path) -> None:
+    soak = Soak(tmp_path, SEED, SECONDS)
+    faults = soak.run()
+    assert not faults, "\n".join(faults)
+    assert soak.kills
+    command = [sys.executable, "-m", "tidelog.cli", "check", str(soak.broker.data_directory)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def samples(**growth: float) -> list[Sample]:
+    """Ten minutes of figures, some of which grow by so much a second."""
+    figures = {"rss_bytes": 100e6, "anonymous_bytes": 60e6, "files": 200.0, "descriptors": 80.0}
+    figures |= {"deleted_files": 0.0, "threads": 12.0}
+    return [
+        Sample(
+            float(second), *(int(value + second % 7 + second * growth.get(name, 0)) for name, value in figures.items())
+        )
+        for second in range(600)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("growth", "told"),
+    [({}, 0), ({"files": 10}, 0), ({"rss_bytes": 200e3}, 1), ({"descriptors": 0.1, "threads": 0.1}, 2),
+     ({"deleted_files": 0.1}, 1)],
+)  # fmt: skip
+def test_growth_is_told_from_noise(growth: dict[str, float], told: int) -> None:
+    assert len(growing(samples(**growth))) == told

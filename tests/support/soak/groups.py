@@ -1,0 +1,158 @@
+"""Consumer groups of the soak: members come and go; each group reads every record of its topic at least once."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import Any
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+from tests.support.admin import Admin
+from tests.support.kafka_python import kafka
+from tests.support.readers import Place
+from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.writers import QUICK
+
+POLL_S = 0.05
+CLASSIC = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500, "partition.assignment.strategy": "range"}
+CONSUMER = {"group.protocol": "consumer"}
+
+
+class LibrdkafkaMember:
+    """librdkafka, of either protocol."""
+
+    def __init__(self, world: World, group: str, topic: str, settings: dict[str, Any]) -> None:
+        fixed: dict[str, Any] = {
+            "bootstrap.servers": world.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "topic.metadata.refresh.interval.ms": 2_000,
+        }
+        self.consumer: Any = Consumer({**QUICK, **fixed, **settings})
+        self.consumer.subscribe([topic])
+
+    def poll(self) -> list[Place]:
+        """The places of the records that came."""
+        messages = self.consumer.consume(200, timeout=POLL_S)
+        return [(each.partition(), each.offset()) for each in messages if each.error() is None]
+
+    def commit(self) -> bool:
+        """Commit what was read; whether it was acknowledged."""
+        try:
+            self.consumer.commit(asynchronous=False)
+        except KafkaException:  # nothing to commit, a rebalance, the broker is away
+            return False
+        return True
+
+    def close(self) -> None:
+        """Leave the group."""
+        self.consumer.close()
+
+
+class KafkaPythonMember:
+    """kafka-python, in a classic group with librdkafka's members."""
+
+    def __init__(self, world: World, group: str, topic: str) -> None:
+        self.consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=world.bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=500,
+            metadata_max_age_ms=2_000,
+            partition_assignment_strategy=[kafka.coordinator.assignors.range.RangePartitionAssignor],
+        )
+
+    def poll(self) -> list[Place]:
+        """The places of the records that came."""
+        found = self.consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=200)
+        return [(each.partition, each.offset) for records in found.values() for each in records]
+
+    def commit(self) -> bool:
+        """Commit what was read; whether it was acknowledged."""
+        try:
+            self.consumer.commit(timeout_ms=5_000)
+        except kafka.errors.KafkaError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Leave the group."""
+        self.consumer.close(autocommit=False, timeout_ms=1_000)
+
+
+class Group(Party):
+    """One group: up to four members, all driven by this thread. At the end it has read and committed everything."""
+
+    most = 4
+    pause_s = 0.02
+
+    def __init__(self, world: World, topic: str, group: str, *, protocol: str) -> None:
+        super().__init__(world, f"group {group}")
+        self.topic = topic
+        self.group = group
+        self.protocol = protocol
+        self.members: list[LibrdkafkaMember | KafkaPythonMember] = []
+        self.seen: dict[int, set[int]] = defaultdict(set)
+
+    def _join(self) -> None:
+        self.counts["joined"] += 1
+        if self.protocol == "classic" and self.chance.random() < 0.3:
+            try:
+                self.members.append(KafkaPythonMember(self.world, self.group, self.topic))
+            except kafka.errors.KafkaError as error:  # the broker is away
+                self.counts[f"told {type(error).__name__}"] += 1
+        else:
+            settings = CLASSIC if self.protocol == "classic" else CONSUMER
+            self.members.append(LibrdkafkaMember(self.world, self.group, self.topic, dict(settings)))
+
+    def turn(self) -> None:
+        if not self.members or (len(self.members) < self.most and self.chance.random() < 0.01):
+            self._join()
+        for member in self.members:
+            self._read(member)
+        if len(self.members) > 1 and self.chance.random() < 0.01:
+            self.members.pop(self.chance.randrange(len(self.members))).close()
+            self.counts["left"] += 1
+
+    def _read(self, member: LibrdkafkaMember | KafkaPythonMember) -> None:
+        places = member.poll()
+        for partition, offset in places:
+            self.counts["again"] += offset in self.seen[partition]
+            self.seen[partition].add(offset)
+        if places and self.chance.random() < 0.5:
+            self.counts["commits" if member.commit() else "commits not acknowledged"] += 1
+
+    def _ends(self) -> dict[int, int]:
+        admin = Admin(self.world.bootstrap)
+        return {number: admin.offset(self.topic, number, "latest") for number in range(admin.topics()[self.topic])}
+
+    def _committed(self) -> dict[int, int]:
+        parts = [TopicPartition(self.topic, number) for number in self._ends()]
+        admin = Admin(self.world.bootstrap)
+        asked = ConsumerGroupTopicPartitions(self.group, parts)
+        found = admin.client.list_consumer_group_offsets([asked])[self.group].result().topic_partitions
+        return {part.partition: max(0, part.offset) for part in found}
+
+    def check(self) -> None:
+        ends = self._ends()
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._is_done(ends) and time.monotonic() < deadline:
+            for member in self.members or [LibrdkafkaMember(self.world, self.group, self.topic, {})]:
+                self._read(member)
+                member.commit()
+        for member in self.members:
+            member.close()
+        self.counts["read"] = sum(len(seen) for seen in self.seen.values())
+        for partition, end in ends.items():
+            if left_out := sorted(set(range(end)) - self.seen[partition]):
+                self.faults.append(f"{self.topic}-{partition}: offsets {left_out[:10]} were not read by {self.group}")
+        if (committed := self._committed()) != ends:
+            self.faults.append(f"{self.topic}: {self.group} has committed {committed}, the ends are {ends}")
+
+    def _is_done(self, ends: dict[int, int]) -> bool:
+        return all(len(self.seen[partition]) >= end for partition, end in ends.items()) and self._committed() == ends

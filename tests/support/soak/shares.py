@@ -1,0 +1,130 @@
+"""A share group of the soak: each record is delivered, and what was accepted or rejected never comes again."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
+
+from tests.support.readers import Place
+from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.writers import QUICK, PlainWriter
+
+ACCEPT, RELEASE, REJECT = (confluent_kafka.AcknowledgeType[name] for name in ("ACCEPT", "RELEASE", "REJECT"))
+
+
+class ShareGroup(Party):
+    """Up to three share consumers of librdkafka, all driven by this thread."""
+
+    most = 3
+    quiet_s = 4.0
+    """Longer than a lock is held: what was confirmed and comes again came by then."""
+    silence_s = 20.0
+    """Longer than a member that is gone keeps its partitions: what did not come by then never will."""
+
+    def __init__(self, world: World, source: PlainWriter) -> None:
+        super().__init__(world, f"share group of {source.ledger.topic}")
+        self.source = source
+        self.group = f"{source.ledger.topic}-share"
+        self.members: list[Any] = []
+        self.delivered: Counter[Place] = Counter()
+        self.done: set[Place] = set()
+        self._read_from_the_start()
+
+    def _read_from_the_start(self) -> None:
+        entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.GROUP, self.group, incremental_configs=[entry])
+        client = AdminClient({"bootstrap.servers": self.world.bootstrap})
+        client.incremental_alter_configs([resource])[resource].result()
+
+    def _join(self) -> None:
+        member = confluent_kafka.ShareConsumer(
+            {
+                **QUICK,
+                "bootstrap.servers": self.world.bootstrap,
+                "group.id": self.group,
+                "share.acknowledgement.mode": "explicit",
+            }
+        )
+        member.subscribe([self.source.ledger.topic])
+        self.members.append(member)
+        self.counts["joined"] += 1
+
+    def turn(self) -> None:
+        if not self.members or (len(self.members) < self.most and self.chance.random() < 0.02):
+            self._join()
+        for member in list(self.members):
+            self._take(member, [ACCEPT] * 17 + [RELEASE] * 2 + [REJECT])
+        if len(self.members) > 1 and self.chance.random() < 0.02:
+            self._leave(self.members[self.chance.randrange(len(self.members))])
+
+    def _leave(self, member: Any) -> None:
+        self.members.remove(member)
+        self.counts["left"] += 1
+        try:
+            member.close()
+        except KafkaException as error:
+            self.counts[f"told {error.args[0].name()}"] += 1
+
+    def _take(self, member: Any, choices: list[Any]) -> int:
+        """Take what comes and acknowledge it; the number of records."""
+        try:
+            messages = [each for each in member.poll(timeout=0.1) if each.error() is None]
+            ends: dict[int, dict[Place, Any]] = {}
+            for message in messages:
+                place = (message.partition(), message.offset())
+                self._deliver(place)
+                end = self.chance.choice(choices)
+                member.acknowledge(message, end)
+                ends.setdefault(place[0], {})[place] = end
+            if messages:
+                self._confirm(ends, member.commit_sync(timeout=20.0))
+        except KafkaException as error:
+            self.counts[f"told {error.args[0].name()}"] += 1
+            self._leave(member)
+            return 1
+        return len(messages)
+
+    def _deliver(self, place: Place) -> None:
+        self.delivered[place] += 1
+        self.counts["again"] += self.delivered[place] > 1
+        if place in self.done:
+            self.faults.append(f"{self.source.ledger.at(place)} came again though its acknowledgement was confirmed")
+
+    def _confirm(self, ends: dict[int, dict[Place, Any]], told: dict[Any, Any]) -> None:
+        for part, error in told.items():
+            if error is not None:
+                self.counts["acknowledgements refused"] += 1
+                continue
+            confirmed = [place for place, end in ends.get(part.partition, {}).items() if end != RELEASE]
+            self.done.update(confirmed)
+            self.counts["confirmed"] += len(confirmed)
+
+    def finish(self) -> None:
+        self.source.join()
+        deadline = time.monotonic() + PATIENCE_S
+        quiet_since = time.monotonic()
+        while time.monotonic() < deadline and time.monotonic() - quiet_since < self._patience_s():
+            if not self.members:
+                self._join()
+            if sum(self._take(member, [ACCEPT]) for member in list(self.members)):
+                quiet_since = time.monotonic()
+        for member in list(self.members):
+            self._leave(member)
+
+    def _patience_s(self) -> float:
+        return self.quiet_s if len(self.done) >= len(self.source.ledger.acknowledged) else self.silence_s
+
+    def check(self) -> None:
+        for place, number in self.source.ledger.acknowledged.items():
+            if place not in self.delivered:
+                self.faults.append(f"{self.source.ledger.at(place)}: {number} was never delivered")

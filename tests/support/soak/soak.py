@@ -1,0 +1,182 @@
+"""A soak: all parties at work on a broker process that is killed again and again, and then lives for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.rivals.process import BrokerError
+from tests.support.broker import TidelogProcess
+from tests.support.soak.exporting import Exporter
+from tests.support.soak.finding import Finder
+from tests.support.soak.groups import Group
+from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.resources import Sample, growing, sample, summary
+from tests.support.soak.shares import ShareGroup
+from tests.support.soak.topics import Incarnations, Stranger
+from tests.support.soak.transactions import Copier, Transactions
+from tests.support.soak.writers import AiokafkaWriter, CompactedWriter, KafkaPythonWriter, PlainWriter, Settings
+
+OVERRIDES = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.share.delivery.count.limit": "10",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.min.session.timeout.ms": "6000",
+    "group.share.min.heartbeat.interval.ms": "1000",
+    "group.share.heartbeat.interval.ms": "1000",
+    "group.share.record.lock.duration.ms": "3000",
+    "group.share.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.session.timeout.ms": "6000",
+    "log.cleaner.backoff.ms": "500",
+    "log.flush.offset.checkpoint.interval.ms": "1000",
+    "log.flush.scheduler.interval.ms": "500",
+    "log.retention.check.interval.ms": "200",
+    "log.segment.bytes": "500000",
+    "log.segment.delete.delay.ms": "500",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.segment.bytes": "200000",
+    "share.coordinator.state.topic.num.partitions": "4",
+    "share.coordinator.state.topic.segment.bytes": "200000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.segment.bytes": "200000",
+}
+KEPT = {"retention.ms": "-1"}
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "60000", "min.cleanable.dirty.ratio": "0.2"}
+CHANGES = {
+    "segment.bytes": ["100000", "300000", "1000000"],
+    "index.interval.bytes": ["500", "4096"],
+    "flush.messages": ["1", "9223372036854775807"],
+    "flush.ms": ["100", "9223372036854775807"],
+    "compression.type": ["producer", "lz4", "zstd", "uncompressed"],
+    "max.message.bytes": ["1048588", "2000000"],
+}
+SUSPICIOUS = ("Traceback", "goes offline", "out of service", "is refused", "died", "quarantined")
+"""Words a healthy broker does not print."""
+LAST_LIFE = 1 / 3
+LONGEST_END_S = 1.5 * PATIENCE_S
+JUDGED = 2 / 3
+"""The part of the last life in which figures must be flat: before it caches fill."""
+SHORTEST_JUDGED_S = 30.0
+
+
+def parties_of(world: World) -> list[Party]:
+    """Everybody who takes part."""
+    plain = PlainWriter(world, "plain", KEPT)
+    shared = PlainWriter(world, "shared", KEPT)
+    finder = Finder(world, "found", KEPT)
+    transactions = Transactions(world, "transactions", KEPT)
+    compacted = CompactedWriter(world, "compacted", COMPACTED)
+    changes = {"compacted": {**CHANGES, "min.cleanable.dirty.ratio": ["0.1", "0.2", "0.5"]}}
+    changes["compacted"]["segment.bytes"] = ["20000", "60000"]
+    return [
+        plain, shared, finder, transactions, compacted,
+        AiokafkaWriter(world, "aiokafka", KEPT),
+        KafkaPythonWriter(world, "kafka-python", KEPT),
+        Copier(world, plain, "copied", KEPT),
+        Group(world, "plain", "classic-group", protocol="classic"),
+        Group(world, "plain", "consumer-group", protocol="consumer"),
+        ShareGroup(world, shared),
+        *(Incarnations(world, f"incarnation-{number}") for number in range(3)),
+        *(Stranger(world, f"stranger {number}") for number in range(2)),
+        Settings(world, {**changes, "plain": CHANGES, "found": CHANGES, "transactions": CHANGES}, ["plain", "found"]),
+        Exporter(world, ["plain", "transactions", "found", "kafka-python"], pause_s=10.0),
+    ]  # fmt: skip
+
+
+class Soak:
+    """One soak of so many seconds. ``tell`` prints a line."""
+
+    def __init__(self, directory: Path, seed: int, seconds: float, tell: Callable[[str], None] = print) -> None:
+        self.broker = TidelogProcess(directory, OVERRIDES)
+        self.chance = random.Random(seed)
+        self.seed = seed
+        self.seconds = seconds
+        self.tell = tell
+        self.kills = 0
+        self.samples: list[Sample] = []
+
+    def run(self) -> list[str]:
+        """The faults, none at best."""
+        for name in ("kafka", "aiokafka"):  # they say at length that the broker is away
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        with self.broker:
+            world = World(self.broker.port, self.broker.data_directory, self.broker.directory, self.seed)
+            parties = parties_of(world)
+            for party in parties:
+                party.start()
+            self._live()
+            world.stopped.set()
+            return self._flatness() + self._checked(parties) + self._printed()
+
+    def _live(self) -> None:
+        """Lives that end by a kill, and a last one that does not."""
+        last = time.monotonic() + self.seconds * (1 - LAST_LIFE)
+        while (left := last - time.monotonic()) > 1:
+            self._look_until(
+                time.monotonic() + min(left, self.chance.uniform(1, max(2.0, min(60.0, self.seconds / 8))))
+            )
+            self._end_life()
+        self.samples.clear()
+        self._look_until(time.monotonic() + self.seconds * LAST_LIFE)
+
+    def _end_life(self) -> None:
+        if self.chance.random() < 0.2:
+            self.broker.terminate()
+        else:
+            self.broker.kill()
+            self.kills += 1
+            if self.chance.random() < 0.3:
+                self._kill_while_it_starts(self.chance.uniform(0.1, 1.0))
+        self.broker.start()
+        self.tell(f"start {self.broker.start_seconds:.2f} s after {self.kills} kills")
+
+    def _kill_while_it_starts(self, delay_s: float) -> None:
+        def kill() -> None:
+            if (process := self.broker.process) is not None:
+                process.kill()
+
+        killer = threading.Timer(delay_s, kill)
+        killer.start()
+        with contextlib.suppress(BrokerError):
+            self.broker.start()
+        killer.join()
+        self.broker.kill()
+        self.kills += 1
+
+    def _look_until(self, moment: float) -> None:
+        while time.monotonic() < moment:
+            self.samples.append(sample(self.broker.pid, self.broker.data_directory))
+            time.sleep(1.0)
+
+    def _flatness(self) -> list[str]:
+        judged = self.samples[-int(len(self.samples) * JUDGED) :]
+        self.tell(summary(judged))
+        if judged[-1].at_s - judged[0].at_s < SHORTEST_JUDGED_S:
+            return []
+        return growing(judged)
+
+    def _checked(self, parties: list[Party]) -> list[str]:
+        deadline = time.monotonic() + LONGEST_END_S
+        for party in parties:
+            party.join(max(0.0, deadline - time.monotonic()))
+        for party in parties:
+            if party.is_alive():
+                party.faults.append(f"does not end: {party.stack()}")
+                continue
+            party.checked()
+            self.tell(f"{party.name}: {dict(sorted(party.counts.items()))}")
+        return [line for party in parties for line in party.told()]
+
+    def _printed(self) -> list[str]:
+        printed = self.broker.log_path.read_text(errors="replace").splitlines()
+        return [f"printed: {line}" for line in printed if any(word in line for word in SUSPICIOUS)][:40]

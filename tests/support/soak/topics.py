@@ -1,0 +1,183 @@
+"""Topics of the soak that come and go: of one party that knows each of their records, and of many that fight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.support.soak.party import Party, World
+from tests.support.storm import EXPECTED, Asker
+from tidelog.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from tidelog.protocol.messages import create_partitions, create_topics, delete_topics
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
+
+GONE = (OSError, EOFError)
+"""A broker that is away or was killed."""
+
+
+class Raw(Party):
+    """A party that speaks the protocol by itself and connects again when the broker comes back."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.asker: Asker | None = None
+
+    def connected(self) -> Asker:
+        """The connection. Raises OSError."""
+        self.asker = self.asker or Asker(self.world.port, self.chance)
+        return self.asker
+
+    def turn(self) -> None:
+        try:
+            self.act()
+        except GONE:
+            self.counts["lost the broker"] += 1
+            self.disconnect()
+
+    def act(self) -> None:
+        """Ask something. Raises OSError, EOFError."""
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+        if self.asker is not None:
+            self.asker.close()
+        self.asker = None
+
+    def finish(self) -> None:
+        self.disconnect()
+
+
+class Stranger(Raw):
+    """Does anything to topics that others delete, make and widen meanwhile; is told nothing unexpected."""
+
+    def act(self) -> None:
+        name, code = self.connected().act()
+        self.counts[name] += not code
+        if code not in EXPECTED:
+            self.faults.append(f"{name} was answered with error {code}")
+
+
+class Incarnations(Raw):
+    """Makes a topic, fills it, widens it, reads it and deletes it, again and again: it always holds its own records.
+
+    A request whose answer a kill took is asked again where that is safe; a record is never sent twice.
+    """
+
+    batches = 30
+
+    def __init__(self, world: World, topic: str) -> None:
+        super().__init__(world, f"incarnations of {topic}")
+        self.topic = topic
+        self.number = 0
+        self.steps = self._steps()
+        self.waiting: Callable[[], None] | None = None
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        self.sent: set[bytes] = set()
+        self.width = 0
+
+    def act(self) -> None:
+        self.waiting = self.waiting or next(self.steps)
+        self.waiting()
+        self.waiting = None
+
+    def _steps(self) -> Iterator[Callable[[], None]]:
+        while True:
+            self.number += 1
+            self.width, self.acknowledged, self.sent = self.chance.randint(1, 3), {}, set()
+            yield self._create
+            for _ in range(self.chance.randrange(self.batches)):
+                yield self.chance.choices([self._produce, self._read, self._widen], [20, 1, 1])[0]
+            yield self._read
+            yield self._delete
+
+    def finish(self) -> None:
+        """Read what is there once more."""
+        while self.acknowledged:
+            try:
+                self._read()
+            except GONE:
+                self.disconnect()
+            else:
+                break
+        self.disconnect()
+
+    def _expect(self, what: str, code: int, *others: int) -> None:
+        if code and code not in others:
+            self.faults.append(f"{self.topic}, incarnation {self.number}: {what} was answered with error {code}")
+
+    def _create(self) -> None:
+        topic = create_topics.CreatableTopic(
+            name=self.topic, num_partitions=self.width, replication_factor=1, configs=[]
+        )
+        asked = create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+        code = self.connected().ask(asked, 2, create_topics.CreateTopicsResponse).topics[0].error_code
+        self._expect("creation", code, TopicAlreadyExistsError.code)
+        self.counts["created"] += 1
+
+    def _widen(self) -> None:
+        topic = create_partitions.CreatePartitionsTopic(name=self.topic, count=self.width + 1, assignments=None)
+        asked = create_partitions.CreatePartitionsRequest(topics=[topic], timeout_ms=10_000)
+        answer = self.connected().ask(asked, 0, create_partitions.CreatePartitionsResponse)
+        if not answer.results[0].error_code:
+            self.width += 1
+            self.counts["widened"] += 1
+
+    def _delete(self) -> None:
+        asked = delete_topics.DeleteTopicsRequest(topic_names=[self.topic], timeout_ms=10_000)
+        code = self.connected().ask(asked, 1, delete_topics.DeleteTopicsResponse).responses[0].error_code
+        self._expect("deletion", code, UnknownTopicOrPartitionError.code)
+        self.acknowledged = {}
+        self.counts["deleted"] += 1
+
+    def _produce(self) -> None:
+        partition = self.chance.randrange(self.width)
+        value = b"%d/%d/" % (self.number, len(self.sent)) + bytes(self.chance.randrange(300))
+        self.sent.add(value)
+        batch = memoryview(build_batch([Record(0, int(time.time() * 1000), None, value)]))
+        data = [
+            TopicProduceData(name=self.topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
+        ]
+        asked = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=data)
+        self.waiting = None  # sent again it would be there twice
+        told = self.connected().ask(asked, 7, ProduceResponse).responses[0].partition_responses[0]
+        self._expect(f"a produce to partition {partition}", told.error_code)
+        if not told.error_code:
+            self.acknowledged[partition, told.base_offset] = value
+            self.counts["produced"] += 1
+
+    def _read(self) -> None:
+        found = {place: value for number in range(self.width) for place, value in self._records(number)}
+        for place, value in self.acknowledged.items():
+            if found.get(place) != value:
+                self.faults.append(
+                    f"{self.topic}-{place[0]}@{place[1]}, incarnation {self.number}: {value[:20]!r} was acknowledged, "
+                    f"{found.get(place, b'nothing')[:20]!r} is read"
+                )
+        values = sorted(found.values())
+        if len(values) != len(set(values)) or not self.sent.issuperset(values):
+            self.faults.append(f"{self.topic}, incarnation {self.number}: records of others or twice: {values}"[:400])
+        self.counts["read"] += 1
+
+    def _records(self, partition: int) -> Iterator[tuple[tuple[int, int], bytes]]:
+        offset = 0
+        while True:
+            data = self._fetched(partition, offset)
+            before = offset
+            for batch in iter_batches(data):
+                batch.ensure_valid()
+                for record in batch.records():
+                    yield (partition, record.offset), bytes(record.value or b"")
+                    offset = record.offset + 1
+            if offset == before:
+                return
+
+    def _fetched(self, partition: int, offset: int) -> Any:
+        wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        topics = [FetchTopic(topic=self.topic, partitions=[wanted])]
+        asked = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 22, session_epoch=-1, topics=topics)
+        told = self.connected().ask(asked, 7, FetchResponse).responses[0].partitions[0]
+        self._expect(f"a fetch of partition {partition}", told.error_code)
+        return told.records or b""

@@ -1,0 +1,188 @@
+"""Transactions of the soak: committed, aborted, left open; and a copy that is made exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import aiokafka
+import aiokafka.errors
+from confluent_kafka import KafkaException, Producer
+
+from tests.support.admin import Admin
+from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.reading import numbers_of, read_all, value_of
+from tests.support.soak.writers import QUICK, PlainWriter
+
+WAIT_S = 30.0
+"""The longest wait for one step of a transaction; what takes longer has an unknown end."""
+
+
+def transactional(world: World, transactional_id: str, timeout_ms: int) -> Any:
+    """A producer whose last incarnation was fenced and its open transaction aborted. Raises KafkaException."""
+    producer = Producer(
+        {
+            **QUICK,
+            "bootstrap.servers": world.bootstrap,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            "message.timeout.ms": timeout_ms,
+            "linger.ms": 0,
+        }
+    )
+    producer.init_transactions(WAIT_S)
+    return producer
+
+
+class Transactions(Party):
+    """Transactions that write their number into every partition: committed they are in all, aborted in none."""
+
+    partitions = 4
+
+    def __init__(self, world: World, topic: str, configs: Mapping[str, str]) -> None:
+        super().__init__(world, f"transactions of {topic}")
+        self.topic = topic
+        self.number = 0
+        self.ends: dict[int, bool] = {}
+        self.producer: Any = None
+        Admin(world.bootstrap).create(topic, self.partitions, configs)
+
+    def turn(self) -> None:
+        try:
+            if self.producer is None:
+                incarnation = f"{self.topic}-{self.chance.randrange(3)}"
+                self.producer = transactional(self.world, incarnation, self.chance.choice([5_000, 60_000]))
+                self.counts["producers"] += 1
+            self.number += 1
+            self._write()
+            self._end()
+        except KafkaException as error:
+            self.counts[f"told {error.args[0].name()}"] += 1
+            self.producer = None
+
+    def _write(self) -> None:
+        self.producer.begin_transaction()
+        for partition in range(self.partitions):
+            self.producer.produce(self.topic, value_of(self.number), partition=partition)
+        self.producer.flush(WAIT_S)
+
+    def _end(self) -> None:
+        what = self.chance.choices(["commit", "abort", "open"], [70, 20, 10])[0]
+        if what == "commit":
+            self.producer.commit_transaction(WAIT_S)
+            self.ends[self.number] = True
+        elif what == "abort":
+            self.producer.abort_transaction(WAIT_S)
+            self.ends[self.number] = False
+        else:  # the timeout or the next incarnation aborts it
+            self.ends[self.number] = False
+            self.producer = None
+        self.counts[what] += 1
+
+    def finish(self) -> None:
+        for number in range(3):  # what its incarnations left open
+            transactional(self.world, f"{self.topic}-{number}", 60_000)
+
+    def check(self) -> None:
+        found = read_all(self.world.bootstrap, self.topic)
+        counts = Counter(numbers_of(read.value for read in found.values()))
+        for number, count in counts.items():
+            if count != self.partitions or self.ends.get(number) is False:
+                places = [f"{p}@{o}" for (p, o), read in found.items() if read.value == value_of(number)]
+                self.faults.append(f"{self.topic}: {number} (committed: {self.ends.get(number)}) is read at {places}")
+        for number, committed in self.ends.items():
+            if committed and number not in counts:
+                self.faults.append(f"{self.topic}: {number} was committed and is not read")
+        self.counts["unknown"] = self.number - len(self.ends)
+
+
+class Copier(Party):
+    """Reads a topic in a group and writes it to another one with aiokafka, offsets and records in one transaction.
+
+    Not librdkafka: its `send_offsets_to_transaction` may never return when the group's coordinator was restarted
+    (librdkafka issues 5456 and 5511).
+    """
+
+    def __init__(self, world: World, source: PlainWriter, copy: str, configs: Mapping[str, str]) -> None:
+        super().__init__(world, f"copier to {copy}")
+        self.source = source
+        self.copy = copy
+        Admin(world.bootstrap).create(copy, 2, configs)
+
+    def work(self) -> None:
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        deadline = math.inf
+        while time.monotonic() < deadline:
+            try:
+                if await self._incarnation():
+                    return
+            except aiokafka.errors.KafkaError as error:
+                self.counts[f"told {type(error).__name__}"] += 1
+                await asyncio.sleep(0.2)
+            if deadline == math.inf and self.world.stopped.is_set():
+                deadline = time.monotonic() + PATIENCE_S
+
+    async def _incarnation(self) -> bool:
+        """One producer and one member, for a while; whether all is copied."""
+        consumer = aiokafka.AIOKafkaConsumer(
+            self.source.ledger.topic,
+            bootstrap_servers=self.world.bootstrap,
+            group_id=self.copy,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=500,
+            metadata_max_age_ms=2_000,
+        )
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=self.world.bootstrap,
+            transactional_id=self.copy,
+            transaction_timeout_ms=60_000,
+            request_timeout_ms=20_000,
+        )
+        try:
+            await producer.start()  # fences the last one and ends its transaction before offsets are read
+            await consumer.start()
+            self.counts["incarnations"] += 1
+            return await self._copy_for_a_while(consumer, producer)
+        finally:
+            await asyncio.gather(consumer.stop(), producer.stop(), return_exceptions=True)
+
+    async def _copy_for_a_while(self, consumer: Any, producer: Any) -> bool:
+        for _ in range(200):
+            found = await consumer.getmany(timeout_ms=300, max_records=100)
+            if found:
+                await self._copy(found, producer)
+            elif self.world.stopped.is_set() and not self.source.is_alive():
+                return await self._is_done(consumer)
+        return False
+
+    async def _copy(self, found: Mapping[Any, list[Any]], producer: Any) -> None:
+        async with producer.transaction():
+            for records in found.values():
+                for record in records:
+                    await producer.send(self.copy, record.value, record.key)
+            following = {part: records[-1].offset + 1 for part, records in found.items()}
+            await producer.send_offsets_to_transaction(following, self.copy)
+        self.counts["transactions"] += 1
+        self.counts["copied"] += sum(len(records) for records in found.values())
+
+    async def _is_done(self, consumer: Any) -> bool:
+        topic = self.source.ledger.topic
+        width = (await asyncio.to_thread(Admin(self.world.bootstrap).topics))[topic]
+        parts = [aiokafka.TopicPartition(topic, number) for number in range(width)]
+        ends = await consumer.end_offsets(parts)
+        return all([(await consumer.committed(part) or 0) >= end for part, end in ends.items()])
+
+    def check(self) -> None:
+        counts = Counter(numbers_of(read.value for read in read_all(self.world.bootstrap, self.copy).values()))
+        for number in range(self.source.ledger.sent):
+            if counts[number] != 1:
+                self.faults.append(f"{self.copy}: {number} was to be copied once and is there {counts[number]} times")

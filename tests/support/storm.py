@@ -1,0 +1,180 @@
+"""Clients that make, delete, widen and change topics, and write and read them, at random."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from tests.support import raw_client
+from tidelog.protocol.errors import (
+    InvalidPartitionsError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from tidelog.protocol.messages import create_partitions, create_topics, delete_topics, incremental_alter_configs
+from tidelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.record.record_batch import Record, build_batch
+
+TOPICS = [f"t{number}" for number in range(6)]
+OLD_MS = 1_600_000_000_000
+CONFIGS = {
+    "cleanup.policy": ["delete", "compact", "compact,delete"],
+    "retention.ms": ["1", "3600000"],
+    "index.keys": ["true", "false"],
+    "min.cleanable.dirty.ratio": ["0", "0.5"],
+    "flush.messages": ["1", "9223372036854775807"],
+    "flush.ms": ["10", "9223372036854775807"],
+}
+#: What a client may be told whose topic another one has just made, deleted or widened.
+EXPECTED = {
+    0,
+    *(
+        error.code
+        for error in (
+            OffsetOutOfRangeError, UnknownTopicOrPartitionError, TopicAlreadyExistsError, InvalidPartitionsError,
+            PolicyViolationError,  # DeleteRecords of a compacted topic
+        )
+    ),
+}  # fmt: skip
+
+
+class Asker:
+    """Requests of one connection to a broker, one after the other. Every method raises OSError, EOFError."""
+
+    def __init__(self, port: int, chance: random.Random) -> None:
+        self._connection = raw_client.connect(port)
+        self._chance = chance
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def act(self) -> tuple[str, int]:
+        """Do one thing at random: its name, and the error code of the answer."""
+        actions = [self.create, self.delete, self.widen, self.change, self.delete_records, self.look]
+        action = self._chance.choice([*actions, *[self.produce] * 12, *[self.fetch] * 4])
+        return action.__name__, action()
+
+    def ask(self, request: Any, version: int, response: Any) -> Any:
+        """The answer to a request."""
+        body = request.encode(version)
+        self._connection.sendall(raw_client.frame(type(request).API_KEY, version, 1, body))
+        return response.decode(memoryview(raw_client.receive_frame(self._connection))[4:], version)
+
+    def _topic(self) -> str:
+        return self._chance.choice(TOPICS)
+
+    def _configs(self) -> dict[str, str]:
+        names = self._chance.sample(sorted(CONFIGS), self._chance.randint(0, 3))
+        return {name: self._chance.choice(CONFIGS[name]) for name in names}
+
+    def create(self) -> int:
+        """CreateTopics."""
+        configs = [create_topics.CreatableTopicConfig(name=k, value=v) for k, v in self._configs().items()]
+        topic = create_topics.CreatableTopic(
+            name=self._topic(), num_partitions=self._chance.randint(1, 3), replication_factor=1, configs=configs
+        )
+        request = create_topics.CreateTopicsRequest(topics=[topic])
+        return int(self.ask(request, 2, create_topics.CreateTopicsResponse).topics[0].error_code)
+
+    def delete(self) -> int:
+        """DeleteTopics."""
+        request = delete_topics.DeleteTopicsRequest(topic_names=[self._topic()], timeout_ms=10_000)
+        return int(self.ask(request, 1, delete_topics.DeleteTopicsResponse).responses[0].error_code)
+
+    def widen(self) -> int:
+        """CreatePartitions."""
+        topic = create_partitions.CreatePartitionsTopic(
+            name=self._topic(), count=self._chance.randint(2, 5), assignments=None
+        )
+        request = create_partitions.CreatePartitionsRequest(topics=[topic], timeout_ms=10_000)
+        return int(self.ask(request, 0, create_partitions.CreatePartitionsResponse).results[0].error_code)
+
+    def change(self) -> int:
+        """IncrementalAlterConfigs."""
+        configs = [
+            incremental_alter_configs.AlterableConfig(name=name, config_operation=0, value=value)
+            for name, value in self._configs().items()
+        ]
+        resource = incremental_alter_configs.AlterConfigsResource(
+            resource_type=2, resource_name=self._topic(), configs=configs
+        )
+        request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
+        answer = self.ask(request, 0, incremental_alter_configs.IncrementalAlterConfigsResponse)
+        return int(answer.responses[0].error_code)
+
+    def produce(self) -> int:
+        """Produce: one batch."""
+        timestamp = self._chance.choice([OLD_MS, int(time.time() * 1000)])
+        records = [
+            Record(number, timestamp, b"%d" % self._chance.randrange(9), bytes(self._chance.randrange(300)))
+            for number in range(self._chance.randint(1, 5))
+        ]
+        data = [PartitionProduceData(index=self._chance.randrange(3), records=memoryview(build_batch(records)))]
+        topics = [TopicProduceData(name=self._topic(), partition_data=data)]
+        answer = self.ask(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics), 7, ProduceResponse)
+        return int(answer.responses[0].partition_responses[0].error_code)
+
+    def fetch(self) -> int:
+        """Fetch of one partition."""
+        offset = self._chance.choice([0, self._chance.randrange(50)])
+        partition = FetchPartition(partition=self._chance.randrange(3), fetch_offset=offset, partition_max_bytes=10_000)
+        request = FetchRequest(
+            max_wait_ms=self._chance.choice([0, 20]), min_bytes=1, max_bytes=100_000, session_epoch=-1,
+            isolation_level=self._chance.randrange(2), topics=[FetchTopic(topic=self._topic(), partitions=[partition])],
+        )  # fmt: skip
+        return int(self.ask(request, 7, FetchResponse).responses[0].partitions[0].error_code)
+
+    def look(self) -> int:
+        """ListOffsets."""
+        timestamp = self._chance.choice([-1, -2, OLD_MS])
+        partitions = [ListOffsetsPartition(partition_index=self._chance.randrange(3), timestamp=timestamp)]
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self._topic(), partitions=partitions)])
+        return int(self.ask(request, 2, ListOffsetsResponse).topics[0].partitions[0].error_code)
+
+    def delete_records(self) -> int:
+        """DeleteRecords up to the high watermark."""
+        partitions = [DeleteRecordsPartition(partition_index=self._chance.randrange(3), offset=-1)]
+        topics = [DeleteRecordsTopic(name=self._topic(), partitions=partitions)]
+        answer = self.ask(DeleteRecordsRequest(topics=topics, timeout_ms=10_000), 1, DeleteRecordsResponse)
+        return int(answer.topics[0].partitions[0].error_code)
+
+
+class Worker(threading.Thread):
+    """A client that does things at random until a moment, and counts the answers by what was asked."""
+
+    def __init__(self, port: int, seed: int, deadline: float) -> None:
+        super().__init__()
+        self._port = port
+        self._chance = random.Random(seed)
+        self._deadline = deadline
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        """Work; what goes wrong is kept for the test."""
+        try:
+            asker = Asker(self._port, self._chance)
+            while time.monotonic() < self._deadline:
+                self.answers[asker.act()] += 1
+            asker.close()
+        except Exception as error:  # noqa: BLE001 - told by the test
+            self.failure = error
