@@ -18,7 +18,7 @@ KNOWN_LINES = 20
 
 @dataclass
 class World:
-    """What the parties share: the broker's address and directory, a seed, and the end."""
+    """The broker's address and directory, the seed, and the end: common to all parties."""
 
     port: int
     data_directory: Path

@@ -70,7 +70,7 @@ SHORTEST_JUDGED_S = 30.0
 
 
 def parties_of(world: World) -> list[Party]:
-    """Everybody who takes part."""
+    """All parties, not yet started."""
     plain = PlainWriter(world, "plain", KEPT)
     shared = PlainWriter(world, "shared", KEPT)
     finder = Finder(world, "found", KEPT)
