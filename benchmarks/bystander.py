@@ -149,11 +149,11 @@ def ask(port: int, hostile: Hostile) -> bytes:
         return receive(connection)
 
 
-def prepare(port: int) -> None:
-    """Make the topics."""
+def prepare(port: int, partitions: int = WIDE_PARTITIONS) -> None:
+    """Make the topics, the wide one with so many partitions."""
     topics = [
         CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1),
-        CreatableTopic(name=WIDE_TOPIC, num_partitions=WIDE_PARTITIONS - 1, replication_factor=1),
+        CreatableTopic(name=WIDE_TOPIC, num_partitions=partitions - 1, replication_factor=1),
     ]
     ask(port, Hostile("topics", 5, CreateTopicsRequest(topics=topics, timeout_ms=120_000)))
 

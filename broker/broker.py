@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidelog.broker.controller.configs import ConfigManager, TopicConfigs
     from tidelog.broker.controller.producer_ids import ProducerIdManager
     from tidelog.broker.controller.topics import TopicManager
+    from tidelog.broker.loop.late_imports import LateImports
     from tidelog.broker.loop.timers import TimerQueue
     from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.metadata.store import MetadataStore
@@ -57,3 +58,5 @@ class Broker:
     """The data directories' locks, held until the process ends."""
     services: LateServices
     """What is built when it is first wanted: coordinators, cleaner, indexing, quotas, ..."""
+    imports: LateImports
+    """Modules that come with the first request for them."""

@@ -21,7 +21,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
 from tidelog.broker.loop.background_jobs import BackgroundJobs
 from tidelog.broker.loop.garbage import GarbageCollector
-from tidelog.broker.loop.lazy import Begin
+from tidelog.broker.loop.lazy import Begin, LateService
 from tidelog.broker.maintenance import maintenance_jobs
 from tidelog.broker.network.acceptor import (
     Acceptor,
@@ -99,8 +99,13 @@ class Server:
         """Begin the late services whose time it is, unless the broker was stopped meanwhile."""
         if self._broker is broker:
             for service in broker.services.table():
-                if service.begins is when:
-                    service.begin_if_wanted()
+                if service.begins is when and service.is_wanted():
+                    broker.imports.then(service.module, partial(self._begin_service, broker, service))
+
+    def _begin_service(self, broker: Broker, service: LateService) -> None:
+        """Begin a late service whose module is imported."""
+        if self._broker is broker:
+            service.begin_if_wanted()
 
     async def stop(self) -> None:
         """Stop as described at the top of this module. Harmless when not started."""

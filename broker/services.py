@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from tidelog.cleaner.log_cleaner import LogCleaner
 
 
+COORDINATORS = "tidelog.broker.coordinator.coordinators"
+VIRTUAL_TOPICS = "tidelog.broker.find.virtual_topics"
+"""Imported in a thread (``tidelog.broker.loop.late_imports``): 20 to 60 ms each."""
+
+
 class LateServices:
     """The late services of one broker. ``broker`` returns it; nothing here asks before the broker is built."""
 
@@ -57,6 +62,7 @@ class LateServices:
             # Sessions and open transactions have clocks that run though no client asks: load them soon.
             is_wanted=lambda: not INTERNAL_TOPICS.isdisjoint(broker().metadata.topics),
             begins=Begin.NEXT_TURN,
+            module=COORDINATORS,
             begin=lambda coordinators: coordinators.start(),
             close=lambda coordinators: coordinators.close(),
         )
@@ -65,6 +71,7 @@ class LateServices:
             lambda: build_indexing(broker()),
             is_wanted=lambda: any(map(wants_index, broker().metadata.topics.values())),
             begins=Begin.LATER,
+            module=VIRTUAL_TOPICS,
             stop=lambda indexing: self._in_worker(indexing.stop),
         )
         self.cleaner: Lazy[LogCleaner] = Lazy(
@@ -90,7 +97,7 @@ class LateServices:
         if indexing is not None:
             indexing.topic_changed(image)
         elif wants_index(image):
-            self.indexing.get()
+            self._broker().imports.then(VIRTUAL_TOPICS, self.indexing.get)
 
     def virtual_partition(self, image: TopicImage, index: int) -> Partition:
         """Return a partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""

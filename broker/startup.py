@@ -23,6 +23,7 @@ from tidelog.broker.controller.configs import ConfigManager, TopicConfigs, curre
 from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
+from tidelog.broker.loop.late_imports import LateImports
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
@@ -130,7 +131,7 @@ def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
         replica_manager=replica_manager, topics=topics, topic_configs=topic_configs,
         configs=ConfigManager(config, store, metadata, topic_configs, topics), producer_ids=ProducerIdManager(store),
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
-        locks=ground.locks, services=services,
+        locks=ground.locks, services=services, imports=LateImports(run_in_thread),
     )  # fmt: skip
     broker.topics.load()
     broker.configs.load()

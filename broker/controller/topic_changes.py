@@ -116,7 +116,6 @@ class TopicChanges:
     raises MetadataStoreError."""
 
     __slots__ = (
-        "_call_soon",
         "_creating",
         "_in_thread",
         "_is_settling",
@@ -127,6 +126,7 @@ class TopicChanges:
         "_topics",
         "_waiting",
         "_widening",
+        "call_soon",
     )
 
     def __init__(
@@ -141,7 +141,7 @@ class TopicChanges:
         self._sync_store = sync_store
         self._listener = listener
         self._in_thread = in_thread
-        self._call_soon = call_soon
+        self.call_soon = call_soon
         self._creating: dict[str, Change] = {}
         self._widening: dict[str, Change] = {}
         self._waiting: list[Deferred[None]] = []
@@ -330,4 +330,4 @@ class TopicChanges:
                 deferred.fail(failure)
         self._is_settling = bool(self._settled)
         if self._is_settling:
-            self._call_soon(self._settle)
+            self.call_soon(self._settle)

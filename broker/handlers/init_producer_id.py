@@ -7,8 +7,11 @@ producer had.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
@@ -19,15 +22,29 @@ MIN_VERSION, MAX_VERSION = 0, 6
 Request = InitProducerIdRequest
 
 _FIRST_VERSION_WITH_FENCED = 4
+_COORDINATORS = "tidelog.broker.coordinator.coordinators"
 
 
-@durably
-def handle(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+def handle(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> Any:
     """Give an id. Raises InvalidRequestError for an empty transactional id, and what the coordinator raises."""
     if request.transactional_id is None:
         return InitProducerIdResponse(producer_id=broker.producer_ids.next_id(), producer_epoch=0)
     if not request.transactional_id:
         raise InvalidRequestError
+    if broker.imports.is_loaded(_COORDINATORS):
+        return _answer_of_coordinator(broker, context, request)
+    return _after_import(broker, context, request)
+
+
+def _after_import(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> Steps[Any]:
+    yield from broker.imports.loaded(_COORDINATORS)
+    return _answer_of_coordinator(broker, context, request)
+
+
+@durably
+def _answer_of_coordinator(
+    broker: Broker, context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
     from tidelog.broker.coordinator.coordinators import coordinators_of  # idempotent producers do without
     from tidelog.broker.coordinator.errors import error_for_old_producer
 

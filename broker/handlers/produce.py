@@ -82,6 +82,7 @@ _ATTRIBUTES_LOW_BYTE, _TRANSACTIONAL = 22, 0x10
 _pack_offsets = struct.Struct(">qqq").pack
 _LENGTH = struct.Struct(">i")
 _LENGTH_OFFSET = 8
+TRANSACTIONS = "tidelog.broker.coordinator.produce_check"
 _ADMIN_CLIENT_ID = "__admin_client"
 """Kafka's tools write to internal topics under this client id; everybody else is kept out of them."""
 
@@ -117,6 +118,8 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
     acks = request.acks
     if acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
+    if request.transactional_id is not None and not broker.imports.is_loaded(TRANSACTIONS):
+        return _after_import(broker, context, request)
     topics = request.topic_data
     answer: Answer
     if len(topics) == 1 and len(topics[0].partition_data) == 1 and acks and context.api_version >= _FIRST_WITH_TEMPLATE:
@@ -126,6 +129,14 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
     else:
         answer = _append_in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
     return answer if request.transactional_id is None or not acks else _after_its_transaction(broker, answer)
+
+
+def _after_import(broker: Broker, context: RequestContext, request: ProduceRequest) -> Steps[Any]:
+    """Append into a transaction once what knows of transactions is imported. Raises as :func:`handle` does."""
+    _own_records(context, request)
+    yield from broker.imports.loaded(TRANSACTIONS)
+    answer = handle(broker, context, request)
+    return (yield from answer) if isinstance(answer, GeneratorType) else answer
 
 
 def repeat_of(
@@ -234,11 +245,18 @@ def _append_in_steps(
     broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
 ) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
     """Append the rest of a request in steps; the records outlive the frame from here on."""
-    if not context.owns_frame:
-        for topic in request.topic_data:
-            for data in topic.partition_data:
-                data.records = None if data.records is None else memoryview(bytearray(data.records))
+    _own_records(context, request)
     return _append_each(broker, context, request, progress)
+
+
+def _own_records(context: RequestContext, request: ProduceRequest) -> None:
+    """Copy the records of a frame that does not live on."""
+    if context.owns_frame:
+        return
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            data.records = None if data.records is None else memoryview(bytearray(data.records))
+    context.owns_frame = True
 
 
 def _append_each(
@@ -449,12 +467,10 @@ def _check_transaction(
 
     Raises TransactionalIdAuthorizationFailedError without an id, and what the coordinator raises.
     """
-    from tidelog.broker.coordinator.produce_check import (
-        check_transactional_batch,  # most producers need no transactions
-    )
-
     if transactional_id is None:
         raise TransactionalIdAuthorizationFailedError
+    from tidelog.broker.coordinator.produce_check import check_transactional_batch  # most producers need none
+
     check_transactional_batch(broker, version, transactional_id, partition, records)
 
 

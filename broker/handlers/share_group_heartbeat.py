@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
@@ -17,10 +18,12 @@ Request = ShareGroupHeartbeatRequest
 
 
 @durably
-def handle(broker: Broker, context: RequestContext, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: ShareGroupHeartbeatRequest
+) -> Steps[ShareGroupHeartbeatResponse]:
     """One heartbeat; the answer holds the assignment when it has changed or the member asks."""
     check_enabled(broker)
-    return coordinators_of(broker).share_members.heartbeat(context, request)
+    return (yield from coordinators_of(broker).share_members.heartbeat(context, request))
 
 
 def error_response(request: ShareGroupHeartbeatRequest, error: KafkaError) -> ShareGroupHeartbeatResponse:

@@ -40,6 +40,10 @@ class LateService(Protocol):
     """A ``Lazy`` of any type, as the server that walks the table sees it."""
 
     begins: Begin
+    module: str | None
+
+    @property
+    def is_wanted(self) -> Callable[[], bool]: ...
 
     def begin_if_wanted(self) -> None: ...
 
@@ -51,7 +55,7 @@ class LateService(Protocol):
 class Lazy(Generic[T]):
     """One service of type T, built at most once."""
 
-    __slots__ = ("_begin", "_build", "_close", "_is_wanted", "_stop", "begins", "made")
+    __slots__ = ("_begin", "_build", "_close", "_stop", "begins", "is_wanted", "made", "module")
 
     def __init__(
         self,
@@ -59,15 +63,18 @@ class Lazy(Generic[T]):
         *,
         is_wanted: Callable[[], bool] = is_never_wanted,
         begins: Begin = Begin.BEFORE_CLIENTS,
+        module: str | None = None,
         begin: Callable[[T], object] = do_nothing,
         close: Callable[[T], object] = do_nothing,
         stop: Callable[[T], Awaitable[object]] = stop_nothing,
     ) -> None:
         """``is_wanted`` is asked at the broker's start, and ``begin`` called then; ``close`` ends what clients wait
-        for, before the connections close; ``stop`` ends the rest after them."""
+        for, before the connections close; ``stop`` ends the rest after them. ``module`` is what a thread imports before
+        the service begins: what the loop would import for longer than a turn."""
         self._build = build
-        self._is_wanted = is_wanted
+        self.is_wanted = is_wanted
         self.begins = begins
+        self.module = module
         self._begin = begin
         self._close = close
         self._stop = stop
@@ -82,7 +89,7 @@ class Lazy(Generic[T]):
 
     def begin_if_wanted(self) -> None:
         """Build and begin the service if the broker's start wants it."""
-        if self._is_wanted():
+        if self.is_wanted():
             self._begin(self.get())
 
     def close(self) -> None:

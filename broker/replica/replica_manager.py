@@ -117,10 +117,13 @@ class ReplicaManager:
             yield from partitions.values()
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
-        """What makes the first logs of new partitions; others are made when touched. Raises KafkaStorageError."""
+        """What makes the first logs of new partitions; others are made when touched. Raises KafkaStorageError.
+
+        An internal topic is created by a request that waits on the loop: one log.
+        """
         self._make_way(image.name)
         config, manager = self._log_config(image), self._log_manager
-        share = self._eager_share(image.partition_count - first_partition)
+        share = 1 if image.is_internal else self._eager_share(image.partition_count - first_partition)
 
         def make() -> None:
             for index in range(first_partition, first_partition + share):

@@ -5,8 +5,9 @@
           -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
 
 A :class:`Route` is made on the first request of its API and version: only then are the handler module and its message
-module imported, so a broker without requests for groups never loads them. The registry is the table
-ApiVersions answers from. What cannot be routed:
+module imported, so a broker without requests for groups never loads them. The import is a thread's work
+(:mod:`tidelog.broker.loop.late_imports`), and the request waits for it. The registry is the table ApiVersions answers
+from. What cannot be routed:
 
     ApiVersions in an unknown version -> answered in version 0 with UNSUPPORTED_VERSION and the table (KIP-511)
     unknown key, unknown version, malformed body -> InvalidRequestError: the connection closes, as Kafka's does
@@ -25,11 +26,11 @@ import struct
 from typing import Any, TypeVar
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import StepRunner
+from tidelog.broker.loop.steps import Job, StepRunner
 from tidelog.broker.requests.bounds import max_bytes
 from tidelog.broker.requests.context import Repeat, RequestContext
-from tidelog.broker.requests.registry import REGISTRY
-from tidelog.broker.requests.route import _PREFIX, Answer, FrameSteps, Route, wait_for_frame
+from tidelog.broker.requests.registry import REGISTRY, HandlerEntry
+from tidelog.broker.requests.route import _PREFIX, Answer, FrameSteps, InSteps, Route, wait_for_frame
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, UnknownServerError, UnsupportedVersionError
 from tidelog.protocol.frames import OWNED_BYTES
@@ -81,9 +82,12 @@ class Dispatcher:
             raise InvalidRequestError(f"a frame of {len(frame)} bytes holds no request header") from None
         route = self._routes.get(word)
         if route is None:
-            route = self._make_route(word)
-            if route is None:
+            entry = served(word)
+            if entry is None:
                 return unsupported_api_versions(correlation_id)
+            if not self._broker.imports.is_loaded(entry.module):
+                return self._dispatch_later(context, own_frame(frame), entry.module)
+            route = self._make_route(word, entry)
         route.requests += 1
         context.api_key = route.api_key
         context.api_version = route.api_version
@@ -98,6 +102,16 @@ class Dispatcher:
                 position + 1 if position < len(frame) and frame[position] == 0 else decode_request_header(frame)[1]
             )
         return self._answer(route, context, frame, position)
+
+    def _dispatch_later(self, context: RequestContext, frame: memoryview, module: str) -> Answer:
+        """Answer the first request of an API once its handler is imported. The connection's next one waits."""
+
+        def steps() -> FrameSteps:
+            yield from self._broker.imports.loaded(module)
+            return (yield from wait_for_frame(self.dispatch(context, frame)))
+
+        answer = self.runner.run(steps())
+        return InSteps(context.api_key, answer) if isinstance(answer, Job) else answer
 
     def _answer(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
         """Decode the message at ``position`` and handle it. Raises InvalidRequestError, CloseConnectionError."""
@@ -150,22 +164,27 @@ class Dispatcher:
         request, _ = route.decode_from(frame, position, route.api_version, route.max_elements)
         return route.encode(header.correlation_id, route.fail_at_once(request, UnknownServerError()))
 
-    def _make_route(self, word: int) -> Route | None:
-        """The route of a pair that was not used before; None for an unknown version of ApiVersions.
-
-        Raises InvalidRequestError for what is not served.
-        """
-        api_key, api_version = word >> 16, word & 0xFFFF
-        entry = REGISTRY.get(api_key)
-        if entry is None:
-            raise InvalidRequestError(f"API {api_key} is not served")
-        if not entry.min_version <= api_version <= entry.max_version:
-            if api_key == ApiKey.API_VERSIONS:
-                return None
-            raise InvalidRequestError(f"API {api_key} is not served in version {api_version}")
-        route = Route(api_key, api_version, importlib.import_module(entry.module), self.runner)
+    def _make_route(self, word: int, entry: HandlerEntry) -> Route:
+        """Make the route of a pair that was not used before, whose handler is imported."""
+        route = Route(word >> 16, word & 0xFFFF, importlib.import_module(entry.module), self.runner)
         self._routes[word] = route
         return route
+
+
+def served(word: int) -> HandlerEntry | None:
+    """Look a pair of API key and version up; None for an unknown version of ApiVersions.
+
+    Raises InvalidRequestError for what is not served.
+    """
+    api_key, api_version = word >> 16, word & 0xFFFF
+    entry = REGISTRY.get(api_key)
+    if entry is None:
+        raise InvalidRequestError(f"API {api_key} is not served")
+    if not entry.min_version <= api_version <= entry.max_version:
+        if api_key == ApiKey.API_VERSIONS:
+            return None
+        raise InvalidRequestError(f"API {api_key} is not served in version {api_version}")
+    return entry
 
 
 def own_frame(frame: memoryview) -> memoryview:

@@ -118,7 +118,7 @@ class Route(RequestCount):
     def run(self, steps: FrameSteps) -> Answer:
         """The frame that ``steps`` return, now if they fit into one slice. Raises what they raise in that."""
         answer = self.runner.run(steps)
-        return InSteps(self, answer) if isinstance(answer, Job) else answer
+        return InSteps(self.api_key, answer) if isinstance(answer, Job) else answer
 
     def _finish(self, correlation_id: int, request: Any, response: Any) -> FrameSteps:
         """Do a handler's steps, wait for what it deferred, and encode that. Raises CloseConnectionError."""
@@ -254,10 +254,10 @@ class Pending:
 class InSteps(Pending):
     """The answer to a long request, which is worked on in steps."""
 
-    __slots__ = ("_job",)
+    __slots__ = ("_api_key", "_job")
 
-    def __init__(self, route: Route, job: Job) -> None:
-        self._route = route
+    def __init__(self, api_key: int, job: Job) -> None:
+        self._api_key = api_key
         self._job = job
         self._deferred = job.done
 
@@ -270,7 +270,7 @@ class InSteps(Pending):
             frame: bytes | Parts | None = self._deferred.result()
             return b"" if frame is None else frame  # nothing is sent for acks=0, and the connection goes on
         except (KafkaError, CloseConnectionError) as error:
-            logger.info("a request of API %d cannot be answered: %s", self._route.api_key, error)
+            logger.info("a request of API %d cannot be answered: %s", self._api_key, error)
             return None
 
 

@@ -241,8 +241,12 @@ class CoordinatorRuntime(Generic[S]):
     # -- loading ------------------------------------------------------------------------------------------------
 
     def _load_next(self, partitions: Iterator[int]) -> None:
-        partition = next((index for index in partitions if self._is_to_be_loaded(index)), None)
+        """Begin with the next partition that holds something. One is looked at in a turn: that opens its log."""
+        partition = next(partitions, None)
         if partition is None:
+            return
+        if not self._is_to_be_loaded(partition):
+            self._call_soon(lambda: self._load_next(partitions))
             return
         if partition not in self._loading:
             self._begin_loading(partition)

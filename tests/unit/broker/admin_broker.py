@@ -13,6 +13,7 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.configs import ConfigManager, TopicConfigs
 from tidelog.broker.controller.topic_changes import InThread, run_now
 from tidelog.broker.controller.topics import TopicListener, TopicManager
+from tidelog.broker.loop.late_imports import LateImports
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.metadata.store import SqliteMetadataStore
@@ -105,6 +106,7 @@ class AdminBroker:
             topic_configs=self.topic_configs,
             configs=self.configs,
             services=LateServices(lambda: self.broker),
+            imports=LateImports(run_now),
             fetch_sessions=nothing,
             producer_ids=nothing,
             node_id=self.config.node_id,

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
+import tests.support.late_modules  # noqa: F401 - or first requests would wait for a thread
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.replica.strays import StrayLogs

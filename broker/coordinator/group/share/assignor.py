@@ -10,6 +10,7 @@ by itself among those who want it. Pure functions over values. Source: KIP-932.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from heapq import heapify, heapreplace
 
 from tidelog.broker.coordinator.group.assignors import Assignment, Members, PartitionCounts
 
@@ -45,6 +46,8 @@ def _shared_out(targets: list[Place], held: dict[str, list[Place]]) -> dict[str,
     """Keep what fits, then fill up: partitions without a reader first, then members with nothing."""
     if not targets or not held:
         return {}
+    if len(held) == 1:
+        return {member_id: set(targets) for member_id in held}
     member_room = _Room(len(targets), len(held))
     place_room = _Room(len(held), len(targets))
     given: dict[str, set[Place]] = {}
@@ -58,15 +61,21 @@ def _shared_out(targets: list[Place], held: dict[str, list[Place]]) -> dict[str,
                 member_room.take(len(kept))
                 readers[place] += 1
                 place_room.take(readers[place])
-    for place in targets:
-        if not readers[place]:
-            given[min(given, key=lambda name: (len(given[name]), name))].add(place)
-            readers[place] += 1
-    for places_given in given.values():
-        if not places_given:
-            place = min(targets, key=lambda target: readers[target])
-            places_given.add(place)
-            readers[place] += 1
+    by_load = [(len(kept), member_id) for member_id, kept in given.items()]
+    heapify(by_load)
+    for place in [place for place in targets if not readers[place]]:
+        load, member_id = by_load[0]
+        given[member_id].add(place)
+        readers[place] = 1
+        heapreplace(by_load, (load + 1, member_id))
+    without = [places for places in given.values() if not places]
+    if without:  # then there are more members than partitions, and each reads one
+        by_readers = [(readers[place], number) for number, place in enumerate(targets)]
+        heapify(by_readers)
+        for reading in without:
+            count, number = by_readers[0]
+            reading.add(targets[number])
+            heapreplace(by_readers, (count + 1, number))
     return given
 
 

@@ -59,18 +59,34 @@ class ShareMembers:
         self._metadata = metadata
         self._latest_offset = latest_offset
 
-    def heartbeat(self, context: RequestContext, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
-        """ShareGroupHeartbeat v1."""
-        shard = self._runtime.shard_for(request.group_id)
-        decision = shard.shares.heartbeat(context, request)
-        try:
-            for topic_id, partitions in (decision.uninitialized or {}).items():
-                for partition in sorted(partitions):
-                    key = StateKey(request.group_id, topic_id, partition)
-                    self._share.initialize(key, UNINITIALIZED_OFFSET, decision.epoch)
-            return self._runtime.execute(request.group_id, decision.result)
-        except KafkaError as error:
-            raise append_error_for_client(error) from error
+    def heartbeat(
+        self, context: RequestContext, request: ShareGroupHeartbeatRequest
+    ) -> Steps[ShareGroupHeartbeatResponse]:
+        """ShareGroupHeartbeat v1. States are made in steps, since a topic may have thousands of partitions. Others
+        change the group meanwhile: so it is decided again, until nothing lacks a state that this request has not made.
+        """
+        made: dict[bytes, frozenset[int]] = {}
+        while True:
+            decision = self._runtime.shard_for(request.group_id).shares.heartbeat(context, request)
+            asked = decision.uninitialized or {}
+            missing = {topic_id: asked[topic_id] - made.get(topic_id, frozenset()) for topic_id in asked}
+            try:
+                if not any(missing.values()):
+                    return self._runtime.execute(request.group_id, decision.result)
+                for topic_id, partitions in missing.items():
+                    yield from self._make_states(request.group_id, topic_id, partitions, decision.epoch)
+                    made[topic_id] = made.get(topic_id, frozenset()) | partitions
+            except KafkaError as error:
+                raise append_error_for_client(error) from error
+
+    def _make_states(self, group_id: str, topic_id: bytes, partitions: Iterable[int], epoch: int) -> Steps[None]:
+        """Make the states that no other member's heartbeat has made meanwhile. Raises KafkaError."""
+        for partition in sorted(partitions):
+            group = self._runtime.shard_for(group_id).groups.get(group_id)
+            known = group.initialized.get(topic_id) if isinstance(group, ShareGroup) else None
+            if known is None or partition not in known.partitions:
+                self._share.initialize(StateKey(group_id, topic_id, partition), UNINITIALIZED_OFFSET, epoch)
+            yield None
 
     def describe(self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool) -> DescribedGroup:
         """ShareGroupDescribe v1, one group."""

@@ -125,6 +125,7 @@ class World:
             metadata=self.groups.metadata,
             replica_manager=SimpleNamespace(partition=self.find),
             producer_ids=SimpleNamespace(next_id=lambda: 5),
+            imports=SimpleNamespace(is_loaded=lambda _name: True),
             services=SimpleNamespace(coordinators=Lazy(self.coordinators)),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, partitions
 from tidelog.broker.coordinator.group.share.group import ShareGroup
+from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.replica.partition import Partition
 from tidelog.protocol.errors import (
     FencedMemberEpochError,
@@ -74,6 +76,40 @@ def group_of(world: ShareWorld, group_id: str = "g") -> ShareGroup:
 def test_the_first_heartbeat_brings_the_assignment(world: ShareWorld) -> None:
     answer = ShareMember(world, "g", "t", "m").beat(0, subscribed_topic_names=["t"])
     assert (answer.member_epoch, assigned(answer), answer.heartbeat_interval_ms) == (1, [0, 1], 5_000)
+
+
+def test_the_states_of_many_partitions_are_made_in_steps_and_by_one_member_alone(
+    world: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two members join at once. No state is made again once an answer was given: it may have moved by then."""
+    world.topic("wide", partitions=100)
+    made: list[int] = []
+    initialize = world.coordinators.share.initialize
+
+    def count(key: StateKey, start_offset: int, state_epoch: int) -> None:
+        made.append(key.partition)
+        initialize(key, start_offset, state_epoch)
+
+    monkeypatch.setattr(world.coordinators.share, "initialize", count)
+    request = ShareGroupHeartbeatRequest(group_id="g", member_epoch=0, subscribed_topic_names=["wide"])
+    under_way = []
+    for member_id in ("m", "n"):
+        request.member_id = member_id
+        under_way.append(world.coordinators.share_members.heartbeat(world.context(1), copy(request)))
+    slower, quicker = under_way
+    while len(made) < 30:
+        next(slower)
+    assert len(made) < 60
+    for _ in quicker:
+        pass
+    assert sorted(set(made)) == list(range(100))
+    before = len(made)
+    for _ in slower:
+        pass
+    assert len(made) == before
+    assert group_of(world).initialized[world.broker.metadata.topics["wide"].topic_id].partitions == frozenset(
+        range(100)
+    )
 
 
 def test_a_heartbeat_without_news_has_none(world: ShareWorld) -> None:

@@ -1,0 +1,76 @@
+"""Imports of modules that few brokers need, in a thread: the coordinators' hundred modules take 60 ms.
+
+A module is imported when the first request needs it, and that request waits. The thread holds the interpreter for at
+most some milliseconds at a time, so that others are served meanwhile; in the loop's own thread the import would be one
+turn. Invariants: each module is imported by one thread, once; what is under way counts as not loaded, since the loop
+would wait for the importing thread's lock. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps
+from tidelog.protocol.errors import KafkaError, UnknownServerError
+
+logger = logging.getLogger(__name__)
+
+
+class LateImports:
+    """Modules that are imported late, by name."""
+
+    __slots__ = ("_in_thread", "_under_way")
+
+    def __init__(self, in_thread: Callable[[Callable[[], None]], Deferred[None]]) -> None:
+        self._in_thread = in_thread
+        self._under_way: dict[str, Deferred[None]] = {}
+
+    def is_loaded(self, name: str) -> bool:
+        """Return whether an import of this module takes no time."""
+        return name in sys.modules and name not in self._under_way
+
+    def load(self, name: str) -> Deferred[None]:
+        """Import a module. The Deferred belongs to all who wait; it fails with UnknownServerError."""
+        loading = self._under_way.get(name)
+        if loading is None:
+            loading = self._in_thread(lambda: import_or_fail(name))
+            if not loading.done:
+                self._under_way[name] = loading
+                loading.on_done(lambda _: self._under_way.__delitem__(name))
+        return loading
+
+    def loaded(self, name: str) -> Steps[None]:
+        """Wait until a module is imported. Raises UnknownServerError."""
+        if not self.is_loaded(name):
+            loading = self.load(name)
+            yield loading
+            loading.result()
+
+    def then(self, name: str | None, callback: Callable[[], object]) -> None:
+        """Call back once a module is imported, at once where it is or none is named; never when that fails."""
+        if name is None or self.is_loaded(name):
+            callback()
+        else:
+            self.load(name).on_done(lambda loading: _call_if_loaded(loading, callback))
+
+
+def import_or_fail(name: str) -> None:
+    """Import a module. Any thread. Raises UnknownServerError where it cannot be read, as when descriptors are short;
+    the next request tries again."""
+    try:
+        import_module(name)
+    except (ImportError, OSError) as error:
+        logger.exception("%s cannot be imported", name)
+        raise UnknownServerError(f"{name} cannot be imported") from error
+
+
+def _call_if_loaded(loading: Deferred[None], callback: Callable[[], object]) -> None:
+    try:
+        loading.result()
+    except KafkaError:
+        return  # it is in the log
+    callback()

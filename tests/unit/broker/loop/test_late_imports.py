@@ -1,0 +1,89 @@
+"""Modules imported in a thread: once, waited for by all who need them, and tried again after a failure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.late_imports import LateImports
+from tidelog.protocol.errors import UnknownServerError
+
+NAME = "imported_late_by_a_test"
+
+
+class Thread:
+    """Work waits until it is told to run."""
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Any, Deferred[None]]] = []
+
+    def __call__(self, work: Any) -> Deferred[None]:
+        deferred: Deferred[None] = Deferred()
+        self.work.append((work, deferred))
+        return deferred
+
+    def run(self) -> None:
+        work, deferred = self.work.pop(0)
+        try:
+            deferred.complete(work())
+        except UnknownServerError as error:
+            deferred.fail(error)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path / f"{NAME}.py"
+    sys.modules.pop(NAME, None)
+
+
+def test_all_who_wait_get_the_one_import(module: Path) -> None:
+    module.write_text("")
+    thread, called = Thread(), []
+    imports = LateImports(thread)
+    assert not imports.is_loaded(NAME)
+    imports.then(NAME, lambda: called.append(1))
+    waiting = imports.loaded(NAME)
+    assert next(waiting) is imports.load(NAME)
+    assert len(thread.work) == 1
+    thread.run()
+    assert imports.is_loaded(NAME)
+    assert called == [1]
+    assert list(waiting) == []
+    imports.then(NAME, lambda: called.append(2))
+    assert called == [1, 2]
+    assert list(imports.loaded(NAME)) == []
+
+
+def test_a_module_whose_import_has_begun_is_not_loaded(module: Path) -> None:
+    module.write_text("")
+    thread = Thread()
+    imports = LateImports(thread)
+    imports.load(NAME)
+    sys.modules[NAME] = sys  # as the import machinery does before the module's code has run
+    assert not imports.is_loaded(NAME)
+    thread.run()
+    assert imports.is_loaded(NAME)
+
+
+def test_a_failed_import_is_told_and_tried_again(module: Path, caplog: pytest.LogCaptureFixture) -> None:
+    module.write_text("raise OSError(24, 'Too many open files')")
+    thread, called = Thread(), []
+    imports = LateImports(thread)
+    waiting = imports.loaded(NAME)
+    next(waiting)
+    imports.then(NAME, lambda: called.append(1))
+    thread.run()
+    with pytest.raises(UnknownServerError):
+        next(waiting)
+    assert not called
+    assert "Too many open files" in caplog.text
+    module.write_text("ANSWER = 42")
+    imports.then(NAME, lambda: called.append(sys.modules[NAME].ANSWER))
+    thread.run()
+    assert called == [42]
