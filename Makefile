@@ -8,6 +8,9 @@ PORT ?= 9092
 # Test modules that run at the same time; each stays whole on one worker.
 WORKERS ?= 2
 PYTEST_OPTIONS ?=
+# What is tested is compiled. Without a C compiler: make test TIDELOG_REQUIRE_EXTENSIONS=0
+TIDELOG_REQUIRE_EXTENSIONS ?= 1
+export TIDELOG_REQUIRE_EXTENSIONS
 
 # The modules that are compiled, and what they include.
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
@@ -37,8 +40,9 @@ $(EXTENSIONS): $(COMPILED) extensions.txt setup.py | $(BIN)/tidelog
 extensions: $(EXTENSIONS) ## compile what has changed of the modules in extensions.txt, in place
 
 wheels: $(VENV)/.test ## build a wheel for this Python and processor into dist/
-	TIDELOG_REQUIRE_EXTENSIONS=1 $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
+run: TIDELOG_REQUIRE_EXTENSIONS = 0
 run: $(BIN)/tidelog $(EXTENSIONS) ## install into .venv and serve on 127.0.0.1:9092, data below ./data
 	exec $(BIN)/tidelog serve --data-dir $(DATA_DIR) --port $(PORT)
 

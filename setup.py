@@ -86,7 +86,8 @@ def extension(path):
     """The extension that is compiled from a module's source."""
     source = f"src/tidelog/{path}"
     name = source.removeprefix("src/").removesuffix(".py").replace("/", ".")
-    return Extension(name, [source], include_dirs=[HEADERS], extra_compile_args=["-O3", "-g0"])
+    optimized = [] if "CFLAGS" in os.environ else ["-O3"]
+    return Extension(name, [source], include_dirs=[HEADERS], extra_compile_args=[*optimized, "-g0"])
 
 
 setup(

@@ -1,4 +1,4 @@
-"""``pip install`` of the checkout: what it puts into an empty directory, and that the command runs from there."""
+"""Wheels of the checkout: what they put into an empty directory, and that Tidelog runs from there, compiled or not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import zipfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -13,20 +17,74 @@ import pytest
 from tests.support.requirements import missing
 
 ROOT = Path(__file__).resolve().parents[2]
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "data", "__pycache__", "*.egg-info", ".*_cache")
-INSTALL = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv", "build", "dist", "data", "__pycache__", "*.egg-info", ".*_cache", "*.so"
+)
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+NO_COMPILER = {"PATH": os.path.dirname(sys.executable)}
+BROKEN_COMPILER = {**os.environ, "CC": "/bin/false"}
+REQUIRED = {"TIDELOG_REQUIRE_EXTENSIONS": "1"}
+#: Quick to compile.
+COMPILER = {**os.environ, "CFLAGS": "-O0"}
+
+
+def run(command: list[str], directory: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory into which a copy of the checkout is installed without its dependencies."""
-    source, target = tmp_path_factory.mktemp("source") / "tidelog", tmp_path_factory.mktemp("site")
-    shutil.copytree(ROOT, source, symlinks=True, ignore=LEFT_OUT)
-    done = subprocess.run([*INSTALL, "--target", str(target), str(source)], capture_output=True, text=True, check=False)
-    if done.returncode and "setuptools" in done.stderr and "No matching distribution" in done.stderr:
-        missing("setuptools 77", "pip install 'setuptools>=77'")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, unpacked."""
+    try:
+        import Cython  # noqa: F401
+    except ImportError:
+        missing("Cython", "pip install 'tidelog[build]'")
+    directory = tmp_path_factory.mktemp("source")
+    shutil.copytree(ROOT, directory / "checkout", symlinks=True, ignore=LEFT_OUT)
+    done = run([sys.executable, "setup.py", "--quiet", "sdist"], directory / "checkout", dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    (archive,) = (directory / "checkout" / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(directory / "unpacked", filter="data")
+    (unpacked,) = (directory / "unpacked").iterdir()
+    return unpacked
+
+
+def build(source: Path, environment: dict[str, str]) -> tuple[Path | None, str]:
+    """The wheel that is built from the source, None if it is not; and all that was said."""
+    shutil.rmtree(source / "build", ignore_errors=True)
+    wheels = source.parent / f"wheels-{len(list(source.parent.iterdir()))}"
+    command = [*PIP[:-2], "wheel", "--verbose", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), "."]
+    done = run(command, source, {**environment, "TIDELOG_REQUIRE_EXTENSIONS": "0", **environment})
+    built = list(wheels.glob("*.whl"))
+    return (built[0] if built else None), done.stdout + done.stderr
+
+
+def install(wheel: Path | None, target: Path) -> Path:
+    assert wheel is not None
+    done = run([*PIP, "install", "--no-deps", "--target", str(target), str(wheel)], target.parent, dict(os.environ))
     assert done.returncode == 0, done.stderr
     return target
+
+
+@pytest.fixture(scope="module")
+def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory into which a compiled wheel is installed without its dependencies."""
+    wheel, said = build(source, {**COMPILER, **REQUIRED})
+    assert wheel is not None, said
+    assert "none-any" not in wheel.name
+    assert "compiled: yes" in said
+    return install(wheel, tmp_path_factory.mktemp("compiled") / "site")
+
+
+@pytest.fixture(scope="module")
+def uncompiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same without a compiler."""
+    wheel, said = build(source, NO_COMPILER)
+    assert wheel is not None, said
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert "compiled: no" in said
+    return install(wheel, tmp_path_factory.mktemp("plain") / "site")
 
 
 def test_only_two_names_are_installed(installed: Path) -> None:
@@ -41,10 +99,66 @@ def test_files_are_installed_not_links(installed: Path) -> None:
     assert modules == here
 
 
-def test_the_command_runs_from_there(installed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("site", "is_compiled"), [("installed", "yes"), ("uncompiled", "no")])
+def test_the_command_runs_from_there(
+    site: str, is_compiled: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    directory = request.getfixturevalue(site)
     (tmp_path / "log.py").write_text("raise ImportError('the module of the user')\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(installed)])}
-    command = [sys.executable, str(installed / "bin" / "tidelog"), "version"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(directory)])}
+    done = run([sys.executable, str(directory / "bin" / "tidelog"), "version"], tmp_path, environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("tidelog ")
+    assert f"compiled: {is_compiled}\n" in done.stdout
+    assert bool(list(directory.rglob("tidelog/**/*.so"))) == (is_compiled == "yes")
+
+
+ROUTINES = """
+import sys
+sys.modules["cython"] = None  # as where Cython is not installed
+sys.path.insert(0, sys.argv[1])
+from tidelog.log.records import engine
+from tidelog.log.recovery import scan
+from tidelog.protocol.errors import InvalidRecordError
+from tidelog.protocol.record.record_batch import Record, build_batch
+batch = bytes(build_batch([Record(n, 1000 + n, b"key", b"value" * 40) for n in range(50)]))
+print(engine.check_section(batch[61:], 50), engine.first_at_or_after(batch[61:], 50, 7, 0))
+try:
+    engine.check_section(batch[61:-1], 50)
+except InvalidRecordError as error:
+    print(error)
+walk = scan.SegmentScan(0, 100)
+walk.offset_room = walk.time_room = 100
+print(walk.scan(batch * 2, 0, 2 * len(batch), 0), walk.consumed, walk.next_offset, walk.is_stopped)
+"""
+
+
+def test_both_give_equal_results(installed: Path, uncompiled: Path, tmp_path: Path) -> None:
+    said = []
+    for directory in (installed, uncompiled):
+        done = run([sys.executable, "-c", ROUTINES, str(directory)], tmp_path, dict(os.environ))
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("compiler", [NO_COMPILER, BROKEN_COMPILER], ids=["none", "broken"])
+def test_extensions_can_be_required(source: Path, compiler: dict[str, str]) -> None:
+    wheel, said = build(source, {**compiler, **REQUIRED})
+    assert wheel is None
+    assert "compiled: no" not in said
+
+
+def test_a_compiler_that_fails_leaves_nothing_of_an_earlier_build(source: Path, tmp_path: Path) -> None:
+    here = shutil.copytree(source, tmp_path / "again", ignore=shutil.ignore_patterns("build"))
+    folder = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    earlier = here / "build" / folder / f"tidelog/log/records/section_walk{EXTENSION_SUFFIXES[0]}"
+    earlier.parent.mkdir(parents=True)
+    earlier.touch()
+    os.utime(earlier, (0, 0))
+    command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path / "wheels"), "."]
+    done = run(command, here, {**BROKEN_COMPILER, "TIDELOG_REQUIRE_EXTENSIONS": "0"})
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "wheels").iterdir()
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
