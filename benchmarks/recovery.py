@@ -1,8 +1,8 @@
 """The speed of a log's recovery after a kill: ``python -m benchmarks.recovery [--mb N]``.
 
 Segments are written straight to a directory (no broker), then opened as after a kill with recovery point 0, by plain
-Python and by the kernels: batches of several sizes, with and without idempotent producers. Apache Kafka opens the same
-bytes in a node of its own; the time is what it logs for loading its logs. MB are of log, from the page cache; CPU
+Python and by compiled code: batches of several sizes, with and without idempotent producers. Apache Kafka opens the
+same bytes in a node of its own; the time is what it logs for loading its logs. MB are of log, from the page cache; CPU
 seconds say what a busy machine hides. The unclean start of a whole broker is the row ``unclean_start`` of
 ``benchmarks.run``.
 """
@@ -17,7 +17,6 @@ import struct
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks.cleaner import LoggingKafka
 from benchmarks.rivals.apache_kafka import ApacheKafka
@@ -26,10 +25,8 @@ from benchmarks.topics import Topics
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.records.kernel_loader import load_array_kernels
+from tidelog.log.recovery import scan, segment_recovery
 from tidelog.log.recovery.loader import LoadRequest, load_log
-from tidelog.log.recovery.scan_engine import SCAN
-from tidelog.log.recovery.scan_group import RECOVERY
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import SystemTime
 from tidelog.protocol.record.crc import crc32c
@@ -65,12 +62,12 @@ def write_segment(directory: Path, size: int, batch_bytes: int, producers: int) 
     return size // len(batch)
 
 
-def recover(directory: Path, kernels: Any) -> tuple[float, float]:
+def recover(directory: Path, *, is_compiled: bool) -> tuple[float, float]:
     """Seconds by the clock and of CPU to open the log from its records alone."""
     for name in os.listdir(directory):
         if not name.endswith(".log"):
             os.unlink(directory / name)
-    SCAN.kernels = kernels
+    setattr(segment_recovery, "IS_COMPILED", is_compiled)  # noqa: B010 - what the module chose at its import
     environment = LogEnvironment(OsFileSystem(), SystemTime())
     state = DirectoryState(str(directory.parent))
     started, spent = time.perf_counter(), time.process_time()
@@ -111,16 +108,14 @@ def main() -> None:
 
 def measure(page: Page, size: int, *, with_kafka: bool) -> None:
     """The table."""
-    loaded: list[Any] = []
-    load_array_kernels(RECOVERY, loaded.append, loaded.append).join()
     page.line("| batch | producers | engine | MB/s | MB per CPU second | batches/s | s per 10 GB |")
     page.line("|---:|---:|---|---:|---:|---:|---:|")
     for batch_bytes, producers in SHAPES:
         root = Path(tempfile.mkdtemp(prefix="recovery-"))
         directory = root / PARTITION.directory_name
         batches = write_segment(directory, size, batch_bytes, producers)
-        for name, kernels in (("Python", None), ("kernels", loaded[0])):
-            found = [recover(directory, kernels) for _ in range(ROUNDS)]
+        for name, is_compiled in (("Python", False), ("compiled", True))[: 1 + scan.IS_COMPILED]:
+            found = [recover(directory, is_compiled=is_compiled) for _ in range(ROUNDS)]
             seconds, cpu = min(found)[0], min(cpu for _, cpu in found)
             page.line(
                 f"| {batch_bytes:,} | {producers or 'none'} | {name} | {size / MB / seconds:,.0f} | "

@@ -45,7 +45,6 @@ from tidelog.log.log_directory import LogDirectory
 from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
 from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.recovery.progress import RecoveryProgress, unsynced_bytes
-from tidelog.log.recovery.scan_engine import SCAN
 from tidelog.log.room import RoomWatch
 from tidelog.log.segment.segment import LOG_SUFFIX
 from tidelog.log.system.file_system import FileSystem, LogStorageError
@@ -202,7 +201,6 @@ class LogManager:
             for partition, entry in pending
         }
         progress = RecoveryProgress(sum(waiting_bytes.values()), len(pending))
-        SCAN.expect_bytes(sum(waiting_bytes.values()))
         # The longest first: the last thread to finish is then not left alone with it.
         pending.sort(key=lambda item: waiting_bytes[item[0]], reverse=True)
         logger.info(

@@ -15,7 +15,7 @@ import platform
 import sys
 
 from tidelog.log.records.array_kernels import KernelGroup
-from tidelog.log.records.kernel_loader import IMAGE_MACHINE, IMAGE_MODULE, ROOT
+from tidelog.log.records.kernel_loader import IMAGE_MACHINE, ROOT
 
 #: Where groups of kernels are declared, in modules named ``*_group.py``.
 PACKAGES = ("tidelog/log", "tidelog/cleaner")
@@ -34,8 +34,8 @@ def groups() -> list[KernelGroup]:
 def broker_modules() -> list[str]:
     """The modules whose import compiles all that a broker loads: images of machine code, or numba where none can be."""
     if platform.machine() == IMAGE_MACHINE:
-        return [IMAGE_MODULE, *(group.module for group in groups())]
-    return ["tidelog.log.records.kernels", *(group.fallback for group in groups())]
+        return [group.module for group in groups()]
+    return [group.fallback for group in groups()]
 
 
 def main(modules: list[str]) -> int:

@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -37,9 +38,6 @@ from tidelog.log.records.quiet_import import quiet_import
 if TYPE_CHECKING:
     from tidelog.log.records.array_kernels import ArrayKernels, KernelGroup
     from tidelog.log.records.machine_code import Image
-    from tidelog.log.records.native_kernels import NativeKernels
-
-    RecordKernels = ModuleType | NativeKernels
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +45,8 @@ logger = logging.getLogger(__name__)
 COMPILE_TIMEOUT_SECONDS = 300
 #: The only processor whose object code ``tidelog.log.records.machine_code`` reads.
 IMAGE_MACHINE = "x86_64"
-IMAGE_MODULE = "tidelog.log.records.kernel_image"
 _HERE = Path(__file__).resolve().parent
+_FORMAT_SOURCES = (_HERE / "machine_code.py", _HERE / "array_kernels.py")
 #: The directory that ``tidelog`` is imported from.
 ROOT = Path(__file__).absolute().parents[3]
 
@@ -59,14 +57,6 @@ def load_in_background(module: str, on_loaded: Callable[[ModuleType], None]) -> 
     Where numba is missing or compilation fails one line is logged and ``on_loaded`` is never called.
     """
     thread = threading.Thread(target=_load, args=(module, on_loaded), name=f"load {module}", daemon=True)
-    thread.start()
-    return thread
-
-
-def load_record_kernels(on_loaded: Callable[[RecordKernels], None]) -> threading.Thread:
-    """As :func:`load_in_background` for ``tidelog.log.records.kernels``, from the image of their code where that can
-    be."""
-    thread = threading.Thread(target=_load_image, args=(on_loaded,), name="load record kernels", daemon=True)
     thread.start()
     return thread
 
@@ -96,18 +86,6 @@ def _load_group(
         _load(group.fallback, on_fallback)
 
 
-def _load_image(on_loaded: Callable[[RecordKernels], None]) -> None:
-    from tidelog.log.records.native_kernels import NativeKernels
-
-    def load(image: Image) -> None:
-        kernels = NativeKernels(image)
-        logger.info("kernels tidelog.log.records.kernels loaded as machine code")
-        on_loaded(kernels)
-
-    if not _use_image(IMAGE_MODULE, "kernels", (), load):
-        _load("tidelog.log.records.kernels", on_loaded)
-
-
 def _use_image(module: str, name: str, sources: tuple[Path, ...], load: Callable[[Image], None]) -> bool:
     """Give ``load`` the image that a child importing ``module`` leaves; False where that cannot be."""
     if platform.machine() != IMAGE_MACHINE or importlib.util.find_spec("numba") is None:
@@ -127,11 +105,26 @@ def _use_image(module: str, name: str, sources: tuple[Path, ...], load: Callable
     return True
 
 
-def image_path(name: str = "kernels", sources: tuple[Path, ...] = ()) -> Path:
+def image_path(name: str, sources: tuple[Path, ...]) -> Path:
     """Where a group's image lies: beside what numba caches for this source and processor."""
-    from tidelog.log.records.native_kernels import image_name
-
     return cache_directory() / image_name(name, sources)
+
+
+def image_name(group: str, sources: tuple[Path, ...]) -> str:
+    """The file name of an image made from today's ``sources``, by the installed numba, for this processor."""
+    versions = [Path(spec.origin).with_name("_version.py") for name in ("numba", "llvmlite")
+                if (spec := importlib.util.find_spec(name)) is not None and spec.origin]  # fmt: skip
+    paths = [*_FORMAT_SOURCES, *sources, *versions]
+    identity = b"".join([path.read_bytes() for path in paths if path.exists()] + [_processor()])
+    return f"{group}-{len(identity)}-{zlib.crc32(identity):08x}{zlib.adler32(identity):08x}.image"
+
+
+def _processor() -> bytes:
+    try:
+        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    except OSError:
+        return os.uname().machine.encode()
+    return b"".join(line for line in dict.fromkeys(lines) if line.startswith((b"model name", b"flags")))
 
 
 def cache_directory() -> Path:

@@ -14,8 +14,8 @@ was synced, the header is garbage   the next batch that proves itself (CRC) is l
 was synced, nothing valid follows   refused: cutting would give old offsets to new records
 ==================================  =====================================================================
 
-Valid batches are walked by kernels once those are loaded (``tidelog.log.recovery.walk``,
-``tidelog.log.recovery.scan_engine``), by plain Python until then and wherever a batch is damaged or of an old format.
+Valid batches are walked by compiled code (``tidelog.log.recovery.walk``) where the package is compiled, and by plain
+Python elsewhere and from a damaged batch or one of an old format on.
 
 ``index_fault`` says what is wrong with a closed segment's indices, cheaply (both ends) or wholly (every entry);
 ``rebuild_indices`` makes them from batch headers.
@@ -32,7 +32,8 @@ from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.producer.replay import replay_batch
 from tidelog.log.producer.state import ProducerStateManager
 from tidelog.log.recovery.progress import RecoveryProgress
-from tidelog.log.recovery.scan_engine import SCAN
+from tidelog.log.recovery.scan import IS_COMPILED
+from tidelog.log.recovery.walk import CompiledWalk
 from tidelog.log.segment.batch_scan import (
     BODY_CHUNK_BYTES,
     BatchHeader,
@@ -47,9 +48,6 @@ from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
 
 logger = logging.getLogger(__name__)
-
-#: Batches of the plain walk between two looks whether kernels are loaded by now.
-_LOOK_UP_EVERY = 4096
 
 
 class LogLoadError(KafkaStorageError):
@@ -124,8 +122,9 @@ class SegmentRecovery:
 
     def run(self) -> int:
         """See :func:`recover_segment`."""
-        while not self._walk():
-            pass
+        if IS_COMPILED:
+            CompiledWalk(self).run()
+        self._walk()
         segment, size = self.segment, self.segment.size
         self._state.end_offset = max(self._state.end_offset, self.next_offset)
         if self.valid < size:
@@ -139,17 +138,12 @@ class SegmentRecovery:
             self._progress.add(size - self.valid)
         return size - self.valid
 
-    def _walk(self) -> bool:
-        """Walk on; false when kernels came up meanwhile and should take over."""
-        kernels = SCAN.kernels
-        if kernels is not None:
-            from tidelog.log.recovery.walk import KernelScan  # seldom needed
-
-            KernelScan(kernels).run(self)
-        for number, (header, batch) in enumerate(_provable_batches(self), 1):
+    def _walk(self) -> None:
+        """Go on in plain Python from where the recovery stands."""
+        for header, batch in _provable_batches(self):
             if header.base_offset < self.next_offset or header.last_offset - self.segment.base_offset > 0x7FFFFFFF:
                 self._ensure_unsynced(f"goes back to offset {header.base_offset} at byte {header.position}")
-                return True
+                return
             self.builder.add(header)
             if header.magic == 2:
                 if header.leader_epoch > self.epochs.latest_epoch:
@@ -157,9 +151,6 @@ class SegmentRecovery:
                 if header.producer_id >= 0:
                     self.replay(header, batch)
             self.advance(header.position + header.size, header.last_offset + 1)
-            if number % _LOOK_UP_EVERY == 0 and SCAN.kernels is not kernels:
-                return False
-        return True
 
     def advance(self, valid: int, next_offset: int) -> None:
         """Everything below byte ``valid`` was taken."""

@@ -1,18 +1,17 @@
-"""Recovery of a segment's valid magic 2 batches by kernels.
+"""Recovery of a segment's valid magic 2 batches by compiled code.
 
-A chunk is read into a buffer that is used again, ``tidelog.log.recovery.scan_kernels`` walks it without the interpreter
-lock, and its results are applied in bulk: index entries as bytes, leader epochs, and those producer batches that a
-replay cannot do without. At the first batch the kernel does not take, the plain walk goes on
-(``tidelog.log.recovery.segment_recovery``). Neither numba nor numpy is needed: a broker that recovers imports nothing
-for it.
+A chunk is read into a buffer that is used again, ``tidelog.log.recovery.scan`` walks it without the interpreter lock,
+and its results are applied in bulk: index entries as bytes, leader epochs, and those producer batches that a replay
+cannot do without. At the first batch that it does not take, the plain walk goes on
+(``tidelog.log.recovery.segment_recovery``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.log.index.time_index import TimestampOffset
-from tidelog.log.recovery import scan_layout as slot
+from tidelog.log.recovery.scan import SegmentScan
 from tidelog.log.segment.batch_scan import BatchHeader
 
 if TYPE_CHECKING:
@@ -22,37 +21,26 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 2 * 1024 * 1024
 #: A batch larger than this is left to the plain walk.
 MAX_CHUNK_BYTES = 256 * 1024 * 1024
-_ENTRIES_PER_CALL = 4096
-_EPOCHS_PER_CALL = 256
 
 
-class KernelScan:
-    """Buffers and tables of one recovery; used by one thread."""
+class CompiledWalk:
+    """The compiled walk over one segment; used by one thread."""
 
-    def __init__(self, kernels: Any) -> None:
-        """``kernels``: those of ``tidelog.log.recovery.scan_group``."""
-        self._kernels = kernels
-        self._buffer = bytearray(CHUNK_BYTES)
-        self._walk = _integers(slot.WALK_SLOTS)
-        self._offset_entries = bytearray(8 * _ENTRIES_PER_CALL)
-        self._time_entries = bytearray(12 * _ENTRIES_PER_CALL)
-        self._epochs = _integers(2 * _EPOCHS_PER_CALL)
-        self._rows = _integers(slot.PRODUCER_ROWS * slot.ROW_COLUMNS)
-        self._producers = _integers(slot.PRODUCER_SLOTS), bytearray(slot.PRODUCER_SLOTS)
-        self._needed = _integers(slot.PRODUCER_ROWS)
+    def __init__(self, work: SegmentRecovery) -> None:
+        self._work = work
+        self._buffer = bytearray(min(CHUNK_BYTES, work.segment.size))
+        self._scan = self._begin()
 
-    def run(self, work: SegmentRecovery) -> None:
-        """Advance ``work`` over the valid batches. Raises KafkaStorageError."""
-        self._begin(work)
+    def run(self) -> None:
+        """Advance the recovery over the valid batches. Raises KafkaStorageError."""
+        work = self._work
         position, end = work.valid, work.segment.size
         while position < end:
             wanted = min(len(self._buffer), end - position)
             size = work.segment.records.read_into(position, memoryview(self._buffer)[:wanted])
-            consumed, is_done = self._scan_chunk(work, position, size)
+            consumed = self._scan_chunk(position, size)
             position += consumed
-            if is_done:
-                return
-            if consumed == 0 and not self._enlarge(wanted, end - position):
+            if self._scan.is_stopped or (consumed == 0 and not self._enlarge(wanted, end - position)):
                 return
 
     def _enlarge(self, wanted: int, remaining: int) -> bool:
@@ -62,56 +50,44 @@ class KernelScan:
         self._buffer = bytearray(2 * wanted)
         return True
 
-    def _begin(self, work: SegmentRecovery) -> None:
-        walk, builder = self._walk, work.builder
-        walk[slot.SEGMENT_BASE] = work.segment.base_offset
-        walk[slot.INTERVAL] = builder.interval_bytes
-        walk[slot.NEXT_OFFSET] = work.next_offset
-        walk[slot.LAST_ENTRY] = builder.last_entry_position
-        walk[slot.LARGEST], walk[slot.LARGEST_OFFSET] = builder.largest
-        walk[slot.LAST_TIME] = work.segment.time_index.last_entry.timestamp
-        walk[slot.LATEST_EPOCH] = work.epochs.latest_epoch
-        walk[slot.OFFSET_ROOM] = work.segment.offset_index.room
-        walk[slot.TIME_ROOM] = work.segment.time_index.room
+    def _begin(self) -> SegmentScan:
+        work = self._work
+        scan = SegmentScan(work.segment.base_offset, work.builder.interval_bytes)
+        scan.next_offset = work.next_offset
+        scan.last_entry_position = work.builder.last_entry_position
+        scan.largest_timestamp, scan.largest_offset = work.builder.largest
+        scan.last_entry_timestamp = work.segment.time_index.last_entry.timestamp
+        scan.latest_epoch = work.epochs.latest_epoch
+        scan.offset_room = work.segment.offset_index.room
+        scan.time_room = work.segment.time_index.room
+        return scan
 
-    def _scan_chunk(self, work: SegmentRecovery, position: int, size: int) -> tuple[int, bool]:
-        """(bytes consumed, whether the kernel goes no further)."""
-        walk = self._walk
-        consumed = 0
-        while True:
-            bounds = consumed, size, position
-            status = self._kernels.scan(
-                self._buffer, bounds, walk, self._offset_entries, self._time_entries, self._epochs, self._rows
-            )
-            self._apply(work, position)
-            consumed = walk[slot.CONSUMED]
-            work.advance(position + consumed, walk[slot.NEXT_OFFSET])
-            if status != slot.TABLE_FULL:
-                return consumed, status == slot.NOT_MINE
+    def _scan_chunk(self, position: int, size: int) -> int:
+        """Take the batches of the buffer, which begins at byte ``position``; returns the bytes taken."""
+        scan = self._scan
+        is_full, consumed = True, 0
+        while is_full:
+            is_full = scan.scan(self._buffer, consumed, size, position)
+            self._apply(position)
+            consumed = scan.consumed
+            self._work.advance(position + consumed, scan.next_offset)
+        return consumed
 
-    def _apply(self, work: SegmentRecovery, position: int) -> None:
-        walk, segment, builder = self._walk, work.segment, work.builder
-        if count := walk[slot.OFFSET_COUNT]:
-            segment.offset_index.append_packed(bytes(self._offset_entries[: 8 * count]))
-        if count := walk[slot.TIME_COUNT]:
-            segment.time_index.append_packed(bytes(self._time_entries[: 12 * count]))
-        builder.last_entry_position = walk[slot.LAST_ENTRY]
-        builder.largest = TimestampOffset(walk[slot.LARGEST], walk[slot.LARGEST_OFFSET])
-        for number in range(walk[slot.EPOCH_COUNT]):
-            work.epochs.assign(*self._epochs[2 * number : 2 * number + 2], write=False)
-        if count := walk[slot.ROW_COUNT]:
-            found = self._kernels.needed_rows(self._rows, count, *self._producers, self._needed)
-            for number in self._needed[:found]:
-                first = number * slot.ROW_COLUMNS
-                self._replay(work, self._rows[first : first + slot.ROW_COLUMNS], position)
+    def _apply(self, position: int) -> None:
+        work, scan = self._work, self._scan
+        if entries := scan.offset_entries():
+            work.segment.offset_index.append_packed(entries)
+        if entries := scan.time_entries():
+            work.segment.time_index.append_packed(entries)
+        work.builder.last_entry_position = scan.last_entry_position
+        work.builder.largest = TimestampOffset(scan.largest_timestamp, scan.largest_offset)
+        for epoch, base_offset in scan.epochs():
+            work.epochs.assign(epoch, base_offset, write=False)
+        for row in scan.needed_rows():
+            self._replay(row, position)
 
-    def _replay(self, work: SegmentRecovery, row: memoryview[int], position: int) -> None:
+    def _replay(self, row: tuple[int, ...], position: int) -> None:
         at, size, base, delta, max_timestamp, epoch, attributes, producer, producer_epoch, sequence, count = row
         header = BatchHeader(position + at, size, 2, base, base + delta, max_timestamp, epoch, attributes, producer,
                              producer_epoch, sequence, delta, count)  # fmt: skip
-        work.replay(header, memoryview(self._buffer)[at : at + size])
-
-
-def _integers(count: int) -> memoryview[int]:
-    """Allocate ``count`` zeros; untouched memory costs nothing, and most segments need little of it."""
-    return memoryview(bytearray(8 * count)).cast("q")
+        self._work.replay(header, memoryview(self._buffer)[at : at + size])

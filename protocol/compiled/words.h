@@ -30,6 +30,9 @@ static inline held_t hold_as(PyObject *object, int flags) { /* an empty buffer m
     static inline void store_##name(uint8_t *data, int64_t at, type w) { w = turn(w); memcpy(data + at, &w, sizeof w); }
 WORD(u16, uint16_t, ) WORD(u32, uint32_t, ) WORD(u64, uint64_t, ) WORD(be_u16, uint16_t, __builtin_bswap16)
 WORD(be_u32, uint32_t, __builtin_bswap32) WORD(be_u64, uint64_t, __builtin_bswap64)
+#define load_be_i16(data, at) (int16_t)load_be_u16(data, at)
+#define load_be_i32(data, at) (int32_t)load_be_u32(data, at)
+#define load_be_i64(data, at) (int64_t)load_be_u64(data, at)
 
 #define LANE 256 /* bytes of each of three sums that run side by side: one instruction takes three cycles */
 static uint32_t crc_table[256], crc_far[4][256]; /* a byte's share; a sum's byte k after LANE bytes of zero */

@@ -17,6 +17,9 @@ cdef extern from "words.h" nogil:
     unsigned short load_be_u16(const unsigned char* data, long long at) noexcept
     unsigned int load_be_u32(const unsigned char* data, long long at) noexcept
     unsigned long long load_be_u64(const unsigned char* data, long long at) noexcept
+    short load_be_i16(const unsigned char* data, long long at) noexcept
+    int load_be_i32(const unsigned char* data, long long at) noexcept
+    long long load_be_i64(const unsigned char* data, long long at) noexcept
     void store_u16(unsigned char* data, long long at, unsigned short word) noexcept
     void store_u32(unsigned char* data, long long at, unsigned int word) noexcept
     void store_u64(unsigned char* data, long long at, unsigned long long word) noexcept

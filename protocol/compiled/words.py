@@ -84,6 +84,21 @@ def load_be_u64(data: Bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 8], "big")
 
 
+def load_be_i16(data: Bytes, at: int) -> int:
+    """The signed big-endian word of 16 bits at byte ``at``."""
+    return int.from_bytes(data[at : at + 2], "big", signed=True)
+
+
+def load_be_i32(data: Bytes, at: int) -> int:
+    """The signed big-endian word of 32 bits at byte ``at``."""
+    return int.from_bytes(data[at : at + 4], "big", signed=True)
+
+
+def load_be_i64(data: Bytes, at: int) -> int:
+    """The signed big-endian word of 64 bits at byte ``at``."""
+    return int.from_bytes(data[at : at + 8], "big", signed=True)
+
+
 def store_u16(data: Bytes, at: int, word: int) -> None:
     """Write a word of 16 bits at byte ``at``; higher bits are dropped, as by the other stores."""
     _store(data, at, word, 2, "little")

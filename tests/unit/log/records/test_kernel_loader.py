@@ -20,8 +20,6 @@ from tidelog.log.records import compile as compile_module
 from tidelog.log.records import kernel_loader
 from tidelog.log.records.array_kernels import ArrayKernels, compile_group
 from tidelog.log.records.machine_code import write_image
-from tidelog.log.records.native_kernels import NativeKernels, compile_image
-from tidelog.log.recovery.scan_group import RECOVERY
 
 MODULE = "tidelog.log.records.reference"
 
@@ -163,14 +161,12 @@ def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_all_that_a_broker_loads_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is handed to the loader stands in a group that is found, on processors with images and on others."""
-    loaded = {RECOVERY.module, FIND.module, CLEANER.module}
+    loaded = {FIND.module, CLEANER.module}
     assert {group.module for group in compile_module.groups()} == loaded
     monkeypatch.setattr(compile_module, "IMAGE_MACHINE", platform.machine())
-    assert compile_module.broker_modules()[0] == "tidelog.log.records.kernel_image"
-    assert set(compile_module.broker_modules()[1:]) == loaded
+    assert set(compile_module.broker_modules()) == loaded
     monkeypatch.setattr(compile_module, "IMAGE_MACHINE", "another")
-    assert compile_module.broker_modules()[0] == "tidelog.log.records.kernels"
-    assert set(compile_module.broker_modules()[1:]) == {RECOVERY.fallback, FIND.fallback, CLEANER.fallback}
+    assert set(compile_module.broker_modules()) == {FIND.fallback, CLEANER.fallback}
 
 
 def test_every_module_that_writes_an_image_is_of_a_group() -> None:
@@ -181,19 +177,8 @@ def test_every_module_that_writes_an_image_is_of_a_group() -> None:
     ]
     writing = {path.relative_to(kernel_loader.ROOT) for path in paths if "write_image(" in path.read_text()}
     writing.remove(Path("tidelog/log/records/machine_code.py"))
-    modules = {kernel_loader.IMAGE_MODULE, *(group.module for group in compile_module.groups())}
+    modules = {group.module for group in compile_module.groups()}
     assert {".".join(path.with_suffix("").parts) for path in writing} == modules
-
-
-def test_an_image_that_is_there_is_loaded_without_a_directory_to_write(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A container with a read-only root and no /tmp."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    write_image(compile_image(), kernel_loader.image_path())
-    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", refuse_directory)
-    (kernels,) = load_record_kernels()
-    assert isinstance(kernels, NativeKernels)
 
 
 def test_no_directory_to_compile_into_is_one_log_line(
@@ -211,40 +196,6 @@ def refuse_directory(_: Path) -> None:
     raise OSError("nowhere to write")
 
 
-def load_record_kernels() -> list[object]:
-    loaded: list[object] = []
-    kernel_loader.load_record_kernels(loaded.append).join()
-    return loaded
-
-
-def test_record_kernels_come_as_machine_code_from_their_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    commands = answer_child(monkeypatch, 0)
-    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    write_image(compile_image(), kernel_loader.image_path())
-    (kernels,) = load_record_kernels()
-    assert isinstance(kernels, NativeKernels)
-    assert commands == []
-
-
-@pytest.mark.parametrize("damage", [b"", b"TLKERN01", b"x" * 200])
-def test_numba_serves_where_the_image_is_damaged(
-    damage: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    answer_child(monkeypatch, 0)
-    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    kernel_loader.image_path().write_bytes(damage)
-    assert load_record_kernels() == [importlib.import_module("tidelog.log.records.kernels")]
-
-
-def test_numba_serves_on_other_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer_child(monkeypatch, 0)
-    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
-    monkeypatch.setattr(kernel_loader, "IMAGE_MACHINE", "another")
-    assert load_record_kernels() == [importlib.import_module("tidelog.log.records.kernels")]
-
-
 def load_finder() -> tuple[list[object], list[object]]:
     """Return the kernels loaded from an image, and those that numba gave instead."""
     native: list[object] = []
@@ -255,13 +206,13 @@ def load_finder() -> tuple[list[object], list[object]]:
 
 def test_kernels_over_arrays_come_from_their_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     commands = answer_child(monkeypatch, 0)
-    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", lambda _: None)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     finder = importlib.import_module("tidelog.log.find.engine.kernels")
     write_image(
         compile_group(FIND, {name: getattr(finder, name) for name in FIND.signatures}),
         kernel_loader.image_path(FIND.name, FIND.sources),
     )
+    monkeypatch.setattr(kernel_loader, "ensure_cache_directory", refuse_directory)  # a read-only root and no /tmp
     ((kernels,), fallback) = load_finder()
     assert isinstance(kernels, ArrayKernels)
     assert fallback == commands == []

@@ -1,29 +1,23 @@
-"""Recovery by kernels and by plain Python: equal files, state and errors, on good, torn and damaged segments."""
+"""Recovery by compiled code and by plain Python: equal files, state and errors, on good, torn and damaged segments."""
 
 from __future__ import annotations
 
 import os
 import random
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.extensions import uncompiled
 from tests.support.logs import NOW_MS, PARTITION, LogBench, append, batch, marker, producer_batch
-from tests.support.requirements import missing
 from tidelog.log.config import LogConfig
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.records.kernel_loader import load_array_kernels
-from tidelog.log.recovery import segment_recovery as recovery
+from tidelog.log.recovery import scan, segment_recovery, walk
 from tidelog.log.recovery.progress import RecoveryProgress
-from tidelog.log.recovery.scan_engine import SCAN, ScanEngine
-from tidelog.log.recovery.scan_group import RECOVERY
-from tidelog.log.recovery.walk import KernelScan
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
@@ -32,21 +26,13 @@ from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import Record
 
-try:
-    from tidelog.log.recovery import scan_calls
-except ImportError:
-    missing("numba", "pip install 'tidelog[kernels]'")
-
-IMAGE: list[Any] = []
-load_array_kernels(RECOVERY, IMAGE.append, lambda _: None).join()
+SCANS = {"as built": scan.SegmentScan, "uncompiled": uncompiled(scan).SegmentScan}
 
 
-@pytest.fixture(params=["numba", "image"])
-def kernels(request: pytest.FixtureRequest) -> Any:
-    """Recovery's kernels as numba's functions and, on processors that have them, as machine code."""
-    if request.param == "numba":
-        return scan_calls
-    return IMAGE[0] if IMAGE else pytest.skip("no images on this processor")
+@pytest.fixture(params=SCANS)
+def scan_type(request: pytest.FixtureRequest) -> type[scan.SegmentScan]:
+    """The scan as the package has it, and as plain Python."""
+    return SCANS[request.param]  # type: ignore[no-any-return]
 
 
 CONFIG: dict[str, Any] = {
@@ -112,20 +98,23 @@ def written(directory: Path, seed: int, steps: int) -> LogBench:
     return bench
 
 
-def recover(source: LogBench, target: Path, kernels: Any, recovery_point: int = 0) -> Outcome:
+def recover(
+    source: LogBench, target: Path, scan_type: type[scan.SegmentScan] | None, recovery_point: int = 0
+) -> Outcome:
+    """Recover a copy by a scan, or by plain Python alone."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source.root, target)
     bench = LogBench(str(target), **CONFIG)
     for name in os.listdir(bench.directory):
         if not name.endswith(".log") and not (recovery_point and name.endswith(("index", "snapshot"))):
             os.unlink(os.path.join(bench.directory, name))
-    SCAN.kernels = kernels
-    try:
-        log = bench.open(recovery_point=recovery_point)
-    except KafkaError as error:
-        return Outcome({}, (type(error), str(error).replace(str(target), "")))
-    finally:
-        SCAN.kernels = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_recovery, "IS_COMPILED", scan_type is not None)
+        patch.setattr(walk, "SegmentScan", scan_type)
+        try:
+            log = bench.open(recovery_point=recovery_point)
+        except KafkaError as error:
+            return Outcome({}, (type(error), str(error).replace(str(target), "")))
     producers = [(entry.to_snapshot(), list(entry.batches)) for entry in log.producer_state.producers.values()]
     state = (log.log_end_offset, log.last_stable_offset, log.leader_epochs.entries, producers)
     log.close()
@@ -135,17 +124,17 @@ def recover(source: LogBench, target: Path, kernels: Any, recovery_point: int = 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_both_walks_leave_equal_files_and_state(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, kernels: Any
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, scan_type: type[scan.SegmentScan]
 ) -> None:
     monkeypatch.setattr("tidelog.log.recovery.walk.CHUNK_BYTES", random.Random(seed).choice([100, 700, 5000, 1 << 20]))
     bench = written(tmp_path / "source", seed, 250)
     plain = recover(bench, tmp_path / "plain", None)
-    assert recover(bench, tmp_path / "kernels", kernels) == plain
+    assert recover(bench, tmp_path / "scan", scan_type) == plain
     assert len(plain.files) > 8
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_both_walks_agree_on_damage(tmp_path: Path, seed: int, kernels: Any) -> None:
+def test_both_walks_agree_on_damage(tmp_path: Path, seed: int, scan_type: type[scan.SegmentScan]) -> None:
     """Flipped, torn and zeroed bytes anywhere, below the recovery point and behind it."""
     chance = random.Random(seed)
     bench = written(tmp_path / "source", seed % 3, 120)
@@ -165,10 +154,10 @@ def test_both_walks_agree_on_damage(tmp_path: Path, seed: int, kernels: Any) -> 
     Path(path).write_bytes(data)
     point = chance.choice([0, int(names[-1][:20]), int(names[1][:20]) + 1])
     plain = recover(bench, tmp_path / "plain", None, point)
-    assert recover(bench, tmp_path / "kernels", kernels, point) == plain
+    assert recover(bench, tmp_path / "scan", scan_type, point) == plain
 
 
-def test_old_formats_are_left_to_the_plain_walk(tmp_path: Path, kernels: Any) -> None:
+def test_old_formats_are_left_to_the_plain_walk(tmp_path: Path, scan_type: type[scan.SegmentScan]) -> None:
     bench = LogBench(str(tmp_path / "source"), **CONFIG, message_format_version="0.10.0")
     log = bench.open()
     for number in range(100):
@@ -179,41 +168,14 @@ def test_old_formats_are_left_to_the_plain_walk(tmp_path: Path, kernels: Any) ->
         append(log, batch(2))
     log.close()
     plain = recover(bench, tmp_path / "plain", None)
-    assert recover(bench, tmp_path / "kernels", kernels) == plain
+    assert recover(bench, tmp_path / "scan", scan_type) == plain
     assert isinstance(plain.state, tuple)
     assert plain.state[0] == 200
 
 
-def test_kernels_take_over_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = written(tmp_path / "source", 1, 120)
-    plain = recover(bench, tmp_path / "plain", None)
-    taken: list[int] = []
-    original = KernelScan.run
-
-    def run(scan: KernelScan, work: recovery.SegmentRecovery) -> None:
-        taken.append(work.valid)
-        original(scan, work)
-
-    class Loading(ScanEngine):
-        asked = 0
-
-        @property
-        def kernels(self) -> Any:
-            Loading.asked += 1
-            return scan_calls if Loading.asked > 3 else None
-
-        @kernels.setter
-        def kernels(self, _: Any) -> None:
-            """Set by ``__init__`` only."""
-
-    monkeypatch.setattr(recovery, "_LOOK_UP_EVERY", 5)
-    monkeypatch.setattr(recovery, "SCAN", Loading())
-    monkeypatch.setattr(KernelScan, "run", run)
-    assert recover(bench, tmp_path / "kernels", None) == plain
-    assert taken[0] > 0, "the first segment was begun by the plain walk"
-
-
-def test_a_batch_larger_than_the_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Any) -> None:
+def test_a_batch_larger_than_the_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scan_type: type[scan.SegmentScan]
+) -> None:
     monkeypatch.setattr("tidelog.log.recovery.walk.CHUNK_BYTES", 100)
     bench = LogBench(str(tmp_path / "source"), segment_bytes=1 << 20)
     log = bench.open()
@@ -221,52 +183,31 @@ def test_a_batch_larger_than_the_buffer(tmp_path: Path, monkeypatch: pytest.Monk
         append(log, batch(1, value=b"x" * size))
     log.close()
     plain = recover(bench, tmp_path / "plain", None)
-    assert recover(bench, tmp_path / "kernels", kernels) == plain
+    assert recover(bench, tmp_path / "scan", scan_type) == plain
     monkeypatch.setattr("tidelog.log.recovery.walk.MAX_CHUNK_BYTES", 1000)
-    assert recover(bench, tmp_path / "kernels", kernels) == plain
+    assert recover(bench, tmp_path / "scan", scan_type) == plain
 
 
-def test_kernels_are_asked_for_only_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(
-        "tidelog.log.records.kernel_loader.load_array_kernels", lambda group, *_: asked.append(group.name)
-    )
-    engine = ScanEngine(load_after_bytes=1000)
-    engine.expect_bytes(999)
-    assert asked == []
-    engine.expect_bytes(1000)
-    engine.expect_bytes(1000)
-    assert asked == ["recovery"]
-    engine.use_kernels(scan_calls)
-    assert engine.kernels is scan_calls
+def test_tables_that_are_full_are_emptied_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_scan = uncompiled(scan)
+    monkeypatch.setattr(plain_scan, "_ROWS", 3)
+    monkeypatch.setattr(plain_scan, "_ENTRIES", 2)
+    bench = written(tmp_path / "source", 5, 120)
+    plain = recover(bench, tmp_path / "plain", None)
+    assert recover(bench, tmp_path / "scan", plain_scan.SegmentScan) == plain
 
 
-SCRIPT = """
-import sys
-import threading
-from pathlib import Path
-from tidelog.log.recovery.scan_engine import SCAN
-from tests.support.logs import LogBench
-
-SCAN.load_after_bytes = 0
-SCAN.expect_bytes(1)
-for thread in threading.enumerate():
-    if thread.name == "load recovery":
-        thread.join()
-assert SCAN.kernels is not None
-log = LogBench(sys.argv[1]).open()
-assert log.log_end_offset == int(sys.argv[2])
-print(*sorted({"numpy", "numba", "llvmlite"} & set(sys.modules)))
-"""
-
-
-@pytest.mark.skipif(not IMAGE, reason="no images on this processor")
-def test_a_recovery_imports_neither_numba_nor_numpy(tmp_path: Path) -> None:
-    bench = written(tmp_path / "source", 3, 50)
-    end = bench.open().log_end_offset
-    command = [sys.executable, "-c", SCRIPT, bench.root, str(end)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("\n", "")
+def test_more_rows_than_a_table_holds(tmp_path: Path) -> None:
+    """One call of the compiled scan leaves 8,192 rows at most."""
+    bench = LogBench(str(tmp_path / "source"), segment_bytes=1 << 24, index_interval_bytes=100)
+    log = bench.open()
+    for number in range(9000):
+        append(log, producer_batch(number // 30, 1, producer_id=number % 30))
+    log.close()
+    plain = recover(bench, tmp_path / "plain", None)
+    assert recover(bench, tmp_path / "scan", scan.SegmentScan) == plain
+    assert isinstance(plain.state, tuple)
+    assert plain.state[0] == 9000
 
 
 def test_progress_says_how_far_it_is() -> None:

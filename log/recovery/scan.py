@@ -1,0 +1,268 @@
+"""Recovery's walk over a chunk of a segment, compiled: headers, CRC-32C, offsets, and what indices and state need.
+
+``SegmentScan.scan`` takes whole magic 2 batches from the front of a chunk as long as each is valid and follows the one
+before. At the first that is not (damage, an old format, a full index) it stops, and the plain walk of
+``tidelog.log.recovery.segment_recovery`` goes on from there and says what is wrong. So nothing is decided about damage
+here, and both ways give equal results.
+
+Out of a call come index entries as the files hold them (8 and 12 bytes, big-endian), made at the batches where an
+append makes them; the leader epochs that begin; and a row for each batch of a producer id. Types for C stand in
+``scan.pxd``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.protocol.compiled import words
+
+try:
+    import cython
+except ImportError:
+    from tidelog.protocol.compiled import uncompiled as cython
+
+IS_COMPILED = cython.compiled
+"""Whether this module runs as machine code."""
+
+_HEADER_BYTES = 61
+_LENGTH_OFFSET = 12  # a batch's length counts from here
+_MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+_CONTROL, _TRANSACTIONAL = 0x20, 0x10
+_ENTRIES = 4096
+"""Index entries of a call, and leader epochs."""
+_ROWS, _SLOTS = 8192, 16384
+"""Rows of a call, and slots of the table of producers: twice as many, so that probes stay short."""
+_ROW_COLUMNS = 11
+"""Position in the chunk, size, base offset, last offset delta, largest timestamp, leader epoch, attributes, producer
+id, producer epoch, base sequence, record count."""
+_PRODUCER, _ATTRIBUTES = 7, 6
+_KEPT_BATCHES = 5
+_SPREAD = 0x9E3779B97F4A7C15
+
+Integers = memoryview
+
+
+class SegmentScan:
+    """The walk over one segment from chunk to chunk, with the tables of a call. One thread at a time."""
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.interval_bytes = interval_bytes
+        # Set by the caller before the first call, then carried on.
+        self.next_offset = base_offset
+        self.last_entry_position = 0
+        self.largest_timestamp, self.largest_offset = -1, base_offset
+        self.last_entry_timestamp = -1
+        self.latest_epoch = -1
+        self.offset_room, self.time_room = 0, 0
+        # What a call leaves.
+        self.consumed = 0
+        self.is_stopped = False
+        self._offset_count = self._time_count = self._epoch_count = self._row_count = 0
+        self._tables = [bytearray(8 * _ENTRIES), bytearray(12 * _ENTRIES), bytearray(16 * _ENTRIES)]
+        self._row_tables = [bytearray(8 * _ROW_COLUMNS * _ROWS), bytearray(8 * _SLOTS), bytearray(_SLOTS)]
+        self._needed_table = bytearray(_ROWS)
+
+    def scan(self, chunk: Any, start: int, size: int, file_position: int) -> bool:
+        """Walk over ``chunk[start:size]``, whose byte 0 lies at ``file_position`` of the file.
+
+        True: the tables are full, call again from ``consumed``. False: the chunk ends within a batch, or, with
+        ``is_stopped``, the batch at ``consumed`` is not for this walk.
+        """
+        held = words.hold(chunk)
+        offsets = words.hold_writable(self._tables[0])
+        times = words.hold_writable(self._tables[1])
+        epochs = words.hold_writable(self._tables[2])
+        rows = words.hold_writable(self._row_tables[0])
+        with cython.nogil:
+            is_full = self._walk(
+                held.data, start, size, file_position, offsets.bytes, times.bytes, epochs.integers, rows.integers
+            )
+        words.release(rows)
+        words.release(epochs)
+        words.release(times)
+        words.release(offsets)
+        words.release(held)
+        return is_full
+
+    def offset_entries(self) -> bytes:
+        """Entries of the offset index that the last call made."""
+        return bytes(memoryview(self._tables[0])[: 8 * self._offset_count])
+
+    def time_entries(self) -> bytes:
+        """Entries of the time index that the last call made."""
+        return bytes(memoryview(self._tables[1])[: 12 * self._time_count])
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """The leader epochs that began in the last call, with their base offsets."""
+        table = memoryview(self._tables[2]).cast("q")
+        return [(table[2 * number], table[2 * number + 1]) for number in range(self._epoch_count)]
+
+    def needed_rows(self) -> list[tuple[int, ...]]:
+        """The rows of the last call that a replay cannot do without, in order.
+
+        Of each producer the first, the last five, all control batches, and the first transactional batch after each of
+        those. Replaying these alone leaves equal state, and a log of one busy producer costs a handful of rows a chunk.
+        """
+        if self._row_count == 0:
+            return []
+        rows = words.hold(self._row_tables[0])
+        producers = words.hold_writable(self._row_tables[1])
+        marks = words.hold_writable(self._row_tables[2])
+        needed = words.hold_writable(self._needed_table)
+        with cython.nogil:
+            _mark_needed(rows.integers, self._row_count, producers.integers, marks.bytes, needed.bytes)
+        words.release(needed)
+        words.release(marks)
+        words.release(producers)
+        words.release(rows)
+        table, chosen = memoryview(self._row_tables[0]).cast("q"), self._needed_table
+        return [
+            tuple(table[number * _ROW_COLUMNS : (number + 1) * _ROW_COLUMNS])
+            for number in range(self._row_count)
+            if chosen[number]
+        ]
+
+    def _walk(
+        self,
+        chunk: Integers,
+        at: int,
+        size: int,
+        file_position: int,
+        offsets: Integers,
+        times: Integers,
+        epochs: Integers,
+        rows: Integers,
+    ) -> bool:
+        """See :meth:`scan`; whether a table is full."""
+        self._offset_count = self._time_count = self._epoch_count = self._row_count = 0
+        self.is_stopped = False
+        is_full = True
+        while self._has_room():
+            batch = self._whole_batch(chunk, at, size)
+            if batch <= 0 or not self._note_position(chunk, at, file_position + at, offsets, times):
+                self.is_stopped = batch != 0
+                is_full = False
+                break
+            epoch = words.load_be_i32(chunk, at + 12)
+            if epoch > self.latest_epoch:
+                self.latest_epoch = epoch
+                epochs[2 * self._epoch_count] = epoch
+                epochs[2 * self._epoch_count + 1] = words.load_be_i64(chunk, at)
+                self._epoch_count += 1
+            if words.load_be_i64(chunk, at + 43) >= 0:
+                _write_row(chunk, at, batch, rows, self._row_count * _ROW_COLUMNS)
+                self._row_count += 1
+            self.next_offset = words.load_be_i64(chunk, at) + words.load_be_i32(chunk, at + 23) + 1
+            at += batch
+        self.consumed = at
+        return is_full
+
+    def _has_room(self) -> bool:
+        """Return whether the tables take what one more batch may add."""
+        if self._offset_count >= _ENTRIES or self._time_count >= _ENTRIES:
+            return False
+        return self._epoch_count < _ENTRIES and self._row_count < _ROWS
+
+    def _whole_batch(self, chunk: Integers, at: int, size: int) -> int:
+        """The size of the valid batch at ``at``; 0 when it ends after ``size``, -1 when it is not for this walk."""
+        if at + _HEADER_BYTES > size:
+            return 0
+        if chunk[at + 16] != 2:
+            return -1
+        length = words.load_be_i32(chunk, at + 8)
+        base = words.load_be_i64(chunk, at)
+        delta = words.load_be_i32(chunk, at + 23)
+        if length < _HEADER_BYTES - _LENGTH_OFFSET or base < self.next_offset or delta < 0:
+            return -1
+        if base - self.base_offset > _MAX_RELATIVE_OFFSET - delta:
+            return -1
+        if at + _LENGTH_OFFSET + length > size:
+            return 0
+        if words.load_be_u32(chunk, at + 17) != words.crc32c(chunk, at + 21, length + _LENGTH_OFFSET - 21):
+            return -1
+        return length + _LENGTH_OFFSET
+
+    def _note_position(self, chunk: Integers, at: int, position: int, offsets: Integers, times: Integers) -> bool:
+        """The largest timestamp, and index entries where they are due; false when an index has no room."""
+        last_offset = words.load_be_i64(chunk, at) + words.load_be_i32(chunk, at + 23)
+        timestamp = words.load_be_i64(chunk, at + 35)
+        is_largest = timestamp > self.largest_timestamp
+        if position - self.last_entry_position > self.interval_bytes:
+            makes_time = (timestamp if is_largest else self.largest_timestamp) > self.last_entry_timestamp
+            if self.offset_room <= 0 or (makes_time and self.time_room <= 0):
+                return False
+        if is_largest:
+            self.largest_timestamp, self.largest_offset = timestamp, last_offset
+        if position - self.last_entry_position > self.interval_bytes:
+            self._add_entries(position, last_offset, offsets, times)
+        return True
+
+    def _add_entries(self, position: int, last_offset: int, offsets: Integers, times: Integers) -> None:
+        at = 8 * self._offset_count
+        words.store_be_u32(offsets, at, last_offset - self.base_offset)
+        words.store_be_u32(offsets, at + 4, position)
+        self._offset_count += 1
+        self.offset_room -= 1
+        self.last_entry_position = position
+        if self.largest_timestamp > self.last_entry_timestamp:
+            at = 12 * self._time_count
+            words.store_be_u64(times, at, self.largest_timestamp)
+            words.store_be_u32(times, at + 8, self.largest_offset - self.base_offset)
+            self._time_count += 1
+            self.time_room -= 1
+            self.last_entry_timestamp = self.largest_timestamp
+
+
+def _write_row(chunk: Integers, at: int, size: int, rows: Integers, row: int) -> None:
+    rows[row] = at
+    rows[row + 1] = size
+    rows[row + 2] = words.load_be_i64(chunk, at)
+    rows[row + 3] = words.load_be_i32(chunk, at + 23)
+    rows[row + 4] = words.load_be_i64(chunk, at + 35)
+    rows[row + 5] = words.load_be_i32(chunk, at + 12)
+    rows[row + _ATTRIBUTES] = words.load_be_i16(chunk, at + 21)
+    rows[row + _PRODUCER] = words.load_be_i64(chunk, at + 43)
+    rows[row + 8] = words.load_be_i16(chunk, at + 51)
+    rows[row + 9] = words.load_be_i32(chunk, at + 53)
+    rows[row + 10] = words.load_be_i32(chunk, at + 57)
+
+
+def _slot(producers: Integers, producer: int) -> int:
+    """The producer's slot, or the free one it belongs in."""
+    slot = (((producer * _SPREAD) & words.MASK_64) >> 40) & (_SLOTS - 1)
+    while producers[slot] >= 0 and producers[slot] != producer:
+        slot = (slot + 1) & (_SLOTS - 1)
+    return slot
+
+
+def _mark_needed(rows: Integers, count: int, producers: Integers, marks: Integers, needed: Integers) -> None:
+    """Mark the rows that a replay needs. ``producers`` and ``marks``: scratch of _SLOTS items."""
+    for slot in range(_SLOTS):
+        producers[slot] = -1
+        marks[slot] = 0
+    _mark_forwards(rows, count, producers, marks, needed)
+    for slot in range(_SLOTS):
+        marks[slot] = 0
+    number = count - 1
+    while number >= 0:
+        slot = _slot(producers, rows[number * _ROW_COLUMNS + _PRODUCER])
+        if marks[slot] < _KEPT_BATCHES and not rows[number * _ROW_COLUMNS + _ATTRIBUTES] & _CONTROL:
+            marks[slot] += 1
+            needed[number] = 1
+        number -= 1
+
+
+def _mark_forwards(rows: Integers, count: int, producers: Integers, in_transaction: Integers, needed: Integers) -> None:
+    """Mark each producer's first row, its control batches and the first batch of each transaction."""
+    for number in range(count):
+        producer = rows[number * _ROW_COLUMNS + _PRODUCER]
+        attributes = rows[number * _ROW_COLUMNS + _ATTRIBUTES]
+        slot = _slot(producers, producer)
+        needed[number] = 1 if producers[slot] < 0 or attributes & _CONTROL else 0
+        producers[slot] = producer
+        if attributes & _CONTROL:
+            in_transaction[slot] = 0
+        elif attributes & _TRANSACTIONAL and not in_transaction[slot]:
+            in_transaction[slot] = 1
+            needed[number] = 1
