@@ -16,7 +16,7 @@ export TIDELOG_REQUIRE_EXTENSIONS
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz deletions soak power-loss lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep deletions soak power-loss lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,10 @@ test: $(VENV)/.test $(EXTENSIONS) ## install what the tests need and run them al
 
 unit contract clients faults fuzz: $(VENV)/.test $(EXTENSIONS) ## run one family of tests
 	$(BIN)/pytest tests/$@ --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_OPTIONS)
+
+fuzz-deep: $(VENV)/.test $(EXTENSIONS) ## property tests with twenty times the examples: for the night
+	TIDELOG_FUZZ_DEEP=1 $(BIN)/pytest tests/fuzz tests/unit -m hypothesis --timeout=6000 \
+	  --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_OPTIONS)
 
 deletions: $(VENV)/.test $(EXTENSIONS) ## topics come and go under every background job: make deletions MINUTES=10
 	TIDELOG_STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_deletion_storm.py
@@ -91,7 +95,7 @@ load: $(VENV)/.bench $(EXTENSIONS) ## load test of any broker: make load LOAD="-
 churn: $(VENV)/.test $(EXTENSIONS) ## a minute of connections that come and go badly, with 1,024 descriptors
 	TIDELOG_CHURN_S=60 $(BIN)/python -m pytest -s tests/faults/test_network_departures.py -k churn
 
-docs: $(VENV)/.test $(EXTENSIONS) ## make docs/configuration.md anew from the tables
+docs: $(VENV)/.test $(EXTENSIONS) ## rebuild docs/configuration.md from the tables
 	$(BIN)/python -m tidelog.configuration_page > docs/configuration.md
 
 image: $(VENV)/.test ## build the container image without a Docker engine and try it (root, buildah, mmdebstrap, kcat)

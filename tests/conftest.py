@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, settings
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
+from tests.support.depth import DEPTH
 from tests.support.extensions import stale_modules
+from tests.support.unit_cost import pytest_runtest_call, pytest_terminal_summary  # noqa: F401
 
 # `python -m pytest` puts the working directory on the path. There `log` and `broker` would be packages of their own, as
 # they never are for a user: everything is imported below `tidelog`.
@@ -20,7 +22,13 @@ _ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != _ROOT]
 
 # Machines are shared: how long an example takes to make or to run says nothing. A failing one prints what replays it.
-settings.register_profile("tidelog", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "tidelog",
+    deadline=None,
+    max_examples=100 * DEPTH,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("tidelog")
 
 

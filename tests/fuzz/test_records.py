@@ -8,6 +8,7 @@ from time import thread_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tests.support.records import NOW_MS, record_lists
 from tidelog.log.records.down_convert import down_convert
 from tidelog.log.records.work_budget import TooMuchForTurnError, WorkBudget
@@ -72,7 +73,7 @@ def crc_of(entry: LegacyRecordBatch) -> int:
 inputs = st.one_of(st.binary(max_size=200).map(bytearray), mutated())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 * DEPTH, deadline=None)
 @given(data=inputs)
 def test_reading(data: bytearray) -> None:
     with contextlib.suppress(*READING):
@@ -85,7 +86,7 @@ def test_reading(data: bytearray) -> None:
             assert isinstance(record, Record)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 * DEPTH, deadline=None)
 @given(
     data=inputs,
     params=st.builds(
@@ -120,7 +121,7 @@ def test_validation(data: bytearray, params: ValidationParams, origin: AppendOri
         assert (result.first_offset, result.last_offset) == (1000, 999 + len(offsets))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 * DEPTH, deadline=None)
 @given(data=inputs, magic=st.integers(0, 1), max_bytes=st.integers(0, 3000), first_offset=st.integers(0, 5))
 def test_down_conversion(data: bytearray, magic: int, max_bytes: int, first_offset: int) -> None:
     with contextlib.suppress(*READING):
@@ -161,7 +162,7 @@ def stored_or_refused(data: bytearray, params: ValidationParams, budget: WorkBud
         return type(error).__name__
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 * DEPTH, deadline=None)
 @given(data=large(), compression=st.sampled_from([None, 0, 4]), timestamp_type=st.integers(0, 1))
 def test_large_requests_take_bounded_time_and_a_turn_gives_what_a_thread_gives(
     data: bytearray, compression: int | None, timestamp_type: int

@@ -266,19 +266,29 @@ COMPOSED = ("group.consumer.", "group.share.", "group.streams.", "share.coordina
 OF_TOPICS = {synonym.server_key for synonyms in SYNONYMS.values() for synonym in synonyms}
 
 
-def is_read(key: str, source: str) -> bool:
-    """Return whether a key is read: by its name, by a coordinator's config field, or as the default of a topic's
-    key."""
+class Names:
+    """Names in source text: identifiers, quoted names, and the ends of quoted names after each dot."""
+
+    def __init__(self, source: str) -> None:
+        self.identifiers = set(re.findall(r"\w+", source))
+        self.quoted: set[str] = set()
+        for before, token in re.findall(r'([^\w.-]?)([\w.-]+)"', source):
+            parts = token.split(".")
+            self.quoted.update(".".join(parts[at:]) for at in range(0 if before == '"' else 1, len(parts)))
+
+
+def is_read(key: str, source: Names) -> bool:
+    """Return whether a key is read: by name, by a coordinator's field, or as a topic key's default."""
     if key in OF_TOPICS:
         return True
     names = {key} | {key.removeprefix(prefix) for prefix in COMPOSED if key.startswith(prefix)}
     names |= {name.removeprefix(bound) for name in names for bound in ("min.", "max.")}
-    return any(re.search(rf'[".]{re.escape(name)}"|\b{name.replace(".", "_")}\b', source) for name in names)
+    return any(name in source.quoted or name.replace(".", "_") in source.identifiers for name in names)
 
 
 def test_every_declared_key_has_a_reader() -> None:
     paths = [path for folder in ("broker", "log", "cleaner", "tidelog") for path in (ROOT / folder).rglob("*.py")]
-    source = "\n".join(path.read_text() for path in paths if path not in DECLARATIONS)
+    source = Names("\n".join(path.read_text() for path in paths if path not in DECLARATIONS))
     unread = [key.name for key in BROKER_CONFIG_DEF if not is_read(key.name, source)]
     assert not unread, f"declared, and read nowhere: {unread}; they belong in NO_EFFECT"
     assert not is_read("queued.max.requests", source)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, Span
 from tidelog.broker.share.share_partition import (
     ACCEPT,
@@ -332,7 +333,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300 * DEPTH)
 @given(st.lists(STEPS, max_size=40))
 def test_each_offset_goes_its_way_alone(steps: list[tuple[Any, ...]]) -> None:
     """Spans are a shorter way to say what the model says offset by offset."""

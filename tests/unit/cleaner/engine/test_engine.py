@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tidelog.cleaner.engine import batch_table as at
 from tidelog.cleaner.engine.batch_table import BatchState
 from tidelog.cleaner.engine.engine import (
@@ -145,7 +146,7 @@ class Run:
 SEEDS = st.tuples(st.integers(0, 20), st.integers(10**12, 2**62)).map(list)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 * DEPTH, deadline=None)
 @given(parts=st.lists(batches(), max_size=5), seed=SEEDS)
 def test_engines_agree_on_good_batches(parts: list[bytearray], seed: list[int]) -> None:
     buffer = buffer_of(parts)
@@ -155,7 +156,7 @@ def test_engines_agree_on_good_batches(parts: list[bytearray], seed: list[int]) 
     assert Run(NUMBA, buffer, seed).result() == expected
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500 * DEPTH, deadline=None)
 @given(parts=st.lists(broken_batches(), min_size=1, max_size=4), cut=st.integers(0, 30), seed=SEEDS)
 def test_engines_agree_on_broken_batches(parts: list[bytearray], cut: int, seed: list[int]) -> None:
     data = b"".join(parts)
@@ -166,7 +167,7 @@ def test_engines_agree_on_broken_batches(parts: list[bytearray], cut: int, seed:
     assert Run(NUMBA, buffer, seed).result() == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200 * DEPTH, deadline=None)
 @given(keys=st.lists(st.binary(max_size=200), max_size=10), seed=st.integers(0, 7))
 def test_compiled_digests_are_those_of_the_libraries(keys: list[bytes], seed: int) -> None:
     from tidelog.cleaner.engine import map_kernels

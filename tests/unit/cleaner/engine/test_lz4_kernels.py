@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tidelog.cleaner.engine import batch_table as at
 from tidelog.cleaner.engine.batch_table import BatchState
 from tidelog.cleaner.engine.engine import ByteArray, IntegerArray, KernelEngine, load_engine
@@ -61,7 +62,7 @@ def frames_of(data: bytes) -> list[bytes]:
     return [*linked, *(bytes(compress(data, CompressionType.LZ4, level)) for level in (None, 5, 12))]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200 * DEPTH, deadline=None)
 @given(pieces=PIECES)
 def test_what_kernel_and_library_compress_the_other_expands(pieces: list[tuple[bytes, int]]) -> None:
     data = b"".join(piece * times for piece, times in pieces)
@@ -85,7 +86,7 @@ def test_at_the_edges_of_blocks(size: int, kind: str) -> None:
         assert expanded(other, len(data)) == data
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 * DEPTH, deadline=None)
 @given(
     pieces=PIECES,
     flips=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=3),

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, log_bytes, open_log, records_of, whole
+from tests.support.depth import DEPTH
 from tidelog.cleaner.engine.engine import Engine, ReferenceEngine, load_engine
 from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean
@@ -113,7 +114,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return request.param  # type: ignore[no-any-return]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60 * DEPTH, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_random_log_keeps_what_the_model_keeps(engine: Engine, steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -122,7 +123,7 @@ def test_random_log_keeps_what_the_model_keeps(engine: Engine, steps: list[Any])
         log.close()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40 * DEPTH, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_map_of_few_keys_gives_the_same_through_hash_ranges(engine: Engine, steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -131,7 +132,7 @@ def test_map_of_few_keys_gives_the_same_through_hash_ranges(engine: Engine, step
         log.close()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40 * DEPTH, deadline=None)
 @given(steps=STEPS)
 def test_engines_leave_equal_bytes(steps: list[Any]) -> None:
     contents = []

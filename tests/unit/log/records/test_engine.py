@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tests.support.extensions import uncompiled
 from tests.support.records import NOW_MS, batch_of, record_lists
 from tidelog.log.records import engine, reference, section_walk
@@ -43,7 +44,7 @@ def outcome(call: Callable[..., object], *arguments: object) -> object:
         return f"InvalidRecordError: {error}"
 
 
-@settings(max_examples=100)
+@settings(max_examples=100 * DEPTH)
 @given(section=sections, count=st.integers(-2, 20))
 @example(section=b"\x0e\x00\x00\x00\x02k\x01\x00" * 3, count=3)
 @example(section=b"\x0e\x00\x00\x00\x02k\x01\x00" * 3, count=2**31 - 1)
@@ -69,7 +70,7 @@ def test_engines_agree_on_look_ups_in_any_bytes(section: bytes, count: int, delt
         assert outcome(walk.first_at_or_after, section, count, delta, low) == expected
 
 
-@settings(max_examples=100)
+@settings(max_examples=100 * DEPTH)
 @given(section=sections, count=st.integers(0, 12))
 def test_what_passes_the_check_can_be_parsed_and_nothing_else(section: bytes, count: int) -> None:
     checked = outcome(reference.check_section, section, count)

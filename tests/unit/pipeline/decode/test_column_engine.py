@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tests.support.records import record_lists
 from tests.support.requirements import missing
 from tidelog.pipeline.decode import column_engine as columns
@@ -122,7 +123,7 @@ def test_kernels_equal_the_plain_version(data: bytes, draw: st.DataObject) -> No
     assert states[0] == states[1]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=300 * DEPTH)
 @given(record_lists(), st.data())
 def test_kernels_refuse_what_the_plain_version_refuses(records: list[Record], draw: st.DataObject) -> None:
     data = bytearray(build_batch(records))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 
+from tests.support.depth import DEPTH
 from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill, say_cleaned, write
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, write_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
@@ -347,7 +348,7 @@ class TestJobs:
             export(None, ExportRequest(data.source(), str(tmp_path / "table")))
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=30 * DEPTH, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_every_missing_offset_is_told_or_explained(
     tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.options.sink_options import SinkOptions
 from tidelog.pipeline.sink.build import SectionBuilder
@@ -92,7 +93,7 @@ def test_headers_may_be_left_out() -> None:
 keys = st.none() | st.binary(max_size=12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=60 * DEPTH)
 @given(
     st.lists(st.lists(st.tuples(keys, st.binary(max_size=40), st.sampled_from("ab")), max_size=12), max_size=4),
     st.integers(1, 5),

@@ -18,6 +18,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError
 from tidelog.protocol.record.compression import (
     LZ4_DEFAULT_LEVEL,
@@ -83,7 +84,7 @@ def test_cut_data_is_refused_or_shorter(codec: CompressionType) -> None:
             continue
 
 
-@settings(max_examples=300)
+@settings(max_examples=300 * DEPTH)
 @given(data=st.binary(max_size=300), codec=st.sampled_from(CODECS), magic=st.sampled_from([0, 2]))
 def test_any_bytes_give_a_value_or_the_documented_error(data: bytes, codec: CompressionType, magic: int) -> None:
     try:
@@ -92,7 +93,7 @@ def test_any_bytes_give_a_value_or_the_documented_error(data: bytes, codec: Comp
         return
 
 
-@settings(max_examples=200)
+@settings(max_examples=200 * DEPTH)
 @given(codec=st.sampled_from(CODECS), position=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_damaged_streams_give_a_value_or_the_documented_error(
     codec: CompressionType, position: int, value: int
@@ -357,7 +358,7 @@ def test_what_is_not_one_frame_of_a_declared_size_goes_alone() -> None:
     assert decompress_zstd_frames([frame, bytes(damaged)], [len(TEXT)] * 2) is None
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=200 * DEPTH)
 @given(data=st.binary(max_size=300), place=st.integers(0, 400), value=st.integers(0, 255))
 def test_zstd_frames_taken_together_hold_what_each_alone_holds(data: bytes, place: int, value: int) -> None:
     frame = bytearray(compress(data * 3, ZSTD))

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support import interpreting_coder as oracle
+from tests.support.depth import DEPTH
 from tests.support.messages import DrawnChoices, RandomChoices, all_messages, all_versions, arbitrary, versions
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.schema.fields import Message
@@ -28,7 +29,7 @@ def test_every_message_of_every_version_decodes_to_what_was_encoded() -> None:
             assert cls.decode(memoryview(message.encode(version)), version) == message, (cls, version)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=150 * DEPTH, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_compiled_and_interpreting_coders_agree_on_arbitrary_values(data: st.DataObject) -> None:
     cls, version = _message_and_version(data)
@@ -39,7 +40,7 @@ def test_compiled_and_interpreting_coders_agree_on_arbitrary_values(data: st.Dat
     assert cls.decode(memoryview(encoded), version) == oracle.decode(cls, encoded, version) == message
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=300 * DEPTH, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_compiled_and_interpreting_decoders_agree_on_damaged_bytes(data: st.DataObject) -> None:
     cls, version = _message_and_version(data)

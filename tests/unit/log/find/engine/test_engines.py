@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tidelog.log.find import filtering, index_file, lookup
 from tidelog.log.find.consume_queue import ConsumeQueueFile
 from tidelog.log.find.engine import reference
@@ -110,7 +111,7 @@ def test_a_batch_that_does_not_fit_stops_the_walk() -> None:
 
 
 @given(batches(), st.integers(1, 20), st.integers(2, 30))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=40 * DEPTH)
 def test_files_are_filled_alike(tmp_path_factory: pytest.TempPathFactory, chunk: bytes, slots: int, room: int) -> None:
     directory = tmp_path_factory.mktemp("files")
     rows = Rows(100)
@@ -133,7 +134,7 @@ def test_files_are_filled_alike(tmp_path_factory: pytest.TempPathFactory, chunk:
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=40, unique=True), st.integers(1, 30))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=40 * DEPTH)
 def test_tags_of_a_log_with_gaps_are_where_their_offsets_say(
     tmp_path_factory: pytest.TempPathFactory, offsets: list[int], capacity: int
 ) -> None:
