@@ -1,18 +1,20 @@
 """The cost of one client's request to others: a bystander produces a record every 10 ms while it is served.
 
-    python -m benchmarks.bystander [--rival none] [--only TEXT]
+    python -m benchmarks.bystander [--broker tidelog|kafka] [--only TEXT] [--from TEXT]
 
-For each request of :mod:`benchmarks.hostile_requests` a row: its bytes, the broker's CPU seconds, its longest turn by
-its own turn clock (CPU milliseconds; Tidelog only), the bystander's longest wait, the growth of the broker's resident
-memory, and whether the broker refused the request by closing its connection. Each request goes to a broker that has
-answered the ones before. Apache Kafka gets the same ones. The bystander's records are all there at the end, or this
-fails.
+For each request of :mod:`benchmarks.hostile_requests` and :mod:`benchmarks.hostile_data` a row: its bytes, the broker's
+CPU seconds, its longest turn by its own turn clock (CPU milliseconds; Tidelog only), the bystander's longest wait, the
+growth of the broker's resident memory, and whether the request was answered, refused by closing its connection, or not
+answered in ANSWER_S seconds. Each request goes to a broker that has answered the ones before; one that did not answer,
+or did not serve the bystander, is killed, and the next request goes to a new one. Apache Kafka gets the same ones. The
+bystander's records are all there at the end, or this fails. ``--from`` begins with the first row of such a name.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import re
 import socket
 import struct
@@ -22,16 +24,19 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from benchmarks.hostile_data import PARTITIONS, HostileRequest
+from benchmarks.hostile_data import ROWS as DATA_ROWS
 from benchmarks.hostile_requests import WIDE_PARTITIONS, WIDE_TOPIC, Hostile, hostile_requests
 from benchmarks.procfs import cpu_time, parse_rss_bytes
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rivals.tidelog_broker import TidelogProcess
 from tidelog.commands.compaction import admin_address
-from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tidelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -43,8 +48,26 @@ from tidelog.protocol.record.record_batch import Record, build_batch
 
 TOPIC = "bystander"
 EVERY_S = 0.01
-TIMEOUT_S = 300.0
+ANSWER_S = 60.0
+"""Most that a request waits for its answer, and the bystander for its own. More than ten times what any needs that is
+answered at all."""
+CREATE_S = 120.0
 LONGEST_TURN = re.compile(r"^tidelog_loop_longest_turn_since_read_cpu_seconds (\S+)", re.M)
+
+
+NO_ANSWER = f"no answer in {ANSWER_S:.0f} s"
+WELL = ("answered", "refused")
+
+
+class Request(Protocol):
+    """One row's request: on what it needs, and as it is sent."""
+
+    @property
+    def name(self) -> str: ...
+
+    def prepare(self, port: int) -> None: ...
+
+    def frame(self) -> bytes: ...
 
 
 class Row(NamedTuple):
@@ -57,7 +80,7 @@ class Row(NamedTuple):
     wait_ms: float
     growth_bytes: int
     seconds: float
-    is_refused: bool
+    answer: str
 
 
 class Bystander:
@@ -119,7 +142,7 @@ class Bystander:
 
 def connect(port: int) -> socket.socket:
     """A connection whose every wait ends."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
@@ -155,28 +178,52 @@ def prepare(port: int, partitions: int = WIDE_PARTITIONS) -> None:
         CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1),
         CreatableTopic(name=WIDE_TOPIC, num_partitions=partitions - 1, replication_factor=1),
     ]
-    ask(port, Hostile("topics", 5, CreateTopicsRequest(topics=topics, timeout_ms=120_000)))
+    create(port, topics)
 
 
-def measure(broker: BrokerProcess, bystander: Bystander, hostile: Hostile, turn_ms: Callable[[], float | None]) -> Row:
+def create(port: int, topics: list[CreatableTopic]) -> None:
+    """Create topics, and wait until each one's first partition has an end to be asked for."""
+    with connect(port) as connection:
+        connection.settimeout(CREATE_S)
+        connection.sendall(Hostile("topics", 5, CreateTopicsRequest(topics=topics, timeout_ms=120_000)).frame())
+        receive(connection)
+    deadline = time.monotonic() + CREATE_S
+    while any(end_offset(port, topic.name) < 0 for topic in topics):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the topics are not there")
+        time.sleep(EVERY_S)
+
+
+def measure(broker: BrokerProcess, bystander: Bystander, hostile: Request, turn_ms: Callable[[], float | None]) -> Row:
     """Send one request beside the bystander."""
+    hostile.prepare(broker.port)
     frame = hostile.frame()
     turn_ms()
     bystander.take_longest_s()
     cpu, rss, began = cpu_time(broker.pid).total_s, resident_bytes(broker.pid), time.monotonic()
-    is_refused = False
-    with connect(broker.port) as connection:
+    answer = answer_to(broker.port, frame)
+    seconds = time.monotonic() - began
+    time.sleep(2 * EVERY_S)
+    wait_ms = bystander.take_longest_s() * 1000
+    if bystander.failure is not None:
+        answer = f"{answer}; the bystander: {type(bystander.failure).__name__}"
+    return Row(
+        hostile.name, len(frame), cpu_time(broker.pid).total_s - cpu, turn_ms(), wait_ms,
+        resident_bytes(broker.pid) - rss, seconds, answer,
+    )  # fmt: skip
+
+
+def answer_to(port: int, frame: bytes) -> str:
+    """Send a request and say what became of it."""
+    with connect(port) as connection:
         try:
             connection.sendall(frame)
             receive(connection)
+        except TimeoutError:
+            return NO_ANSWER
         except (EOFError, ConnectionError):
-            is_refused = True
-    seconds = time.monotonic() - began
-    time.sleep(2 * EVERY_S)
-    return Row(
-        hostile.name, len(frame), cpu_time(broker.pid).total_s - cpu, turn_ms(), bystander.take_longest_s() * 1000,
-        resident_bytes(broker.pid) - rss, seconds, is_refused,
-    )  # fmt: skip
+            return "refused"
+    return "answered"
 
 
 def resident_bytes(pid: int) -> int:
@@ -187,30 +234,78 @@ def resident_bytes(pid: int) -> int:
 def longest_turn_ms(bootstrap: str) -> float:
     """The broker's longest turn since this was last asked, in milliseconds of CPU time."""
     host, port = admin_address(bootstrap)
-    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=TIMEOUT_S) as page:
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=ANSWER_S) as page:
         found = LONGEST_TURN.search(page.read().decode())
     assert found is not None
     return float(found.group(1)) * 1000
 
 
+def end_offset(port: int, topic: str) -> int:
+    """The end of a topic's first partition; -1 where there is none yet."""
+    partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
+    response = ListOffsetsResponse.decode(memoryview(ask(port, Hostile("end", 1, request)))[4:], 1)
+    found = response.topics[0].partitions[0]
+    return -1 if found.error_code else found.offset
+
+
 def check_records(port: int, expected: int) -> None:
     """Raises RuntimeError unless the bystander's records are all there."""
-    partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=TOPIC, partitions=[partition])])
-    response = ListOffsetsResponse.decode(memoryview(ask(port, Hostile("end", 1, request)))[4:], 1)
-    end = response.topics[0].partitions[0].offset
+    end = end_offset(port, TOPIC)
     if end != expected:
         raise RuntimeError(f"{expected} records were acknowledged, the log ends at {end}")
 
 
-def rows(broker: BrokerProcess, turn_ms: Callable[[], float | None], only: str) -> Iterator[Row]:
-    """All requests, one after the other, beside one bystander."""
-    prepare(broker.port)
-    with Bystander(broker.port) as bystander:
-        for hostile in hostile_requests(node_id=1):
-            if only.lower() in hostile.name.lower():
-                yield measure(broker, bystander, hostile, turn_ms)
-    check_records(broker.port, bystander.acknowledged)
+class DataRequest:
+    """A row of :mod:`benchmarks.hostile_data` on a topic of its own."""
+
+    def __init__(self, row: HostileRequest, topic: str) -> None:
+        self.name = row.name
+        self._row = row
+        self._topic = topic
+
+    def prepare(self, port: int) -> None:
+        """Create the topic and send what the request needs."""
+        configs = [CreatableTopicConfig(name=name, value=value) for name, value in self._row.configs.items()]
+        create(
+            port,
+            [CreatableTopic(name=self._topic, num_partitions=PARTITIONS, replication_factor=1, configs=configs)],
+        )
+        for frame in self._row.prepare(self._topic):
+            answer_to(port, frame)
+
+    def frame(self) -> bytes:
+        """The request as it is sent."""
+        return self._row.frame(self._topic)
+
+
+def requests(only: str, first: str) -> list[Request]:
+    """The rows whose name has ``only`` in it, from the first one on that has ``first`` in it."""
+    data = [DataRequest(row, f"data-{number}") for number, row in enumerate(DATA_ROWS)]
+    found: list[Request] = [*hostile_requests(node_id=1), *data]
+    begin = next(number for number, request in enumerate(found) if first.lower() in request.name.lower())
+    return [request for request in found[begin:] if only.lower() in request.name.lower()]
+
+
+def rows(
+    new_broker: Callable[[], BrokerProcess], turn_ms: Callable[[BrokerProcess], float | None], left: list[Request]
+) -> Iterator[Row]:
+    """All requests, one after the other, beside a bystander; on a new broker after one that did not serve them."""
+    while left:
+        broker = new_broker().start()
+        is_whole = True
+        try:
+            prepare(broker.port)
+            bystander, read_turn = Bystander(broker.port), partial(turn_ms, broker)
+            with contextlib.suppress(OSError, EOFError), bystander:
+                while left and is_whole:
+                    row = measure(broker, bystander, left.pop(0), read_turn)
+                    is_whole = row.answer in WELL
+                    yield row
+            if is_whole:
+                check_records(broker.port, bystander.acknowledged)
+        finally:
+            broker.kill()
 
 
 def format_row(row: Row) -> str:
@@ -218,7 +313,7 @@ def format_row(row: Row) -> str:
     turn = "-" if row.turn_ms is None else f"{row.turn_ms:.1f}"
     return (
         f"| {row.name} | {row.request_bytes / 1e6:.2f} | {row.cpu_s:.2f} | {turn} | {row.wait_ms:.0f} "
-        f"| {row.growth_bytes / 1e6:.0f} | {row.seconds:.2f} | {'refused' if row.is_refused else 'answered'} |"
+        f"| {row.growth_bytes / 1e6:.0f} | {row.seconds:.2f} | {row.answer} |"
     )
 
 
@@ -236,15 +331,24 @@ def print_table(name: str, found: Iterator[Row]) -> None:
 def main(arguments: list[str]) -> None:
     """Measure Tidelog, then Apache Kafka unless told otherwise."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--rival", choices=("kafka", "none"), default="kafka")
+    parser.add_argument("--broker", choices=("tidelog", "kafka", "both"), default="both")
     parser.add_argument("--only", default="", help="only requests whose name has this text")
+    parser.add_argument("--from", dest="first", default="", help="from the first request on whose name has this text")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bystander-") as directory:
-        with TidelogProcess(Path(directory, "tidelog")) as broker:
-            print_table("Tidelog", rows(broker, lambda: longest_turn_ms(broker.bootstrap), options.only))
-        if options.rival == "kafka":
-            with ApacheKafka(Path(directory, "kafka")) as kafka:
-                print_table("Apache Kafka", rows(kafka, lambda: None, options.only))
+        numbers = itertools.count()
+
+        def place() -> Path:
+            return Path(directory, str(next(numbers)))
+
+        if options.broker != "kafka":
+            asked = requests(options.only, options.first)
+            print_table(
+                "Tidelog", rows(lambda: TidelogProcess(place()), lambda one: longest_turn_ms(one.bootstrap), asked)
+            )
+        if options.broker != "tidelog":
+            asked = requests(options.only, options.first)
+            print_table("Apache Kafka", rows(lambda: ApacheKafka(place()), lambda _: None, asked))
 
 
 if __name__ == "__main__":

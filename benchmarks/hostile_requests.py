@@ -45,6 +45,9 @@ class Hostile(NamedTuple):
     version: int
     request: Message
 
+    def prepare(self, port: int) -> None:
+        """Nothing: what these name is there, or is not meant to be."""
+
     def frame(self) -> bytes:
         """The request with its length in front, correlation id 7."""
         key = ApiKey(self.request.API_KEY)
