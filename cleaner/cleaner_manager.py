@@ -24,6 +24,7 @@ from tidelog.cleaner.checkpoint import CleanerCheckpoint
 from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean, look_at, roll_if_overdue
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.retention_clock import RetentionClock
 from tidelog.log.system.file_system import FileSystem
 from tidelog.log.system.time import Time
 from tidelog.log.unified_log import UnifiedLog
@@ -128,6 +129,7 @@ class LogCleanerManager:
     def __init__(self, logs: LogSource, file_system: FileSystem, time: Time) -> None:
         self._logs = logs
         self._time = time
+        self.clock = RetentionClock(time)
         self._condition = threading.Condition(threading.RLock())
         self._entries: dict[TopicPartition, _Entry] = {}
         self.checkpoint = CleanerCheckpoint(file_system)
@@ -139,8 +141,8 @@ class LogCleanerManager:
 
     def grab_filthiest(self) -> LogToClean | None:
         """Choose the log that needs cleaning most and put it in progress; None when none is due."""
-        now_ms = self._time.milliseconds()
-        self.last_look_ms = now_ms
+        self.last_look_ms = self._time.milliseconds()
+        now_ms = self.clock.now()
         candidates = [candidate for log in self._logs() if (candidate := self._look(log, now_ms)) is not None]
         self.dirtiest_ratio = max((c.cleanable_ratio for c in candidates), default=0.0)
         self.max_compaction_delay_ms = max(
@@ -167,7 +169,7 @@ class LogCleanerManager:
 
     def measure(self, log: UnifiedLog) -> LogToClean:
         """Return the log's sections now. Raises KafkaStorageError."""
-        return look_at(log, self.checkpoint.get(log), self._time.milliseconds())
+        return look_at(log, self.checkpoint.get(log), self.clock.now())
 
     def _look(self, log: UnifiedLog, now_ms: int) -> LogToClean | None:
         """Return the log's sections if it may be cleaned now; quarantine a log that cannot be measured."""

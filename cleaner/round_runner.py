@@ -100,7 +100,7 @@ class RoundRunner:
             progress=lambda offset: self._manager.checkpoint.save(log, offset),
         )
         started = self._time.monotonic_ms()
-        stats = rounds.Cleaner(engine, options).clean(cleanable, self._time.milliseconds(), hooks, dry_run=dry_run)
+        stats = rounds.Cleaner(engine, options).clean(cleanable, self._manager.clock.now(), hooks, dry_run=dry_run)
         if not dry_run:
             self._manager.checkpoint.save(log, stats.end_offset)
         duration_ms = int(self._time.monotonic_ms() - started)

@@ -343,15 +343,15 @@ class ProducerStateManager:
         return bool(self._ongoing or self._unreplicated)
 
     def remove_expired(self, lock: AbstractContextManager[object]) -> int:
-        """Forget producers idle for ``producer.id.expiration.ms`` by both clocks, so that a jump of the wall clock
-        cannot make a live producer unknown (F11). ``lock`` is the log's. Returns how many went."""
-        now, monotonic = self._time.milliseconds(), self._time.monotonic_ms()
+        """Forget producers idle for ``producer.id.expiration.ms`` by the monotonic clock: neither a jump of the wall
+        clock nor a record from the future makes one known for too short or for ever (F11). ``lock`` is the log's.
+        Returns how many went."""
+        monotonic = self._time.monotonic_ms()
         with lock:
             expired = [
                 entry.producer_id
                 for entry in self.producers.values()
                 if entry.current_txn_first_offset < 0
-                and now - entry.last_timestamp >= self._expiration_ms
                 and monotonic - entry.touched_ms >= self._expiration_ms
             ]
             for producer_id in expired:

@@ -107,7 +107,7 @@ class LogSegment:
         self.transaction_index = TransactionIndex(file_system, stem + TXN_INDEX_SUFFIX + suffix, base_offset)
         self.roll_jitter_ms = config.random_segment_jitter()
         self._index_interval_bytes = config.index_interval_bytes
-        self._created_ms = time.milliseconds()
+        self._created_ms = time.monotonic_ms()
         self._rolling_timestamp: int | None = None
         self._largest: TimestampOffset | None = None
         self._bytes_since_entry = -1 if size else 0
@@ -191,7 +191,7 @@ class LogSegment:
         first = self._rolling_timestamp
         if first is None:
             first = self._rolling_timestamp = _first_timestamp(self)
-        return max_timestamp - first if first >= 0 else self._time.milliseconds() - self._created_ms
+        return max_timestamp - first if first >= 0 else int(self._time.monotonic_ms() - self._created_ms)
 
     @property
     def first_batch_timestamp(self) -> int:
@@ -294,7 +294,7 @@ class LogSegment:
         self.transaction_index.truncate_to(offset)
         removed = self.records.truncate_to(found.position) if found is not None else 0
         if self.records.size == 0:
-            self._created_ms = self._time.milliseconds()
+            self._created_ms = self._time.monotonic_ms()
             self._rolling_timestamp = None
         self.forget_state()
         return removed

@@ -1,13 +1,15 @@
-"""Clock of retention: the wall clock, but a jump counts only after it has lasted for an hour.
+"""Clock of retention and expiry: the wall clock, but a jump ahead counts only after it has lasted for an hour.
 
 Deleting is the one thing a wrong clock makes irreversible (F11). The difference between wall and monotonic clock shows
 a jump; until it has lasted, time goes on from before it. A machine whose clock was wrong at boot and is set right keeps
-its records an hour longer, nothing more.
+its records an hour longer, nothing more. Whoever deletes or rewrites by stored timestamps asks this clock: retention,
+the cleaner, the expiry of committed offsets and of transactional ids.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 
 from tidelog.log.system.time import Time
 
@@ -18,29 +20,40 @@ BELIEVED_AFTER_MS = 3_600_000
 
 
 class RetentionClock:
-    """One thread."""
+    """Any thread. The first look is believed; a jump is noticed at the first look after it."""
 
-    __slots__ = ("_distance", "_jump_seen_ms", "_time")
+    __slots__ = ("_distance", "_jump_distance", "_jump_seen_ms", "_lock", "_time")
 
     def __init__(self, time: Time) -> None:
         self._time = time
-        self._distance: float | None = None
+        self._lock = threading.Lock()
+        self._distance: float | None = None  # of the wall clock from the monotonic one, as it is believed
+        self._jump_distance = 0.0  # the distance that waits to be believed, since _jump_seen_ms
         self._jump_seen_ms: float | None = None
+
+    def now(self) -> int:
+        """The time by which something may be deleted, in milliseconds since 1970."""
+        return self.believed(self._time.milliseconds())
 
     def believed(self, now_ms: int) -> int:
         """``now_ms`` of the wall clock, or without its jump while that is younger than an hour."""
         monotonic = self._time.monotonic_ms()
         distance = now_ms - monotonic
-        if self._distance is None or distance - self._distance <= TOLERATED_DRIFT_MS:
-            # Backward jumps only make records younger: believed at once.
-            self._distance, self._jump_seen_ms = distance, None
-            return now_ms
-        if self._jump_seen_ms is None:
-            self._jump_seen_ms = monotonic
-            logger.warning(
-                "the wall clock jumped ahead by %d s; retention waits an hour", (distance - self._distance) // 1000
-            )
-        if monotonic - self._jump_seen_ms >= BELIEVED_AFTER_MS:
-            self._distance, self._jump_seen_ms = distance, None
-            return now_ms
-        return int(monotonic + self._distance)
+        with self._lock:
+            if self._distance is None or distance - self._distance <= TOLERATED_DRIFT_MS:
+                # Backward jumps only make records younger: believed at once.
+                self._distance, self._jump_seen_ms = distance, None
+                return now_ms
+            if self._has_lasted(distance, monotonic):
+                self._distance, self._jump_seen_ms = distance, None
+                return now_ms
+            return int(monotonic + self._distance)
+
+    def _has_lasted(self, distance: float, monotonic: float) -> bool:
+        """Return whether the clock has been ahead that far for an hour; a jump on top of a jump waits for its own."""
+        assert self._distance is not None
+        if self._jump_seen_ms is None or distance - self._jump_distance > TOLERATED_DRIFT_MS:
+            self._jump_seen_ms, self._jump_distance = monotonic, distance
+            ahead_s = (distance - self._distance) // 1000
+            logger.warning("the wall clock jumped ahead by %d s; nothing expires by that for an hour", ahead_s)
+        return monotonic - self._jump_seen_ms >= BELIEVED_AFTER_MS

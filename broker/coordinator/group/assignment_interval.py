@@ -32,5 +32,9 @@ def assignment_interval_ms(config: BrokerConfig, own: Mapping[str, str], protoco
 
 
 def may_assign(assigned_at_ms: int, interval_ms: int, now_ms: int) -> bool:
-    """Return whether a target may be worked out now. ``assigned_at_ms``: when the last one was, 0 if unknown."""
-    return interval_ms == 0 or assigned_at_ms == 0 or now_ms >= assigned_at_ms + interval_ms
+    """Return whether a target may be worked out now. ``assigned_at_ms``: when the last one was, 0 if unknown.
+
+    Both are of the wall clock, which the log keeps over a restart. A last target in the future shows that the clock was
+    set back, and is no reason to wait for that time to come again.
+    """
+    return interval_ms == 0 or assigned_at_ms == 0 or not 0 <= now_ms - assigned_at_ms < interval_ms

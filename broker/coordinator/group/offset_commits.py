@@ -20,6 +20,7 @@ from tidelog.broker.coordinator.group.offsets import OffsetAndMetadata, OffsetSt
 from tidelog.broker.coordinator.group.records import offset_tombstone
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
 from tidelog.broker.loop.steps import Steps, apply_each
+from tidelog.log.retention_clock import RetentionClock
 from tidelog.protocol.coordinator_records.group import OffsetCommitKey, OffsetCommitValue
 from tidelog.protocol.errors import (
     NONE,
@@ -77,6 +78,7 @@ class OffsetCommits:
         self._metadata = metadata
         self._time = time
         self._config = config
+        self.expiry_clock = RetentionClock(time)
 
     def partitions_of(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[bytes, int]]:
         """Topic ids and partitions that a request commits for; topics that are not there are refused one by one."""
@@ -267,10 +269,9 @@ class OffsetCommits:
 
     # -- expiry -------------------------------------------------------------------------------------------------
 
-    def collect_expired(self, group: Group) -> tuple[list[CoordinatorRecord], bool]:
-        """Tombstones of what has expired, and whether nothing is left that keeps the group."""
+    def collect_expired(self, group: Group, now_ms: int) -> tuple[list[CoordinatorRecord], bool]:
+        """Tombstones of what has expired at ``now_ms``, and whether nothing is left that keeps the group."""
         group_id = group.group_id
-        now_ms = self._time.milliseconds()
         tombstones = []
         all_gone = not self._offsets.has_open_transactions(group_id)
         for topic, partitions in self._offsets.of_group(group_id).items():

@@ -290,9 +290,10 @@ class GroupShard:
     def expire_offsets(self) -> TimerResult:
         """Drop what is too old, and groups that hold nothing any more. Runs again after the check interval."""
         self._schedule_expiry()
+        now_ms = self.commits.expiry_clock.now()
         records: list[CoordinatorRecord] = []
         for group in self.groups.values():
-            tombstones, all_gone = self.commits.collect_expired(group)
+            tombstones, all_gone = self.commits.collect_expired(group, now_ms)
             records += tombstones
             if isinstance(group, ShareGroup):
                 continue  # a share group stays until it is deleted
@@ -337,6 +338,7 @@ class GroupShard:
     def on_loaded(self) -> list[CoordinatorResult[None]]:
         """Members that were in the log have a whole session to show up again."""
         self._schedule_expiry()
+        self.commits.expiry_clock.now()  # a jump before the first round is noticed, too
         results = []
         for group in list(self.groups.values()):
             if isinstance(group, ConsumerGroup):

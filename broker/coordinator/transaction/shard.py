@@ -35,6 +35,7 @@ from tidelog.broker.coordinator.transaction.state import (
     PartitionKey,
     Transaction,
 )
+from tidelog.log.retention_clock import RetentionClock
 from tidelog.protocol.coordinator_records.transaction import TransactionLogKey, TransactionLogValue
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
@@ -76,6 +77,7 @@ class TransactionShard:
         self._config = config
         self._next_producer_id = next_producer_id
         self._finish = finish
+        self._expiry_clock = RetentionClock(time)
 
     def _find(self, transactional_id: str, producer_id: int, epoch: int) -> Transaction:
         """The transaction of this very producer. Raises InvalidProducerIdMappingError, ProducerFencedError."""
@@ -256,11 +258,12 @@ class TransactionShard:
 
     def _schedule_expiry(self) -> None:
         interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
+        self._expiry_clock.now()  # a jump before the first round is noticed, too
         self.timer.schedule(_EXPIRY_KEY, interval_ms, self._expire_ids)
 
     def _expire_ids(self) -> TimerResult:
         self._schedule_expiry()
-        oldest_ms = self._time.milliseconds() - self._config.transactional_id_expiration_ms
+        oldest_ms = self._expiry_clock.now() - self._config.transactional_id_expiration_ms
         expired = [
             CoordinatorRecord(TransactionLogKey(transactional_id=transactional_id), None)
             for transactional_id, transaction in self.transactions.items()

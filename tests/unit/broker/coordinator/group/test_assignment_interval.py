@@ -25,7 +25,7 @@ ALL = {f"{part}_{index}" for part in (0, 1) for index in range(2)}
         (1_000, 500, 1_500, True),
         (0, 500, 1, True),
         (1_000, 0, 1, True),
-        (1_000, 500, 1, False),
+        (1_000, 500, 1, True),
     ],
     ids=["young", "old enough", "unknown", "no interval", "the clock went back"],
 )
