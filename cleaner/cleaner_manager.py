@@ -24,8 +24,8 @@ from tidelog.cleaner.checkpoint import CleanerCheckpoint
 from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean, look_at, roll_if_overdue
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.retention_clock import RetentionClock
 from tidelog.log.system.file_system import FileSystem
+from tidelog.log.system.retention_clock import RetentionClock
 from tidelog.log.system.time import Time
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError

@@ -42,7 +42,9 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
             yield None
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
         yield None
-    broker.replica_manager.checkpoint_log_starts()
+    kept = broker.replica_manager.checkpoint_log_starts()
+    yield kept
+    kept.result()
     return DeleteRecordsResponse(topics=topics)
 
 

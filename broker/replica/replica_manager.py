@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.replica.group_flush import InThread
 from tidelog.broker.replica.index_proofs import IndexProofs
@@ -144,9 +145,9 @@ class ReplicaManager:
         self._eager_left -= share
         return share
 
-    def checkpoint_log_starts(self) -> None:
-        """Write the log starts that DeleteRecords moved, so that a start keeps them."""
-        self._log_manager.checkpoint_log_start_offsets()
+    def checkpoint_log_starts(self) -> Deferred[None]:
+        """Write the log starts that DeleteRecords moved, in a thread, so that a start keeps them."""
+        return self._in_thread(self._log_manager.checkpoint_log_start_offsets)
 
     def remove_logs(self, image: TopicImage) -> Callable[[], None]:
         """Return the work that removes the topic's logs, in any thread, after work on their files. Raises

@@ -42,9 +42,8 @@ class OffsetIndex(AbstractIndex):
         return self.entry(entries - 1).offset if entries else self.base_offset
 
     def entry(self, slot: int) -> OffsetPosition:
-        """The entry at ``slot``. Raises IndexError."""
-        self.entries  # noqa: B018 - opens the file
-        relative, position = self._entry_bytes(slot)
+        """The entry at ``slot``. Raises IndexError, KafkaStorageError."""
+        relative, position = self._entry_at(slot)
         return OffsetPosition(self.base_offset + relative, position)
 
     def can_append_offset(self, offset: int) -> bool:
@@ -52,32 +51,23 @@ class OffsetIndex(AbstractIndex):
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The last entry at or below ``offset``; (base offset, 0) when there is none. Any thread."""
-        entries = self.entries
-        mapped = self._map
-        if mapped is None or entries == 0:
-            return OffsetPosition(self.base_offset, 0)
-        slot = floor_slot(mapped, _KEY, 0, 8, entries, offset - self.base_offset)
-        if slot < 0:
-            return OffsetPosition(self.base_offset, 0)
-        relative, position = self.ENTRY.unpack_from(mapped, slot * 8)
-        return OffsetPosition(self.base_offset + relative, position)
+        """The last entry at or below ``offset``; (base offset, 0) when there is none. Any thread.
+
+        Raises KafkaStorageError.
+        """
+        slot = floor_slot(self._read_slots, _KEY, 0, 8, self.entries, offset - self.base_offset)
+        return self.entry(slot) if slot >= 0 else OffsetPosition(self.base_offset, 0)
 
     def floor_position(self, position: int) -> int:
         """The last indexed byte at or before ``position`` at which a batch begins; 0 when there is none."""
-        entries = self.entries
-        mapped = self._map
-        slot = -1 if mapped is None or entries == 0 else floor_slot(mapped, _KEY, 4, 8, entries, position)
-        return 0 if mapped is None or slot < 0 else int(_KEY.unpack_from(mapped, slot * 8 + 4)[0])
+        slot = floor_slot(self._read_slots, _KEY, 4, 8, self.entries, position)
+        return self.entry(slot).position if slot >= 0 else 0
 
     def upper_bound_offset(self, position: int) -> int | None:
         """The offset of the first entry whose batch begins at or after byte ``position``; None when there is none."""
         entries = self.entries
-        mapped = self._map
-        if mapped is None or entries == 0:
-            return None
-        slot = floor_slot(mapped, _KEY, 4, 8, entries, position - 1) + 1
-        return self.base_offset + int(_KEY.unpack_from(mapped, slot * 8)[0]) if slot < entries else None
+        slot = floor_slot(self._read_slots, _KEY, 4, 8, entries, position - 1) + 1
+        return self.entry(slot).offset if slot < entries else None
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry. Raises KafkaStorageError when full or out of order."""
@@ -90,8 +80,6 @@ class OffsetIndex(AbstractIndex):
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at and above ``offset``."""
-        entries = self.entries
-        mapped = self._map
-        if mapped is not None and entries:
-            slot = floor_slot(mapped, _KEY, 0, 8, entries, offset - 1 - self.base_offset)
+        if self.entries:
+            slot = floor_slot(self._read_slots, _KEY, 0, 8, self.entries, offset - 1 - self.base_offset)
             self._truncate_to_entries(slot + 1)

@@ -39,21 +39,17 @@ class TimeIndex(AbstractIndex):
         return self.entry(entries - 1) if entries else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def entry(self, slot: int) -> TimestampOffset:
-        """The entry at ``slot``. Raises IndexError."""
-        self.entries  # noqa: B018 - opens the file
-        timestamp, relative = self._entry_bytes(slot)
+        """The entry at ``slot``. Raises IndexError, KafkaStorageError."""
+        timestamp, relative = self._entry_at(slot)
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The last entry with a timestamp <= ``timestamp``; (-1, base offset) when there is none. Any thread."""
-        entries = self.entries
-        mapped = self._map
-        if mapped is not None and entries:
-            slot = floor_slot(mapped, _KEY, 0, 12, entries, timestamp)
-            if slot >= 0:
-                found, relative = self.ENTRY.unpack_from(mapped, slot * 12)
-                return TimestampOffset(found, self.base_offset + relative)
-        return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        """The last entry with a timestamp <= ``timestamp``; (-1, base offset) when there is none. Any thread.
+
+        Raises KafkaStorageError.
+        """
+        slot = floor_slot(self._read_slots, _KEY, 0, 12, self.entries, timestamp)
+        return self.entry(slot) if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def maybe_append(self, timestamp: int, offset: int, *, on_roll: bool = False) -> None:
         """Add an entry when ``timestamp`` is a new maximum. ``on_roll`` may use the reserved last slot.

@@ -351,8 +351,7 @@ class ProducerStateManager:
             expired = [
                 entry.producer_id
                 for entry in self.producers.values()
-                if entry.current_txn_first_offset < 0
-                and monotonic - entry.touched_ms >= self._expiration_ms
+                if entry.current_txn_first_offset < 0 and monotonic - entry.touched_ms >= self._expiration_ms
             ]
             for producer_id in expired:
                 del self.producers[producer_id]

@@ -24,8 +24,9 @@ from tidelog.log.index.offset_index import OffsetIndex, OffsetPosition
 from tidelog.log.index.time_index import TimeIndex, TimestampOffset
 from tidelog.log.index.transaction_index import TransactionIndex
 from tidelog.log.segment.batch_scan import BatchHeader, iter_batches, iter_headers
-from tidelog.log.system.file_system import FileSystem, LogStorageError
+from tidelog.log.system.file_system import FileSystem
 from tidelog.log.system.time import Time
+from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.record.record_batch import NO_TIMESTAMP, Buffer
 from tidelog.protocol.transferable import TransferableRecords
 
@@ -361,13 +362,13 @@ def seal(segment: LogSegment) -> None:
 def _append_entries(segment: LogSegment, last_offset: int, position: int, largest: TimestampOffset) -> bool:
     """Make index entries for the batch at ``position``.
 
-    A full disk here does not undo the append: the records are in place, and an index with an entry less only makes
-    look-ups longer; the next append tries again.
+    A full disk, or an index that cannot be read, does not undo the append: the records are in place, and an index with
+    an entry less only makes look-ups longer; the next append tries again.
     """
     try:
         segment.offset_index.append(last_offset, position)
         segment.time_index.maybe_append(largest.timestamp, largest.offset)
-    except LogStorageError as error:
+    except KafkaStorageError as error:
         logger.warning("no index entry for offset %d: %s", last_offset, error)
         return False
     return True

@@ -1,8 +1,8 @@
 """Jumps of the wall clock (F11): whatever it does, the state machines decide as beside a clock that is right.
 
-Each test runs two worlds through the same random steps; the wall clock of one is wrong now and then, by seconds to three
-days, forward and backward, and is set right within the hour. Durations must come out equal in both. What expires by
-stored timestamps may expire later in the wrong world, never earlier, and not later once the clock is right for good.
+Each test runs two worlds through the same random steps. The wall clock of one is wrong now and then, by seconds to
+three days, forward and backward, and is set right within the hour. Durations must come out equal in both. What expires
+by stored timestamps may expire later in the wrong world, never earlier, and not later once the clock is right for good.
 What the broker itself stamps while its clock is behind counts as that old, as in Apache Kafka.
 """
 
@@ -23,8 +23,8 @@ from tidelog.cleaner.cleaner_manager import LogCleanerManager
 from tidelog.log.config import LogConfig
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.retention_clock import BELIEVED_AFTER_MS, RetentionClock
 from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.retention_clock import BELIEVED_AFTER_MS, RetentionClock
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaError
 
@@ -104,7 +104,7 @@ def _classic_step(world: GroupWorld, random: Random, known: list[str]) -> str:
     if draw < 0.6:
         return repr(world.join(member_id).done)
     generation = getattr(world.group(), "generation_id", 0)
-    return repr(world.sync(member_id, generation, {member: b"x" for member in known}).done)
+    return repr(world.sync(member_id, generation, dict.fromkeys(known, b"x")).done)
 
 
 def _consumer_step(world: GroupWorld, random: Random, known: list[str]) -> str:
@@ -141,8 +141,7 @@ def test_groups_time_out_and_assign_as_beside_a_right_clock(kind: str, seed: int
         states = [_members(world) for world in worlds]
         assert states[0] == states[1], f"step {number}"
         answers = [
-            Answers.of(lambda w=w, r=r, k=k: take_step(w, r, k))
-            for w, r, k in zip(worlds, randoms, known, strict=True)
+            Answers.of(lambda w=w, r=r, k=k: take_step(w, r, k)) for w, r, k in zip(worlds, randoms, known, strict=True)
         ]
         assert answers[0] == answers[1], f"step {number}"
 
@@ -178,7 +177,8 @@ def _transaction_step(world: TransactionWorld, random: Random) -> str:
     if transaction is None or draw < 0.2:
         return repr(world.init(transaction_timeout_ms=random.choice((5000, 60_000))))
     if draw < 0.7:
-        return repr(world.add(producer))
+        world.add(producer)
+        return "added"
     return repr(world.end(producer, commit=draw < 0.85))
 
 
@@ -192,9 +192,7 @@ def test_transactions_time_out_as_beside_a_right_clock(seed: int) -> None:
         wrong.draw(passes)
         for world in worlds:
             world.advance(passes)
-        answers = [
-            Answers.of(lambda w=w, r=r: _transaction_step(w, r)) for w, r in zip(worlds, randoms, strict=True)
-        ]
+        answers = [Answers.of(lambda w=w, r=r: _transaction_step(w, r)) for w, r in zip(worlds, randoms, strict=True)]
         assert answers[0] == answers[1], f"step {number}"
         found = [world.coordinator.find("x") for world in worlds]
         assert len({(t.state, t.producer_epoch) for t in found if t is not None}) == 1, f"step {number}"
@@ -343,16 +341,19 @@ WALL_TIME = {
     "broker/coordinator/runtime/runtime.py": (1, "timestamps of records"),
     "broker/coordinator/share_state/state.py": (2, "stored: when a state was made and written"),
     "broker/coordinator/transaction/markers.py": (1, "timestamps of markers"),
-    "broker/coordinator/transaction/shard.py": (8, "stored: of a transaction; after a restart what is left of its time"),
+    "broker/coordinator/transaction/shard.py": (
+        8,
+        "stored: of a transaction; after a restart, what is left",
+    ),
     "broker/handlers/describe_quorum.py": (1, "shown"),
     "broker/handlers/list_transactions.py": (1, "compared with stored times that a client asks for"),
     "broker/metadata/store.py": (3, "leases outlive the process; no client of the broker takes one"),
-    "broker/server.py": (1, "given to the clock of retention"),
+    "broker/maintenance.py": (1, "given to the clock of retention"),
     "broker/share/share_groups.py": (1, "a start of reading by time: compared with records"),
     "cleaner/cleaner_manager.py": (2, "shown: the last look"),
     "cleaner/round_runner.py": (1, "shown: the end of a round"),
     "log/producer/state.py": (1, "which producers of a snapshot look old; they have an hour's grace"),
-    "log/retention_clock.py": (1, "the clock of retention itself"),
+    "log/system/retention_clock.py": (1, "the clock of retention itself"),
     "log/segment/segment.py": (1, "in place of the time of a file that is gone"),
     "log/system/time.py": (1, "the clock itself"),
     "log/unified_log.py": (2, "LogAppendTime and the bounds of CreateTime"),

@@ -1,7 +1,14 @@
-"""A disk that fails under a real broker: a small library, preloaded, that gives EIO for one directory on demand.
+"""A disk that fails under a real broker: a small library, preloaded, that gives EIO or delays on demand.
 
-While the file ``trigger`` exists, writes and syncs of files below the directory whose path it holds fail with EIO, as
-they do when a disk dies under a running process. Nothing in the broker knows of it.
+Each fault has a file that switches it on and says where, by a part of the path; nothing in the broker knows of it.
+
+=========  ==============================================================================
+``write``  writes and syncs fail, of files and directories, as when a disk dies
+``read``   reads and ``sendfile`` fail, as at bad sectors
+``rename`` renames fail
+``slow``   writes take so many milliseconds longer, or until it is switched off: a second line says how many
+``sync``   syncs take so many milliseconds longer, or until it is switched off
+=========  ==============================================================================
 """
 
 from __future__ import annotations
@@ -15,72 +22,137 @@ from tests.support.requirements import require_tool
 
 SOURCE = r"""
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-static int fails(int fd) {
-    const char *trigger = getenv("FAILING_DISK_TRIGGER");
-    char bad[4096], link[64], path[4096];
-    int file = trigger ? open(trigger, O_RDONLY | O_CLOEXEC) : -1;
-    if (file < 0) return 0;
-    ssize_t size = read(file, bad, sizeof bad - 1);
+/* Return the second line of the file that switches `fault` on for this path, or 0; -1 when it is off. */
+static long wanted(const char *fault, const char *path) {
+    const char *directory = getenv("FAILING_DISK");
+    char name[4096], where[4096];
+    if (!directory) return -1;
+    snprintf(name, sizeof name, "%s/%s", directory, fault);
+    int file = open(name, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return -1;
+    ssize_t size = syscall(SYS_read, file, where, sizeof where - 1);
     close(file);
-    if (size <= 0) return 0;
+    if (size <= 0) return -1;
+    where[size] = 0;
+    char *line = strchr(where, '\n');
+    if (line) *line++ = 0;
+    return strstr(path, where) ? (line ? atol(line) : 0) : -1;
+}
+
+static long wanted_for(const char *fault, int fd) {
+    char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
-    if (length < size || memcmp(path, bad, size) != 0) return 0;
+    if (length <= 0) return -1;
+    path[length] = 0;
+    return wanted(fault, path);
+}
+
+static int fails(const char *fault, int fd) {
+    if (wanted_for(fault, fd) < 0) return 0;
     errno = EIO;
     return 1;
 }
 
+static void wait_for_disk(const char *fault, int fd) {
+    for (long waited = 0; waited < wanted_for(fault, fd); waited += 5) usleep(5000);
+}
+
 int fdatasync(int fd) {
-    static int (*real)(int);
-    if (!real) real = dlsym(RTLD_NEXT, "fdatasync");
-    return fails(fd) ? -1 : real(fd);
+    wait_for_disk("sync", fd);
+    return fails("write", fd) ? -1 : (int)syscall(SYS_fdatasync, fd);
 }
 
 int fsync(int fd) {
-    static int (*real)(int);
-    if (!real) real = dlsym(RTLD_NEXT, "fsync");
-    return fails(fd) ? -1 : real(fd);
+    wait_for_disk("sync", fd);
+    return fails("write", fd) ? -1 : (int)syscall(SYS_fsync, fd);
 }
 
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t position) {
-    static ssize_t (*real)(int, const void *, size_t, off64_t);
-    if (!real) real = dlsym(RTLD_NEXT, "pwrite64");
-    return fails(fd) ? -1 : real(fd, data, size, position);
+    wait_for_disk("slow", fd);
+    return fails("write", fd) ? -1 : syscall(SYS_pwrite64, fd, data, size, position);
 }
 
-ssize_t pwrite(int fd, const void *data, size_t size, off_t position) {
-    return pwrite64(fd, data, size, position);
+ssize_t pwrite(int fd, const void *data, size_t size, off_t position) { return pwrite64(fd, data, size, position); }
+
+ssize_t pread64(int fd, void *data, size_t size, off64_t position) {
+    return fails("read", fd) ? -1 : syscall(SYS_pread64, fd, data, size, position);
+}
+
+ssize_t pread(int fd, void *data, size_t size, off_t position) { return pread64(fd, data, size, position); }
+
+ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off64_t position, int flags) {
+    return fails("read", fd) ? -1 : syscall(SYS_preadv2, fd, parts, count, position, 0, flags);
+}
+
+ssize_t preadv2(int fd, const struct iovec *parts, int count, off_t position, int flags) {
+    return preadv64v2(fd, parts, count, position, flags);
+}
+
+ssize_t preadv64(int fd, const struct iovec *parts, int count, off64_t position) {
+    return preadv64v2(fd, parts, count, position, 0);
+}
+
+ssize_t preadv(int fd, const struct iovec *parts, int count, off_t position) {
+    return preadv64v2(fd, parts, count, position, 0);
+}
+
+ssize_t sendfile64(int out, int in, off64_t *position, size_t size) {
+    return fails("read", in) ? -1 : syscall(SYS_sendfile, out, in, position, size);
+}
+
+ssize_t sendfile(int out, int in, off_t *position, size_t size) { return sendfile64(out, in, position, size); }
+
+int rename(const char *old, const char *new) {
+    if (wanted("rename", old) >= 0) {
+        errno = EIO;
+        return -1;
+    }
+    return (int)syscall(SYS_rename, old, new);
 }
 """
 
 
 class FailingDisk:
-    """Built once per test directory; ``fail`` breaks everything below a directory, ``heal`` ends that."""
+    """Built once per test directory; ``fail`` switches faults on for paths with that part, ``heal`` ends them all."""
 
     def __init__(self, directory: Path) -> None:
         compiler = require_tool("cc", install="apt-get install gcc")
         directory.mkdir(parents=True, exist_ok=True)
         source, self.library = directory / "failing_disk.c", directory / "failing_disk.so"
         source.write_text(SOURCE)
-        command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(self.library), str(source), "-ldl"]
+        command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(self.library), str(source)]
         subprocess.run(command, check=True, capture_output=True)
-        self.trigger = directory / "trigger"
+        self.switches = directory / "switches"
+        self.switches.mkdir()
 
-    def fail(self, directory: Path) -> None:
-        temporary = self.trigger.with_suffix(".new")
-        temporary.write_text(str(directory))
-        temporary.rename(self.trigger)
+    def fail(self, where: Path | str, *faults: str) -> None:
+        """Switch ``faults`` on for every path that ``where`` is a part of; with none named, writes and syncs."""
+        for fault in faults or ("write",):
+            self._switch(fault, str(where))
+
+    def delay(self, where: Path | str, milliseconds: int, *faults: str) -> None:
+        """Make ``slow`` writes or ``sync`` of such paths take so much longer."""
+        for fault in faults:
+            self._switch(fault, f"{where}\n{milliseconds}")
+
+    def _switch(self, fault: str, content: str) -> None:
+        temporary = self.switches.with_name("next")
+        temporary.write_text(content)
+        temporary.rename(self.switches / fault)
 
     def heal(self) -> None:
-        self.trigger.unlink(missing_ok=True)
+        for switch in self.switches.iterdir():
+            switch.unlink()
 
 
 class BrokerOnFailingDisk(TidelogProcess):
@@ -97,5 +169,5 @@ class BrokerOnFailingDisk(TidelogProcess):
         return words[:at] + words[at + 2 :]
 
     def environment(self) -> dict[str, str]:
-        preload = {"LD_PRELOAD": str(self.disk.library), "FAILING_DISK_TRIGGER": str(self.disk.trigger)}
+        preload = {"LD_PRELOAD": str(self.disk.library), "FAILING_DISK": str(self.disk.switches)}
         return {**super().environment(), **preload}

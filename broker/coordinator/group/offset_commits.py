@@ -20,7 +20,7 @@ from tidelog.broker.coordinator.group.offsets import OffsetAndMetadata, OffsetSt
 from tidelog.broker.coordinator.group.records import offset_tombstone
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
 from tidelog.broker.loop.steps import Steps, apply_each
-from tidelog.log.retention_clock import RetentionClock
+from tidelog.log.system.retention_clock import RetentionClock
 from tidelog.protocol.coordinator_records.group import OffsetCommitKey, OffsetCommitValue
 from tidelog.protocol.errors import (
     NONE,

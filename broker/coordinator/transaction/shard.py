@@ -35,7 +35,7 @@ from tidelog.broker.coordinator.transaction.state import (
     PartitionKey,
     Transaction,
 )
-from tidelog.log.retention_clock import RetentionClock
+from tidelog.log.system.retention_clock import RetentionClock
 from tidelog.protocol.coordinator_records.transaction import TransactionLogKey, TransactionLogValue
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,

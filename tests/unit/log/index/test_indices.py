@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.log.index.abstract_index import WARM_SECTION_BYTES, IndexCorruptError, floor_slot
+from tidelog.log.index.abstract_index import WARM_SECTION_BYTES, IndexCorruptError, ReadSlots, floor_slot
 from tidelog.log.index.offset_index import OffsetIndex
 from tidelog.log.index.time_index import TimeIndex, TimestampOffset
 from tidelog.log.index.transaction_index import AbortedTxn, TransactionIndex
@@ -21,21 +21,32 @@ FILES = OsFileSystem()
 KEY = struct.Struct(">i")
 
 
+def reader_of(buffer: bytes) -> ReadSlots:
+    """Read of entries of 8 bytes that never reaches past the end."""
+
+    def read(slot: int, count: int) -> bytes:
+        assert count > 0
+        assert 0 <= slot <= len(buffer) // 8 - count
+        return buffer[slot * 8 : (slot + count) * 8]
+
+    return read
+
+
 @given(st.lists(st.integers(0, 10_000), unique=True, max_size=200), st.integers(-1, 10_001), st.integers(1, 30))
 def test_floor_slot_is_the_last_key_not_above(keys: list[int], target: int, repeat: int) -> None:
     """Also with more entries than the warm section holds."""
     ascending = sorted({key * repeat + r for key in keys for r in range(repeat)})
     buffer = b"".join(struct.pack(">ii", key, 0) for key in ascending)
     expected = sum(key <= target * repeat for key in ascending) - 1
-    assert floor_slot(buffer, KEY, 0, 8, len(ascending), target * repeat) == expected
+    assert floor_slot(reader_of(buffer), KEY, 0, 8, len(ascending), target * repeat) == expected
 
 
 def test_search_below_the_warm_section() -> None:
     count = WARM_SECTION_BYTES // 8 * 3
     buffer = b"".join(struct.pack(">ii", number * 2, 0) for number in range(count))
     for target in (0, 1, 2, 511, count, count * 2 - 1, count * 2 + 5):
-        assert floor_slot(buffer, KEY, 0, 8, count, target) == min(target // 2, count - 1)
-    assert floor_slot(buffer, KEY, 0, 8, count, -1) == -1
+        assert floor_slot(reader_of(buffer), KEY, 0, 8, count, target) == min(target // 2, count - 1)
+    assert floor_slot(reader_of(buffer), KEY, 0, 8, count, -1) == -1
 
 
 class TestOffsetIndex:

@@ -1,0 +1,80 @@
+"""A disk whose syncs take long under a real broker: who waits for it, and who does not.
+
+A request that has to be durable waits. Nobody else does: while its sync hangs, another connection's requests are
+answered, whatever they are about.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import raw_client
+from tests.support.failing_disk import BrokerOnFailingDisk, FailingDisk
+from tests.support.raw_requests import NOW_MS, create, fetch_error, produce
+from tidelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tidelog.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tidelog.protocol.record.record_batch import Record, build_batch
+
+HANGS_MS = 30_000
+
+
+def create_topic() -> bytes:
+    body = struct.pack(">ih", 1, 3) + b"new" + struct.pack(">ihiii", 1, 1, 0, 0, 10_000)
+    return raw_client.frame(19, 0, 1, body)
+
+
+def delete_topic() -> bytes:
+    return raw_client.frame(20, 0, 1, struct.pack(">ih", 1, 4) + b"gone" + struct.pack(">i", 10_000))
+
+
+def delete_records() -> bytes:
+    topic = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=1)])
+    return raw_client.frame(21, 1, 1, DeleteRecordsRequest(topics=[topic], timeout_ms=10_000).encode(1))
+
+
+def alter_config() -> bytes:
+    config = AlterableConfig(name="retention.ms", config_operation=0, value="1000000000")
+    resource = AlterConfigsResource(resource_type=2, resource_name="t", configs=[config])
+    return raw_client.frame(44, 0, 1, IncrementalAlterConfigsRequest(resources=[resource]).encode(0))
+
+
+def produce_durably() -> bytes:
+    batch = build_batch([Record(0, NOW_MS, b"k", b"v")])
+    data = [PartitionProduceData(index=0, records=memoryview(batch))]
+    topic = TopicProduceData(name="durable", partition_data=data)
+    return raw_client.frame(0, 7, 1, ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[topic]).encode(7))
+
+
+@pytest.mark.parametrize("request_of", [create_topic, delete_topic, delete_records, alter_config, produce_durably])
+def test_nobody_waits_for_the_sync_of_another(tmp_path: Path, request_of: Callable[[], bytes]) -> None:
+    disk = FailingDisk(tmp_path / "disk")
+    logs = tmp_path / "logs"
+    with BrokerOnFailingDisk(tmp_path, disk, {"log.dirs": str(logs)}) as broker:
+        create(broker.port, "t")
+        create(broker.port, "gone")
+        create(broker.port, "durable", flush_messages="1")
+        for topic in ("t", "t", "durable", "gone"):
+            assert produce(broker.port, topic) == 0
+        with raw_client.connect(broker.port) as waiting:
+            disk.delay(logs, HANGS_MS, "sync")
+            waiting.sendall(request_of())
+            for _ in range(5):
+                assert produce(broker.port, "t") == 0
+                assert fetch_error(broker.port, "t", 1) == 0
+            assert not select.select([waiting], [], [], 0)[0], "it is answered when its sync has ended"
+            disk.heal()
+            assert raw_client.receive_frame(waiting)
