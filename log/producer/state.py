@@ -343,9 +343,11 @@ class ProducerStateManager:
         return bool(self._ongoing or self._unreplicated)
 
     def remove_expired(self, lock: AbstractContextManager[object]) -> int:
-        """Forget producers idle for ``producer.id.expiration.ms`` by the monotonic clock: neither a jump of the wall
-        clock nor a record from the future makes one known for too short or for ever (F11). ``lock`` is the log's.
-        Returns how many went."""
+        """Forget producers idle for ``producer.id.expiration.ms`` by the monotonic clock; ``lock`` is the log's.
+
+        A jump of the wall clock or a record from the future does not change how long a producer is known (F11). Returns
+        how many went.
+        """
         monotonic = self._time.monotonic_ms()
         with lock:
             expired = [

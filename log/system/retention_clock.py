@@ -2,7 +2,7 @@
 
 Deleting is the one thing a wrong clock makes irreversible (F11). The difference between wall and monotonic clock shows
 a jump; until it has lasted, time goes on from before it. A machine whose clock was wrong at boot and is set right keeps
-its records an hour longer, nothing more. Whoever deletes or rewrites by stored timestamps asks this clock: retention,
+its records an hour longer, nothing more. All that deletes or rewrites by stored timestamps asks this clock: retention,
 the cleaner, the expiry of committed offsets and of transactional ids.
 """
 

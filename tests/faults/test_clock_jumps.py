@@ -79,7 +79,7 @@ def step_ms(random: Random) -> float:
 
 
 class Answers:
-    """What a call came to: its value's text or its error's name, so that two worlds can be compared."""
+    """Results of calls as text, so that two worlds can be compared: a value, or the name of an error."""
 
     @staticmethod
     def of(call: object) -> str:

@@ -1,7 +1,6 @@
-"""A disk whose syncs take long under a real broker: who waits for it, and who does not.
+"""A disk whose syncs take long, under a real broker: only what has to be durable waits for it.
 
-A request that has to be durable waits. Nobody else does: while its sync hangs, another connection's requests are
-answered, whatever they are about.
+While the sync of one request hangs, the requests of other connections are answered.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def produce_durably() -> bytes:
 
 
 @pytest.mark.parametrize("request_of", [create_topic, delete_topic, delete_records, alter_config, produce_durably])
-def test_nobody_waits_for_the_sync_of_another(tmp_path: Path, request_of: Callable[[], bytes]) -> None:
+def test_others_do_not_wait_for_a_sync(tmp_path: Path, request_of: Callable[[], bytes]) -> None:
     disk = FailingDisk(tmp_path / "disk")
     logs = tmp_path / "logs"
     with BrokerOnFailingDisk(tmp_path, disk, {"log.dirs": str(logs)}) as broker:
