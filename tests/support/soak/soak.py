@@ -89,7 +89,7 @@ def parties_of(world: World) -> list[Party]:
         *(Incarnations(world, f"incarnation-{number}") for number in range(3)),
         *(Stranger(world, f"stranger {number}") for number in range(2)),
         Settings(world, {**changes, "plain": CHANGES, "found": CHANGES, "transactions": CHANGES}, ["plain", "found"]),
-        Exporter(world, ["plain", "transactions", "found", "kafka-python"], pause_s=10.0),
+        Exporter(world, ["plain", "transactions", "found", "kafka-python"], pause_s=20.0),
     ]  # fmt: skip
 
 
