@@ -153,7 +153,9 @@ class Indexing:
     # ---- any thread
 
     def wait_until_indexed(self, partition: TopicPartition, offset: int, timeout_s: float) -> bool:
-        """Wait until everything below ``offset`` is indexed; False when it is not in time. Blocks."""
+        """Wait until everything below ``offset`` is indexed; False when it is not in time, or ``stop`` was called
+        meanwhile: the process joins the thread that waits before it ends. Blocks.
+        """
 
         def is_indexed_now() -> bool:
             indexer = self._indexers.get(partition)
@@ -161,7 +163,8 @@ class Indexing:
 
         with self._condition:
             self._condition.notify_all()
-            return self._condition.wait_for(is_indexed_now, timeout_s)
+            self._condition.wait_for(lambda: self._stopping or is_indexed_now(), timeout_s)
+        return is_indexed_now()
 
     def rebuild(self, partition: TopicPartition, reason: object) -> None:
         """Have the thread rebuild the log's indices, after a look-up met damage. Any thread."""

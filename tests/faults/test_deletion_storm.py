@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow")
+
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
-from tests.support.storm import EXPECTED, TOPICS, Worker
+from tests.support.storm import EXPECTED, TOPICS, PipelineReader, Worker
 from tidelog.protocol.errors import KafkaStorageError, UnknownServerError
 from tidelog.protocol.messages import delete_topics
 from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -43,13 +45,20 @@ def storm(broker: TidelogProcess) -> Counter[tuple[str, int]]:
     """The answers of all workers, by what was asked."""
     deadline = time.monotonic() + SECONDS
     workers = [Worker(broker.port, SEED * 1000 + number, deadline) for number in range(WORKERS)]
-    for worker in workers:
-        worker.start()
+    readers = [PipelineReader(str(broker.data_directory), SEED * 1000 + number, deadline) for number in range(2)]
+    for thread in (*workers, *readers):
+        thread.start()
     answers: Counter[tuple[str, int]] = Counter()
     for worker in workers:
         worker.join()
         assert worker.failure is None, worker.failure
         answers += worker.answers
+    for reader in readers:
+        reader.join()
+        assert reader.failure is None, reader.failure
+        print("a reader's passes:", sorted(reader.results.items()))
+        assert reader.results["read"], reader.results
+        assert not [error for error in reader.errors if "\n" in error]
     return answers
 
 

@@ -6,14 +6,23 @@ import random
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from tests.support import raw_client
+from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.options import SourceOptions, parse_options
+from tidelog.pipeline.options.row_filter import RowFilter
+from tidelog.pipeline.plan.plan import OffsetRange, plan
+from tidelog.pipeline.plan.request import batch_request
 from tidelog.protocol.errors import (
     InvalidPartitionsError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     TopicAlreadyExistsError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from tidelog.protocol.messages import create_partitions, create_topics, delete_topics, incremental_alter_configs
@@ -30,10 +39,13 @@ from tidelog.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 TOPICS = [f"t{number}" for number in range(6)]
+UNCOMPACTED = TOPICS[:3]
+"""These are never compacted: a reader finds no gap in them."""
 OLD_MS = 1_600_000_000_000
 CONFIGS = {
     "cleanup.policy": ["delete", "compact", "compact,delete"],
@@ -49,11 +61,17 @@ EXPECTED = {
     *(
         error.code
         for error in (
-            OffsetOutOfRangeError, UnknownTopicOrPartitionError, TopicAlreadyExistsError, InvalidPartitionsError,
+            OffsetOutOfRangeError, UnknownTopicOrPartitionError, UnknownTopicIdError, TopicAlreadyExistsError,
+            InvalidPartitionsError,
             PolicyViolationError,  # DeleteRecords of a compacted topic
         )
     ),
 }  # fmt: skip
+
+
+def tag_of(topic_id: bytes, partition: int) -> bytes:
+    """The first bytes of each value of a partition of a topic's incarnation."""
+    return bytes(topic_id) + b"/%d/" % partition
 
 
 class Asker:
@@ -73,24 +91,28 @@ class Asker:
         action = self._chance.choice([*actions, *[self.produce] * 12, *[self.fetch] * 4])
         return action.__name__, action()
 
-    def ask(self, request: Any, version: int, response: Any) -> Any:
-        """The answer to a request."""
+    def ask(self, request: Any, version: int, response: Any, *, flexible: bool = False) -> Any:
+        """The answer to a request; ``flexible`` says that its headers have tagged fields."""
         body = request.encode(version)
-        self._connection.sendall(raw_client.frame(type(request).API_KEY, version, 1, body))
-        return response.decode(memoryview(raw_client.receive_frame(self._connection))[4:], version)
+        self._connection.sendall(raw_client.frame(type(request).API_KEY, version, 1, body, flexible=flexible))
+        answer = memoryview(raw_client.receive_frame(self._connection))
+        return response.decode(answer[5 if flexible else 4 :], version)
 
     def _topic(self) -> str:
         return self._chance.choice(TOPICS)
 
-    def _configs(self) -> dict[str, str]:
+    def _configs(self, topic: str) -> dict[str, str]:
         names = self._chance.sample(sorted(CONFIGS), self._chance.randint(0, 3))
+        if topic in UNCOMPACTED:
+            names = [name for name in names if name != "cleanup.policy"]
         return {name: self._chance.choice(CONFIGS[name]) for name in names}
 
     def create(self) -> int:
         """CreateTopics."""
-        configs = [create_topics.CreatableTopicConfig(name=k, value=v) for k, v in self._configs().items()]
+        name = self._topic()
+        configs = [create_topics.CreatableTopicConfig(name=k, value=v) for k, v in self._configs(name).items()]
         topic = create_topics.CreatableTopic(
-            name=self._topic(), num_partitions=self._chance.randint(1, 3), replication_factor=1, configs=configs
+            name=name, num_partitions=self._chance.randint(1, 3), replication_factor=1, configs=configs
         )
         request = create_topics.CreateTopicsRequest(topics=[topic])
         return int(self.ask(request, 2, create_topics.CreateTopicsResponse).topics[0].error_code)
@@ -110,28 +132,36 @@ class Asker:
 
     def change(self) -> int:
         """IncrementalAlterConfigs."""
+        topic = self._topic()
         configs = [
             incremental_alter_configs.AlterableConfig(name=name, config_operation=0, value=value)
-            for name, value in self._configs().items()
+            for name, value in self._configs(topic).items()
         ]
-        resource = incremental_alter_configs.AlterConfigsResource(
-            resource_type=2, resource_name=self._topic(), configs=configs
-        )
+        resource = incremental_alter_configs.AlterConfigsResource(resource_type=2, resource_name=topic, configs=configs)
         request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
         answer = self.ask(request, 0, incremental_alter_configs.IncrementalAlterConfigsResponse)
         return int(answer.responses[0].error_code)
 
     def produce(self) -> int:
-        """Produce: one batch."""
+        """Produce: one batch, to a topic by its id; each value begins with the id and the partition."""
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=self._topic())], allow_auto_topic_creation=False)
+        found = self.ask(asked, 12, MetadataResponse, flexible=True).topics[0]
+        if found.error_code:
+            return int(found.error_code)
+        index = self._chance.randrange(3)
+        data = [PartitionProduceData(index=index, records=memoryview(self._batch(tag_of(found.topic_id, index))))]
+        topics = [TopicProduceData(topic_id=found.topic_id, partition_data=data)]
+        request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
+        answer = self.ask(request, 13, ProduceResponse, flexible=True)
+        return int(answer.responses[0].partition_responses[0].error_code)
+
+    def _batch(self, tag: bytes) -> bytearray:
         timestamp = self._chance.choice([OLD_MS, int(time.time() * 1000)])
         records = [
-            Record(number, timestamp, b"%d" % self._chance.randrange(9), bytes(self._chance.randrange(300)))
+            Record(number, timestamp, b"%d" % self._chance.randrange(9), tag + bytes(self._chance.randrange(300)))
             for number in range(self._chance.randint(1, 5))
         ]
-        data = [PartitionProduceData(index=self._chance.randrange(3), records=memoryview(build_batch(records)))]
-        topics = [TopicProduceData(name=self._topic(), partition_data=data)]
-        answer = self.ask(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics), 7, ProduceResponse)
-        return int(answer.responses[0].partition_responses[0].error_code)
+        return build_batch(records)
 
     def fetch(self) -> int:
         """Fetch of one partition."""
@@ -178,3 +208,66 @@ class Worker(threading.Thread):
             asker.close()
         except Exception as error:  # noqa: BLE001 - told by the test
             self.failure = error
+
+
+class PipelineReader(threading.Thread):
+    """Reads topics as the pipeline does, from their files, until a moment: right rows or one clear error.
+
+    ``results`` counts the passes by how they ended.
+    """
+
+    def __init__(self, directory: str, seed: int, deadline: float) -> None:
+        super().__init__()
+        self._directory = directory
+        self._chance = random.Random(seed)
+        self._deadline = deadline
+        self.results: Counter[str] = Counter()
+        self.errors: set[str] = set()
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        """Read; what goes wrong is kept for the test."""
+        try:
+            while time.monotonic() < self._deadline:
+                self._pass()
+        except Exception as error:  # noqa: BLE001 - told by the test
+            self.failure = error
+
+    def _pass(self) -> None:
+        name = self._chance.choice(TOPICS)
+        choice = {"subscribe": name} if self._chance.random() < 0.7 else {"subscribePattern": "t.*"}
+        isolation = self._chance.choice(["read_committed", "read_uncommitted"])
+        chosen = {"path": self._directory, **choice, "bytesPerTask": "3000", "kafka.isolation.level": isolation}
+        try:
+            rows = self._read(parse_options(chosen))
+        except PipelineError as error:
+            self.results[type(error).__name__] += 1
+            self.errors.add(str(error))
+        else:
+            self.results["read" if rows else "empty"] += 1
+
+    def _read(self, options: SourceOptions) -> int:
+        request = batch_request(options)
+        if self._chance.random() < 0.3:
+            request = replace(request, row_filter=RowFilter(key=b"3"))
+        ranges = {(each.directory.topic, each.directory.partition): each for each in request.ranges}
+        level = Isolation.READ_COMMITTED if options.read_committed else Isolation.READ_UNCOMMITTED
+        offsets: dict[tuple[str, int], list[int]] = {place: [] for place in ranges}
+        for piece in plan(request):
+            wanted = ranges[piece.topic, piece.partition]
+            tag = tag_of(wanted.directory.topic_id or b"", piece.partition)
+            read = ReadOptions(level, fail_on_data_loss=options.fail_on_data_loss, row_filter=request.row_filter)
+            for batch in read_slice(piece, Columns(("offset", "key", "value")), options=read):
+                found = [column.to_pylist() for column in batch]
+                offsets[piece.topic, piece.partition] += found[0]
+                assert all(value.startswith(tag) for value in found[2]), f"rows of another topic in {piece}"
+        for place, wanted in ranges.items():
+            self._check_offsets(place, offsets[place], wanted, whole=request.row_filter.key is None)
+        return sum(map(len, offsets.values()))
+
+    def _check_offsets(self, place: tuple[str, int], offsets: list[int], wanted: OffsetRange, *, whole: bool) -> None:
+        assert offsets == sorted(set(offsets)), f"{place}: offsets twice, or not in order: {offsets}"
+        assert all(wanted.start <= offset < wanted.end for offset in offsets), f"{place}: {offsets} beyond {wanted}"
+        if whole and place[0] in UNCOMPACTED:
+            first = offsets[0] if offsets else wanted.end
+            assert offsets == list(range(first, wanted.end)), f"{place}: {offsets} of {wanted}"

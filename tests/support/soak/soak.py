@@ -104,6 +104,7 @@ class Soak:
         self.tell = tell
         self.kills = 0
         self.samples: list[Sample] = []
+        self.faults: list[str] = []
 
     def run(self) -> list[str]:
         """The faults, none at best."""
@@ -116,7 +117,7 @@ class Soak:
                 party.start()
             self._live()
             world.stopped.set()
-            return self._flatness() + self._checked(parties) + self._printed()
+            return self.faults + self._flatness() + self._checked(parties) + self._printed()
 
     def _live(self) -> None:
         """Lives that end by a kill, and a last one that does not."""
@@ -131,7 +132,7 @@ class Soak:
 
     def _end_life(self) -> None:
         if self.chance.random() < 0.2:
-            self.broker.terminate()
+            self._stop()
         else:
             self.broker.kill()
             self.kills += 1
@@ -139,6 +140,12 @@ class Soak:
                 self._kill_while_it_starts(self.chance.uniform(0.1, 1.0))
         self.broker.start()
         self.tell(f"start {self.broker.start_seconds:.2f} s after {self.kills} kills")
+
+    def _stop(self) -> None:
+        try:
+            self.broker.terminate()
+        except BrokerError as error:
+            self.faults.append(str(error))
 
     def _kill_while_it_starts(self, delay_s: float) -> None:
         def kill() -> None:

@@ -104,7 +104,8 @@ class Copier(Party):
     """Reads a topic in a group and writes it to another one with aiokafka, offsets and records in one transaction.
 
     Not librdkafka: its `send_offsets_to_transaction` may never return when the group's coordinator was restarted
-    (librdkafka issues 5456 and 5511).
+    (librdkafka issues 5456 and 5511). Its partitions are assigned by hand: aiokafka commits without a generation, so
+    a rebalance beside an open transaction would copy twice.
     """
 
     def __init__(self, world: World, source: PlainWriter, copy: str, configs: Mapping[str, str]) -> None:
@@ -122,7 +123,7 @@ class Copier(Party):
             try:
                 if await self._incarnation():
                     return
-            except aiokafka.errors.KafkaError as error:
+            except (aiokafka.errors.KafkaError, KafkaException) as error:
                 self.counts[f"told {type(error).__name__}"] += 1
                 await asyncio.sleep(0.2)
             if deadline == math.inf and self.world.stopped.is_set():
@@ -131,15 +132,11 @@ class Copier(Party):
     async def _incarnation(self) -> bool:
         """One producer and one member, for a while; whether all is copied."""
         consumer = aiokafka.AIOKafkaConsumer(
-            self.source.ledger.topic,
             bootstrap_servers=self.world.bootstrap,
             group_id=self.copy,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             isolation_level="read_committed",
-            session_timeout_ms=6_000,
-            heartbeat_interval_ms=500,
-            metadata_max_age_ms=2_000,
         )
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=self.world.bootstrap,
@@ -148,8 +145,11 @@ class Copier(Party):
             request_timeout_ms=20_000,
         )
         try:
-            await producer.start()  # fences the last one and ends its transaction before offsets are read
+            await producer.start()
+            await producer.begin_transaction()  # fences the last one and ends its transaction, before offsets are read
+            await producer.abort_transaction()
             await consumer.start()
+            consumer.assign(await self._parts())
             self.counts["incarnations"] += 1
             return await self._copy_for_a_while(consumer, producer)
         finally:
@@ -174,11 +174,14 @@ class Copier(Party):
         self.counts["transactions"] += 1
         self.counts["copied"] += sum(len(records) for records in found.values())
 
-    async def _is_done(self, consumer: Any) -> bool:
+    async def _parts(self) -> list[Any]:
+        """The source's partitions: more than before, perhaps, as it is widened."""
         topic = self.source.ledger.topic
         width = (await asyncio.to_thread(Admin(self.world.bootstrap).topics))[topic]
-        parts = [aiokafka.TopicPartition(topic, number) for number in range(width)]
-        ends = await consumer.end_offsets(parts)
+        return [aiokafka.TopicPartition(topic, number) for number in range(width)]
+
+    async def _is_done(self, consumer: Any) -> bool:
+        ends = await consumer.end_offsets(await self._parts())
         return all([(await consumer.committed(part) or 0) >= end for part, end in ends.items()])
 
     def check(self) -> None:

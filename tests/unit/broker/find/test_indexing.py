@@ -96,6 +96,22 @@ def test_a_thread_that_died_is_replaced_and_the_log_it_died_on_rests(
     assert offsets_of(data, b"7") == [7]
 
 
+@pytest.mark.parametrize("when", ["waits", "comes later"])
+def test_a_stop_ends_what_waits_for_an_index(data: DataBroker, when: str) -> None:
+    """A waiting look-up is in a thread that the process joins before it ends."""
+    indexing = started(data)
+    answers: list[bool] = []
+    nowhere = TopicPartition("t", 7)
+    look_up = threading.Thread(target=lambda: answers.append(indexing.wait_until_indexed(nowhere, 1, 10 * WAIT_S)))
+    if when == "waits":
+        look_up.start()
+    indexing.stop()
+    if when == "comes later":
+        look_up.start()
+    look_up.join(WAIT_S)
+    assert answers == [False]
+
+
 def test_an_index_is_synced_some_seconds_after_its_log_was_met(
     data: DataBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
