@@ -5,7 +5,7 @@
 #
 # Build arguments
 #   BASE         any base with python3 >= 3.11 and its venv module: a Debian with python3-venv does, too
-#   EXTRAS       what to install beside the broker; "[kernels]" adds numba (compiled record-level work), "" leaves it out
+#   EXTRAS       what to install beside the broker; "[kernels]" adds numba (the cleaner's and the index's kernels), "" leaves it out
 #   PIP_OPTIONS  for pip, e.g. "--no-index --find-links=/wheels" to build from a directory of wheels
 #
 # Configuration is by Kafka's variables (KAFKA_LISTENERS, KAFKA_LOG_RETENTION_MS, ...; docs/configuration.md), or by a
@@ -26,6 +26,10 @@ COPY pipeline pipeline
 COPY pyspark_tidelog pyspark_tidelog
 COPY tidelog tidelog
 COPY src src
+# A compiler for the build alone: the image that is left has none.
+RUN command -v gcc >/dev/null \
+ || (apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev)
+ENV TIDELOG_REQUIRE_EXTENSIONS=1
 RUN python3 -m venv /opt/tidelog \
  && /opt/tidelog/bin/python -m pip install --no-cache-dir --no-compile ${PIP_OPTIONS} ".${EXTRAS}" \
  && /opt/tidelog/bin/python -m pip uninstall --yes --quiet pip setuptools \
