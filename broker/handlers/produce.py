@@ -84,7 +84,7 @@ _LENGTH = struct.Struct(">i")
 _LENGTH_OFFSET = 8
 TRANSACTIONS = "tidelog.broker.coordinator.produce_check"
 _ADMIN_CLIENT_ID = "__admin_client"
-"""Kafka's tools write to internal topics under this client id; everybody else is kept out of them."""
+"""Kafka's tools write to internal topics under this client id; all others are kept out of them."""
 
 
 Answer = ProduceResponse | bytes | Deferred[ProduceResponse] | Steps[Any] | None
@@ -199,7 +199,7 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
 
 
 def _are_few(topics: list[TopicProduceData]) -> bool:
-    """Whether a request names few partitions, and each once."""
+    """Return whether a request names few partitions, and each once."""
     partitions = 0
     for topic in topics:
         asked = topic.partition_data

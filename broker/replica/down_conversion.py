@@ -44,7 +44,7 @@ class Conversion(NamedTuple):
 
 
 def fits_turn(conversions: Sequence[Conversion]) -> bool:
-    """Whether it takes no longer than a turn of the loop to convert all of these."""
+    """Return whether it takes no longer than a turn of the loop to convert all of these."""
     left = INLINE_RECORDS
     if sum(len(conversion.records) for conversion in conversions) > INLINE_BYTES:
         return False

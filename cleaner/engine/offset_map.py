@@ -35,7 +35,7 @@ PROCESS_SECRET = os.urandom(16)
 
 
 class OffsetMap(Protocol):
-    """What a cleaning round needs of a map."""
+    """The calls that a cleaning round makes on its map."""
 
     def put(self, key: bytes, offset: int) -> None: ...
     def get(self, key: bytes) -> int: ...
@@ -121,12 +121,12 @@ class SkimpyOffsetMap:
 
     @property
     def slots(self) -> int:
-        """How many keys fit."""
+        """Number of keys that fit."""
         return self._slots
 
     @property
     def size(self) -> int:
-        """How many keys are in the map."""
+        """Number of keys in the map."""
         return self._entries
 
     @property

@@ -46,7 +46,7 @@ MAX_CONVERTED_RECORDS = 50_000
 
 
 class ConversionLimit:
-    """How many records may still be converted; shared by the partitions of a request, used by one thread."""
+    """Number of records that may still be converted; shared by the partitions of a request, used by one thread."""
 
     __slots__ = ("records",)
 

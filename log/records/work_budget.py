@@ -97,7 +97,7 @@ class WorkBudget:
         return plain
 
     def plain_limit(self, max_bytes: int, turn_bytes: int) -> int:
-        """What a batch may decompress to, where its topic allows ``max_bytes`` and a turn ``turn_bytes``."""
+        """Return the bytes a batch may decompress to, when its topic allows ``max_bytes`` and a turn ``turn_bytes``."""
         limit = min(max_bytes, self._plain_bytes)
         return min(limit, turn_bytes) if self.in_turn else limit
 
@@ -112,11 +112,11 @@ class WorkBudget:
 
     @property
     def rebuilt_records(self) -> int:
-        """How many records may still be taken apart."""
+        """Number of records that may still be taken apart."""
         return self._rebuilt_records
 
     def rebuild_old(self, count: int) -> None:
-        """As :meth:`rebuild` for the messages of an old set, whose turn is bounded by bytes."""
+        """Count like :meth:`rebuild`, for the messages of an old set, whose turn is bounded by bytes."""
         self.ensure_rebuildable(count)
         self._rebuilt_records -= count
 

@@ -24,5 +24,5 @@ class Committer(NamedTuple):
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether it says nothing at all of who it is."""
+        """True when it says nothing at all of who it is."""
         return self.generation_id < 0 and not self.member_id and self.instance_id is None

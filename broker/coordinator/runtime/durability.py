@@ -35,7 +35,7 @@ class SyncGate:
         self._unsynced: list[Deferred[None]] = []
 
     def __bool__(self) -> bool:
-        """Whether an answer would have to wait."""
+        """Return whether an answer would have to wait."""
         return bool(self._unsynced)
 
     def add(self, sync: Deferred[None]) -> None:
