@@ -142,7 +142,7 @@ class Partition:
     def local_log(self) -> UnifiedLog:
         """The log of this broker's replica, opened now if it was not yet. Raises KafkaStorageError.
 
-        For this room, and for the index threads, which work on a replica's files under any leader. What recovery left is
+        For this room and the index threads, which work on a replica's files under any leader. What recovery left is
         committed: with one replica in the set there is no follower to wait for.
         """
         log = self._log
