@@ -1,8 +1,8 @@
 """Threads of the log cleaner: each takes the dirtiest log, cleans it and reports, and waits when there is none.
 
-    thread:  a request? -> else the filthiest due log -> round -> else wait log.cleaner.backoff.ms (or a request)
+    thread:  a request? -> else the dirtiest due log -> round -> else wait log.cleaner.backoff.ms (or a request)
 
-A round that fails quarantines its partition with the reason, whatever the failure was, and the thread goes on. A thread
+A round that fails quarantines its partition with the reason, for any failure, and the thread goes on. A thread
 that ends for any other reason is replaced and counted. The rate of ``log.cleaner.io.max.bytes.per.second`` is
 shared by all threads. Nothing heavy is imported here: numpy comes with the first round, numba with the first round over
 more than a little, after a child process has compiled the kernels. Smaller rounds are done in plain Python.

@@ -1,4 +1,4 @@
-"""Request and response headers. Kept by hand, since every request passes here; the layout is that of Kafka's JSON.
+"""Request and response headers, coded by hand because every request has one; the layout is that of Kafka's JSON.
 
     request   api_key int16 | api_version int16 | correlation_id int32 | client_id nullable string (v1+) | tags (v2+)
     response  correlation_id int32 | tags (v1+)
@@ -83,7 +83,7 @@ def decode_request_header(view: Buffer) -> tuple[RequestHeader, int]:
 
 
 def _invalid(view: Buffer, error: Exception) -> InvalidRequestError:
-    """``error`` of :func:`decode_request_header` in words."""
+    """Build the InvalidRequestError for a header that :func:`decode_request_header` cannot read."""
     if len(view) < _START_V0.size:
         return InvalidRequestError(f"a request of {len(view)} bytes has no header")
     api_key, api_version, _ = _START_V0.unpack_from(view)

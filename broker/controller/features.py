@@ -1,4 +1,4 @@
-"""Feature levels (KIP-584): what this broker could do, and up to which level it has been told to.
+"""Feature levels (KIP-584): the range that this broker supports, and the level that is in force.
 
 A feature is offered when its APIs are in the registry. Until a client updates a level it is the highest, so that
 clients get all there is; updated levels are kept in the store under ``/features/<name>``. The levels in force stand in
@@ -47,14 +47,14 @@ def supported_features() -> dict[str, FeatureRange]:
 
 
 def show_features(store: MetadataStore, metadata: MetadataCache) -> None:
-    """Put the levels in the store, or the highest, into the cache. A feature at level 0 is off and left out."""
+    """Show the stored levels, else the highest, in the cache. A feature at level 0 is off and left out."""
     stored = {entry.key.removeprefix(FEATURES_PREFIX): int(entry.value) for entry in store.list(FEATURES_PREFIX)}
     levels = {name: stored.get(name, levels.highest) for name, levels in supported_features().items()}
     metadata.set_features({name: level for name, level in levels.items() if level > 0}, store.revision)
 
 
 def check_update(metadata: MetadataCache, name: str, level: int, upgrade_type: int) -> Put:
-    """The change of the store that puts a feature at ``level``.
+    """Check an update and return the change of the store that sets a feature to ``level``.
 
     Raises InvalidUpdateVersionError, InvalidRequestError. Source: UpdateFeatures.
     """

@@ -4,7 +4,7 @@
     client of version 2 (Produce v12+) ........ partitions are added here, with the first records that come for them
 
 Without this a late batch of a transaction that is over would begin another one that is never ended, and
-read_committed readers would wait for it without end. Costs one look-up per transactional request once the partition is
+read_committed readers would never get past it. Costs one look-up per transactional request once the partition is
 known. Loop thread only.
 """
 

@@ -1,4 +1,4 @@
-"""FindCoordinator: which node coordinates a group, a transactional id or a share partition. Here always this one.
+"""FindCoordinator: the node that coordinates a group, a transactional id or a share partition; here always this one.
 
 v0 groups only; v1 key types and messages; v3 flexible; v4 several keys (KIP-699); v5 TRANSACTION_ABORTABLE
 (KIP-890); v6 share partitions, key "group:topic-id:partition" (KIP-932). The address is the one Metadata tells this

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: on one node none is ever under way (KIP-455). Version 0."""
+"""ListPartitionReassignments: one node never moves a partition, so the list is empty (KIP-455). Version 0."""
 
 from __future__ import annotations
 

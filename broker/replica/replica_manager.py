@@ -118,7 +118,7 @@ class ReplicaManager:
             yield from partitions.values()
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
-        """Return the step that makes new partitions' first logs; others are made when touched. Raises KafkaStorageError.
+        """Return the step that makes new partitions' first logs; others come when touched. Raises KafkaStorageError.
 
         An internal topic is created by a request that waits on the loop: one log.
         """

@@ -1,8 +1,8 @@
 """The response to a produce request whose partitions were all appended, put together from its numbers.
 
-Such a response holds of each partition its index and three offsets, and else only what never changes: no error, no
-records at fault, no other leader. So it needs no objects and no compiled encoder, whose bytes these are (the tests
-compare them): 0.25 µs a partition in place of 0.9.
+Of each partition only its index and three offsets vary in such a response: there is no error, no record at fault and
+no other leader. So it is built without objects, in 0.25 µs a partition in place of 0.9. Tests compare the bytes with
+those of the compiled encoder.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Digests of transaction indices, by partition: what a data directory's indices held that were right.
+"""Digests of the proven transaction indices of a data directory, by partition.
 
 File ``transaction-index-digests`` in the data directory, written with the recovery points and before the clean-shutdown
 marker: Kafka's frame of a checkpoint (version, count, lines), a line ``topic partition digest,digest,...``. A digest
-speaks of one segment: topic id, base offset, size of the records, content of the index. So one that is out of date fits
-nothing and does no harm.
+covers one segment: topic id, base offset, size of the records, content of the index. An outdated digest matches no
+segment and does no harm.
 Apache Kafka neither writes nor reads the file. It is read when the first log opens, not at the start. Any thread.
 """
 

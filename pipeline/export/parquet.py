@@ -117,7 +117,7 @@ class RowWriter:
 
 
 def _start_of(group: pq.RowGroupMetaData) -> int:
-    """Find the position of a row group's first page."""
+    """Return the position of a row group's first page."""
     first = group.column(0)
     return int(first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset)
 
