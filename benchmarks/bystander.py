@@ -244,7 +244,7 @@ def longest_turn_ms(bootstrap: str) -> float:
 def end_offset(port: int, topic: str) -> int:
     """The end of a topic's first partition; -1 where there is none yet."""
     partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
     response = ListOffsetsResponse.decode(memoryview(ask(port, Hostile("end", 1, request)))[4:], 1)
     found = response.topics[0].partitions[0]
     return -1 if found.error_code else found.offset
