@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow")
 
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
-from tests.support.storm import EXPECTED, TOPICS, PipelineReader, Worker
+from tests.support.storm import EXPECTED, TOPICS, Adopter, PipelineReader, Worker
 from tidelog.protocol.errors import KafkaStorageError, UnknownServerError
 from tidelog.protocol.messages import delete_topics
 from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -46,13 +46,20 @@ def storm(broker: TidelogProcess) -> Counter[tuple[str, int]]:
     deadline = time.monotonic() + SECONDS
     workers = [Worker(broker.port, SEED * 1000 + number, deadline) for number in range(WORKERS)]
     readers = [PipelineReader(str(broker.data_directory), SEED * 1000 + number, deadline) for number in range(2)]
-    for thread in (*workers, *readers):
+    target = broker.directory / "adopted"
+    adopter = Adopter(str(broker.data_directory), str(target), deadline)
+    for thread in (*workers, *readers, adopter):
         thread.start()
     answers: Counter[tuple[str, int]] = Counter()
     for worker in workers:
         worker.join()
         assert worker.failure is None, worker.failure
         answers += worker.answers
+    adopter.join()
+    assert adopter.failure is None, adopter.failure
+    assert all("in use by a running broker" in problem for problem in adopter.problems), adopter.problems
+    assert adopter.problems
+    assert not target.exists()
     for reader in readers:
         reader.join()
         assert reader.failure is None, reader.failure

@@ -10,6 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support import raw_client
+from tidelog.broker.adoption.plan import AdoptionOptions, make_plan
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import SystemTime
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.options.columns import Columns
@@ -46,6 +49,7 @@ from tidelog.protocol.record.record_batch import Record, build_batch
 TOPICS = [f"t{number}" for number in range(6)]
 UNCOMPACTED = TOPICS[:3]
 """These are never compacted: a reader finds no gap in them."""
+ADOPTION_PAUSE_S = 0.05
 OLD_MS = 1_600_000_000_000
 CONFIGS = {
     "cleanup.policy": ["delete", "compact", "compact,delete"],
@@ -271,3 +275,25 @@ class PipelineReader(threading.Thread):
         if whole and place[0] in UNCOMPACTED:
             first = offsets[0] if offsets else wanted.end
             assert offsets == list(range(first, wanted.end)), f"{place}: {offsets} of {wanted}"
+
+
+class Adopter(threading.Thread):
+    """Tries to take over the directory of a broker that runs, until a moment: it is refused each time."""
+
+    def __init__(self, directory: str, target: str, deadline: float) -> None:
+        super().__init__()
+        self._options = AdoptionOptions((directory,), target, topic_configs={})
+        self._deadline = deadline
+        self.problems: Counter[str] = Counter()
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        """Plan; what goes wrong is kept for the test."""
+        try:
+            while time.monotonic() < self._deadline:
+                plan = make_plan(OsFileSystem(), SystemTime(), self._options)
+                self.problems["; ".join(plan.problems)] += 1
+                plan.close()
+                time.sleep(ADOPTION_PAUSE_S)
+        except Exception as error:  # noqa: BLE001 - told by the test
+            self.failure = error
