@@ -263,6 +263,11 @@ class LogManager:
                     return self._load(partition, entry).log or _refuse(entry)
         return None
 
+    def is_unopened(self, partition: TopicPartition) -> bool:
+        """Return whether a log of the partition lies on a disk and would be opened by the next caller."""
+        entry = self._entries.get(partition)
+        return entry is not None and entry.log is None and entry.error is None
+
     def get_or_create_log(
         self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, *, is_new: bool = False
     ) -> UnifiedLog:

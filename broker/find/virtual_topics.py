@@ -230,6 +230,10 @@ class VirtualPartition(Partition):
 
     read_in_thread = read
 
+    def opening(self) -> None:
+        """Never one: the real partition's log was opened for its configuration."""
+        return
+
     @property
     def proof(self) -> None:
         """Never one: what proves is the worker that reads."""

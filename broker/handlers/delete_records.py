@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidTopicError, KafkaError
@@ -31,6 +32,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
     for topic in request.topics:
         results = []
         for asked in topic.partitions:
+            yield opening_of(broker, topic.name, asked.partition_index)
             try:
                 low_watermark = delete_records(broker, topic.name, asked.partition_index, asked.offset)
                 result = DeleteRecordsPartitionResult(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps, apply_each
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
+from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.producer.state import ProducerEntry
 from tidelog.protocol.api_keys import ApiKey
@@ -29,7 +28,10 @@ def handle(
     """Describe each partition; each has its own error."""
     topics = []
     for topic in request.topics:
-        partitions = yield from apply_each(topic.partition_indexes, partial(_describe, broker, topic.name))
+        partitions = []
+        for index in topic.partition_indexes:
+            yield opening_of(broker, topic.name, index)
+            partitions.append((yield from _describe(broker, topic.name, index)))
         topics.append(TopicResponse(name=topic.name, partitions=partitions))
         yield None
     return DescribeProducersResponse(topics=topics)
@@ -47,12 +49,17 @@ def error_response(request: DescribeProducersRequest, error: KafkaError) -> Desc
     )
 
 
-def _describe(broker: Broker, topic: str, partition: int) -> PartitionResponse:
+def _describe(broker: Broker, topic: str, partition: int) -> Steps[PartitionResponse]:
     try:
         entries = broker.replica_manager.partition(topic, partition).active_producers()
     except KafkaError as error:
         return _build_error_response(partition, error)
-    return PartitionResponse(partition_index=partition, active_producers=[_producer(entry) for entry in entries])
+    producers = []
+    for number, entry in enumerate(entries):
+        producers.append(_producer(entry))
+        if not number % ITEMS_PER_STEP:
+            yield None
+    return PartitionResponse(partition_index=partition, active_producers=producers)
 
 
 def _producer(entry: ProducerEntry) -> ProducerState:

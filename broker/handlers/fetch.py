@@ -22,6 +22,7 @@ from tidelog.broker.loop.steps import Steps
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.network.advertised_address import address_for_client
 from tidelog.broker.replica.fetch_session import FetchContext, FetchTarget, Result
+from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.purgatory import Parked
 from tidelog.broker.requests.context import RequestContext
@@ -105,7 +106,9 @@ def handle(
         fetch_context.is_incremental,
     )
     targets = fetch_context.targets
-    if len(targets) > MANY_TARGETS:
+    if len(targets) > MANY_TARGETS or any(
+        opening_of(broker, target.topic, target.index, target.topic_id) is not None for target in targets
+    ):
         return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
     read = read_targets(broker, targets, params)
     if read.proof is not None and not read.is_enough(params.min_bytes):
@@ -124,8 +127,9 @@ def fetch_in_steps(
     broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
     """``handle`` for many partitions."""
-    from tidelog.broker.handlers.long_fetch import read_until_enough  # few clients read so many
+    from tidelog.broker.handlers.long_fetch import open_logs, read_until_enough  # few clients read so many
 
+    yield from open_logs(broker, context)
     read = yield from read_until_enough(broker, context, params, max_wait_ms)
     broker.metrics.bytes_out.count += read.total_bytes
     if params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:

@@ -55,6 +55,7 @@ def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest)
                 if (topic.name, asked.partition_index) in repeated:
                     raise InvalidRequestError
                 partition = broker.replica_manager.partition(topic.name, asked.partition_index)
+                yield partition.opening()
                 partitions.append(_look_up(partition, asked, request, context.api_version))
             except KafkaError as error:
                 partitions.append(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.replica.opening import opening_of
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tidelog.broker.replica.partition import Partition
 
 PER_STEP = 1
-"""Partitions that are read in one step: 20 µs when their logs are open, and some milliseconds where they are not."""
+"""Partitions that are read in one step, each in 20 µs."""
 
 
 PROOF_WAIT_MS = 5_000
@@ -56,6 +57,12 @@ def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: floa
     finally:
         broker.purgatory.cancel(parked)
     return moved.is_over
+
+
+def open_logs(broker: Broker, context: FetchContext) -> Steps[None]:
+    """Have the logs opened by threads, one after another."""
+    for target in list(context.targets):
+        yield opening_of(broker, target.topic, target.index, target.topic_id)
 
 
 def read_in_steps(read: PartitionRead, context: FetchContext) -> Steps[ReadResult]:

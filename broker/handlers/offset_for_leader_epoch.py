@@ -7,10 +7,9 @@ answered with epoch and offset -1, which is not an error.
 
 from __future__ import annotations
 
-from functools import partial
-
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps, apply_each
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -33,7 +32,10 @@ def handle(
     """Answer each partition on its own."""
     topics = []
     for topic in request.topics:
-        partitions = yield from apply_each(topic.partitions, partial(_end_offset, broker, topic.topic))
+        partitions = []
+        for asked in topic.partitions:
+            yield opening_of(broker, topic.topic, asked.partition)
+            partitions.append(_end_offset(broker, topic.topic, asked))
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
         yield None
     return OffsetForLeaderEpochResponse(topics=topics)

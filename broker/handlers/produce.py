@@ -334,6 +334,7 @@ def _validate_in_thread(
         partition = broker.replica_manager.partition_by_id(topic.topic_id, data.index)
     else:
         partition = broker.replica_manager.partition(topic.name, data.index)
+    yield partition.opening()
     records = check_records(data.records, version)
     budget.enter_turn(in_turn=False)
     try:

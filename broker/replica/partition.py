@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.replica.fetch_cursor import FetchCursor, FetchLimits
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
-from tidelog.broker.replica.index_proofs import IndexProofs
+from tidelog.broker.replica.index_proofs import IndexProofs, void
 from tidelog.broker.replica.offsets import FoundOffset, OffsetSnapshot, find_offset, offsets_of, segment_offsets
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index_proof import UnprovenIndexError
-from tidelog.log.records.work_budget import NO_BUDGET, WorkBudget
+from tidelog.log.records.work_budget import NO_BUDGET, TooMuchForTurnError, WorkBudget
 from tidelog.log.validation.validator import AppendOrigin, ValidationResult
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
@@ -70,8 +70,10 @@ class Partition:
     __slots__ = (
         "_flush",
         "_in_thread",
+        "_is_unopened",
         "_log",
         "_open_log",
+        "_opening",
         "_proof",
         "_proofs",
         "_purgatory",
@@ -98,6 +100,7 @@ class Partition:
         is_internal: bool,
         purgatory: Purgatory,
         open_log: Callable[[], UnifiedLog],
+        is_unopened: Callable[[], bool],
         in_thread: InThread,
         proofs: IndexProofs,
     ) -> None:
@@ -108,6 +111,8 @@ class Partition:
         self.take_over(state)
         self._purgatory = purgatory
         self._open_log = open_log
+        self._is_unopened = is_unopened
+        self._opening: Deferred[None] | None = None
         self._in_thread = in_thread
         self._proofs = proofs
         self._proof: Deferred[None] | None = None
@@ -150,6 +155,15 @@ class Partition:
             log = self._log = self._open_log()
             log.update_high_watermark(log.log_end_offset)
         return log
+
+    def opening(self) -> Deferred[None] | None:
+        """Open the log in a thread, unless it is open: 0.1 ms of a processor for each segment, and reads from the disk.
+        ``log`` then has it, or raises what the opening met. None where there is nothing to wait for."""
+        if self._log is not None or not self._is_unopened():
+            return None
+        if self._opening is None or self._opening.done:
+            self._opening = self._in_thread(lambda: void(self._open_log))
+        return self._opening
 
     def delete(self) -> None:
         """Mark the topic as deleted: holders of this object must not open, and so make, a log of its name."""
@@ -198,10 +212,13 @@ class Partition:
     ) -> LogAppendInfo:
         """Append as the leader, move the high watermark, wake who waits. ``validated`` is what ``validation`` gave.
 
-        Raises what ``UnifiedLog.append_as_leader`` raises, NotLeaderOrFollowerError, NotEnoughReplicasError.
+        Raises what ``UnifiedLog.append_as_leader`` raises, NotLeaderOrFollowerError, NotEnoughReplicasError;
+        TooMuchForTurnError where a thread has to open the log first.
         """
         log = self._log
         if log is None:
+            if budget.in_turn and self.opening() is not None:
+                raise TooMuchForTurnError
             log = self.local_log
         if not self.is_leader:
             raise NotLeaderOrFollowerError

@@ -8,6 +8,7 @@ and made again is another topic, and a stale object can never be found under its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred
@@ -201,6 +202,7 @@ class ReplicaManager:
             purgatory=self._purgatory,
             in_thread=self._in_thread,
             proofs=self._proofs,
+            is_unopened=partial(self._log_manager.is_unopened, topic_partition),
             open_log=lambda: self._log_manager.get_or_create_log(
                 topic_partition, image.topic_id, self._log_config(self._topics.get(image.name, image))
             ),

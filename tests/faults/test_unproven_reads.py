@@ -4,7 +4,6 @@ thread's work, and the answer is right."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 
 from tests.support.pipelines import NOW_MS, end_transaction, write
 from tests.support.transactions import committed_by_markers
-from tests.unit.broker.data_broker import DataBroker, InlineLoop
+from tests.support.watched_loop import WatchedLoop
+from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.test_data_path import Wire
 from tests.unit.broker.share.share_world import ShareWorld, partitions
-from tidelog.broker.requests.route import Pending
 from tidelog.log import index_proof
 from tidelog.log.files.index_digests import INDEX_DIGESTS_FILE
 from tidelog.log.unified_log import UnifiedLog
@@ -27,25 +26,6 @@ from tidelog.protocol.record.record_batch import Record, iter_batches
 CONFIG = {"log.segment.bytes": "15000"}
 BATCHES = 600
 WORKER_ONLY = ("_walk", "_open_at")
-
-
-class WatchedLoop:
-    """Says whether a worker's job is what runs now."""
-
-    def __init__(self, loop: InlineLoop) -> None:
-        self.is_in_worker = False
-        self._run = loop.run_in_executor
-        loop.run_in_executor = self.run_in_executor  # type: ignore[method-assign]
-
-    def run_in_executor(self, executor: object, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        def watched() -> Any:
-            self.is_in_worker = True
-            try:
-                return work(*arguments)
-            finally:
-                self.is_in_worker = False
-
-        return self._run(executor, watched)
 
 
 def fill(log: UnifiedLog) -> None:
@@ -107,14 +87,7 @@ class Consumer:
         )  # fmt: skip
 
     def fetch(self, offset: int, max_wait_ms: int = 10_000, min_bytes: int = 1) -> FetchResponse:
-        answer = self.wire.send(self.request(offset, max_wait_ms, min_bytes), 18)
-        if isinstance(answer, Pending):
-            sent: list[object] = []
-            answer.on_answer(sent.append)
-            for _ in range(20):
-                self.data.loop.run_soon()
-            (answer,) = sent
-        response = self.wire.decoded(answer, FetchResponse, 18)
+        response = self.wire.ask_patiently(self.request(offset, max_wait_ms, min_bytes), FetchResponse, 18)
         self.session_id = response.session_id
         self.session_epoch += self.session_epoch >= 0
         return response

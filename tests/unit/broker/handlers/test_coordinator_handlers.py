@@ -103,6 +103,9 @@ class PlainPartition:
         )
         self.active_producers = lambda: [entry]
 
+    def opening(self) -> None:
+        """It is open."""
+
     def append_records(self, records: memoryview, **_: Any) -> SimpleNamespace:
         self.batches.append(bytes(records))
         self.high_watermark = len(self.batches)

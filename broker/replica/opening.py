@@ -1,0 +1,20 @@
+"""Opening of the logs that a request names, before it touches them on the loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+def opening_of(broker: Broker, topic: str, index: int, topic_id: bytes = b"") -> Deferred[None] | None:
+    """Begin to open a partition's log in a thread, if it has one that is not open; by ``topic_id`` without a name."""
+    manager = broker.replica_manager
+    try:
+        return (manager.partition(topic, index) if topic else manager.partition_by_id(topic_id, index)).opening()
+    except KafkaError:
+        return None  # the request meets it again

@@ -1,0 +1,28 @@
+"""A test broker's loop that knows whether a worker's job is what runs now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from tests.unit.broker.data_broker import InlineLoop
+
+
+class WatchedLoop:
+    """Says whether a worker's job is what runs now."""
+
+    def __init__(self, loop: InlineLoop) -> None:
+        self.is_in_worker = False
+        self._run = loop.run_in_executor
+        loop.run_in_executor = self.run_in_executor  # type: ignore[method-assign]
+
+    def run_in_executor(self, executor: object, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        def watched() -> Any:
+            self.is_in_worker = True
+            try:
+                return work(*arguments)
+            finally:
+                self.is_in_worker = False
+
+        return self._run(executor, watched)
