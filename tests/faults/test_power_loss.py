@@ -24,6 +24,8 @@ STATES = int(os.environ.get("TIDELOG_POWER_STATES", "30"))
 SEED = int(os.environ.get("TIDELOG_POWER_SEED", "1"))
 PROCESS_SHARE = 30
 """One in so many disks is given to ``tidelog serve`` too."""
+KILLED_SHARE = 6
+"""Look-ups wait for indices that catch up: one kill at a call that writes for so many power losses."""
 SEEN_WITHIN = 100
 """Disks within which a missing sync shows."""
 LIMIT_S = 120 + STATES
@@ -63,6 +65,23 @@ def test_everything_acknowledged_survives_a_power_loss(
     assert failure is None, failure
 
 
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize(
+    ("name", "writes"),
+    [
+        ("share groups", lambda step: "__share_group_state" in step.path or step.path.endswith("-snapshot")),
+        ("indexing", lambda step: "/keys/" in step.path or "/tags/" in step.path),
+    ],
+    ids=["share state", "indices"],
+)
+def test_a_kill_at_every_call_that_writes(
+    scratch: Callable[[str], Path], name: str, writes: Callable[[Step], bool]
+) -> None:
+    recorded = record(workload_named(name), scratch(name), durable=True)
+    failure = recorded.first_failure_of(recorded.killed(writes, STATES // KILLED_SHARE, SEED))
+    assert failure is None, failure
+
+
 def workload_named(name: str) -> Workload:
     return next(each for each in WORKLOADS if each.name == name)
 
@@ -85,3 +104,9 @@ def recorded_topics(scratch: Callable[[str], Path]) -> Recorded:
 )
 def test_a_missing_sync_would_be_found(recorded_topics: Recorded, forgets: Callable[[Step], bool]) -> None:
     assert recorded_topics.forgetting(forgets).first_failure(SEEN_WITHIN, SEED) is not None
+
+
+def test_a_missing_sync_of_share_state_would_be_found(scratch: Callable[[str], Path]) -> None:
+    recorded = record(workload_named("share groups"), scratch("shares"), durable=True)
+    unsynced = recorded.forgetting(lambda step: "__share_group_state" in step.path and step.path.endswith(".log"))
+    assert any(unsynced.failure(*crashed) is not None for crashed in unsynced.draw(SEEN_WITHIN, SEED))

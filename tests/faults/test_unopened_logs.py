@@ -121,7 +121,7 @@ def test_threads_open_what_requests_name(
     data: DataBroker, build: Callable[[range], Message], response: type[Message], version: int, asked: range
 ) -> None:
     assert len(ask(data, build(asked), response, version)) == len(asked)
-    assert all(data.replica_manager.partition("t", index).opened_log for index in asked)
+    assert all(data.replica_manager.partition("t", index).log_metrics() is not None for index in asked)
 
 
 def test_records_are_appended_after_those_that_were_there(data: DataBroker) -> None:

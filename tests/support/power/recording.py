@@ -18,6 +18,7 @@ from tests.support.broker import TidelogProcess
 from tests.support.power.trace import append_note
 from tests.support.power.waiting import wait_until
 from tests.support.requirements import require_tool
+from tests.support.share_client import Run, ShareClient, read_from_earliest
 from tidelog.client import Client
 from tidelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -145,8 +146,8 @@ class Asker:
 
     # ---- topics and configs
 
-    def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
-        """Create a topic; underscores in names of configs for dots."""
+    def create(self, topic: str, partitions: int = 1, **configs: str) -> bytes:
+        """Create a topic; underscores in names of configs for dots. Returns its id."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         number = self.begin("create", topic=topic, partitions=partitions, configs=named)
         entries = [CreatableTopicConfig(name=name, value=value) for name, value in named.items()]
@@ -154,6 +155,7 @@ class Asker:
         result = self.ask(CreateTopicsRequest(topics=[new]), CreateTopicsResponse, 7).topics[0]
         assert result.error_code == 0, result
         self.acknowledged(number, topic_id=bytes(result.topic_id).hex())
+        return bytes(result.topic_id)
 
     def widen(self, topic: str, count: int) -> None:
         """CreatePartitions."""
@@ -251,6 +253,20 @@ class Asker:
         self.until_answered(
             lambda: self.ask(request, OffsetCommitResponse, 7).topics[0].partitions[0].error_code,
         )
+        self.acknowledged(number)
+
+    def share(self, group: str, topic: str, topic_id: bytes, member_id: str) -> ShareClient:
+        """Join a share group that begins with the first record."""
+        read_from_earliest(self._client, group)
+        member = ShareClient(self._client, group, (topic, topic_id), member_id)
+        member.join()
+        return member
+
+    def acknowledge(self, member: ShareClient, share: tuple[str, str], run: Run, kind: int) -> None:
+        """Acknowledge what was acquired; ``share`` is the group and the topic."""
+        offsets = list(range(run.first, run.last + 1))
+        number = self.begin("share", group=share[0], topic=share[1], offsets=offsets, kind=kind)
+        assert member.acknowledge(run.first, run.last, kind) == 0
         self.acknowledged(number)
 
     def init_producer(self, transactional_id: str | None = None) -> tuple[int, int]:

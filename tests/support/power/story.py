@@ -70,6 +70,8 @@ class Story:
     quotas: dict[str, Setting[float]] = field(default_factory=dict)
     credentials: dict[str, Setting[int]] = field(default_factory=dict)
     offsets: dict[tuple[str, str], Setting[int]] = field(default_factory=dict)
+    shares: dict[tuple[str, str], dict[int, tuple[int, bool]]] = field(default_factory=dict)
+    """Share group and topic -> offset -> how it was acknowledged last, and whether that was answered."""
     producer_ids: set[int] = field(default_factory=set)
     transactional_ids: set[str] = field(default_factory=set)
     ends: dict[int, tuple[bool, bool]] = field(default_factory=dict)
@@ -142,6 +144,16 @@ class Story:
 
     def _ack_commit(self, note: dict[str, Any], _: dict[str, Any]) -> None:
         self.offsets[note["group"], note["topic"]].acknowledge(note["offset"])
+
+    def _ask_share(self, note: dict[str, Any]) -> None:
+        share = self.shares.setdefault((note["group"], note["topic"]), {})
+        for offset in note["offsets"]:
+            share[offset] = note["kind"], False
+
+    def _ack_share(self, note: dict[str, Any], _: dict[str, Any]) -> None:
+        share = self.shares[note["group"], note["topic"]]
+        for offset in note["offsets"]:
+            share[offset] = note["kind"], True
 
     def _ask_producer(self, note: dict[str, Any]) -> None:
         if note["transactional_id"] is not None:

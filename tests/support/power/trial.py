@@ -111,6 +111,21 @@ class Recorded:
         for point, disk, story in self.disks(points):
             yield draw(disk, point, chance, loose=self.workload.loose), disk, story
 
+    def killed(self, writes: Callable[[Step], bool], most: int, seed: int) -> Iterator[tuple[Crash, Disk, Story]]:
+        """The disks that a kill of the process leaves just after a step that ``writes`` names; ``most`` of them."""
+        points = [number for number, step in enumerate(self.steps, 1) if step.operation != "N" and writes(step)]
+        assert points, "there is no such step"
+        chosen = sorted(random.Random(seed).sample(points, min(most, len(points))))
+        for point, disk, story in self.disks(chosen):
+            yield Crash(point, ordered=True, losses=()), disk, story
+
+    def first_failure_of(self, crashes: Iterator[tuple[Crash, Disk, Story]]) -> str | None:
+        """Find the first of these crashes that a broker does not survive."""
+        for crash, disk, story in crashes:
+            if (failure := self.failure(crash, disk, story)) is not None:
+                return f"{self.workload.name}: {failure}\n{crash.describe(disk)}"
+        return None
+
     def forgetting(self, forgets: Callable[[Step], bool]) -> Recorded:
         """The same, had the broker not made the syncs that ``forgets`` names: for tests of these tests."""
         steps = [step for step in self.steps if not (step.operation in "SD" and forgets(step))]

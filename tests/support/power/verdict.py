@@ -15,6 +15,7 @@ from typing import Any
 from tests.support.power.recording import NOW_MS, RETRIABLE, TOPIC_RESOURCE
 from tests.support.power.story import Batch, Pair, Story, TopicStory
 from tests.support.power.waiting import wait_until
+from tests.support.share_client import RELEASE, ShareClient
 from tidelog.client import Client
 from tidelog.protocol.errors import CorruptMessageError
 from tidelog.protocol.messages.describe_client_quotas import (
@@ -75,6 +76,7 @@ class Verdict:
         self.check_topics()
         self.check_settings()
         self.check_producer_ids()
+        self.check_shares()
         if self.durable:
             self.end_transactions()
         for topic in self.story.topics.values():
@@ -290,6 +292,23 @@ class Verdict:
                 return found
 
     # ---- groups
+
+    def check_shares(self) -> None:
+        """What was accepted or rejected is not delivered again, everything else is."""
+        for (group, topic), acknowledged in self.story.shares.items():
+            member = ShareClient(self.client, group, (topic, self.shown[topic][0]), "afterwards")
+            member.join()
+            delivered: set[int] = set()
+            while runs := member.fetch():
+                delivered |= {offset for run in runs for offset in range(run.first, run.last + 1)}
+            done = {offset for offset, (kind, is_answered) in acknowledged.items() if kind != RELEASE and is_answered}
+            assert not delivered & done, f"{group}: {sorted(delivered & done)} were acknowledged and come again"
+            batches = [batch for batch in self.story.topics[topic].batches.get(0, []) if batch.offset is not None]
+            written = {batch.offset + i for batch in batches if batch.offset is not None
+                       for i in range(len(batch.records))}  # fmt: skip
+            maybe_done = {offset for offset, (kind, _) in acknowledged.items() if kind != RELEASE}
+            lost = written - maybe_done - delivered
+            assert not lost, f"{group}: {sorted(lost)} are not delivered"
 
     def check_offsets(self) -> None:
         """Committed offsets of groups."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tests.support.power.recording import Asker, RecordedBroker
 from tests.support.power.waiting import wait_until
+from tests.support.share_client import ACCEPT, REJECT, RELEASE
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -265,6 +266,28 @@ def indexing(broker: RecordedBroker) -> None:
     broker.terminate()
 
 
+def shares(broker: RecordedBroker) -> None:
+    """Members of a share group accept, release and reject, until the state topic has rolled, with snapshots between
+    updates; a stop and a kill in between."""
+    broker.start()
+    with Asker(broker) as asker:
+        topic_id = asker.create("jobs")
+    kinds = (ACCEPT, ACCEPT, RELEASE, REJECT, ACCEPT)
+    for life in range(3):
+        if life:
+            broker.start()
+        with Asker(broker) as asker:
+            asker.produce("jobs", values("jobs", 1000 * life, 40))
+            member = asker.share("workers", "jobs", topic_id, f"m{life}")
+            for number in range(12):
+                for run in member.fetch(max_records=3):
+                    asker.acknowledge(member, ("workers", "jobs"), run, kinds[number % len(kinds)])
+        if life == 1:
+            broker.kill()
+        else:
+            broker.terminate()
+
+
 WORKLOADS = (
     Workload("start and stop", start_and_stop),
     Workload("topics", topics),
@@ -278,4 +301,14 @@ WORKLOADS = (
     # Likewise the files that a swap replaces.
     Workload("cleaning", cleaning, {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "50"}, loose=False),
     Workload("indexing", indexing),
+    Workload(
+        "share groups",
+        shares,
+        {
+            "share.coordinator.state.topic.num.partitions": "1",
+            "share.coordinator.state.topic.segment.bytes": "2000",
+            "share.coordinator.snapshot.update.records.per.snapshot": "4",
+        },
+        lazy=False,
+    ),
 )
