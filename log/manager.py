@@ -117,6 +117,8 @@ class LogManager:
         self._lock = threading.Lock()
         self._entries: dict[TopicPartition, _Entry] = {}
         self._configs: TopicConfigs = lambda _: None
+        self.is_unopened: Callable[[TopicPartition], bool] = partial(_is_unopened, self._entries)
+        """Whether a log of the partition lies on a disk and would be opened by the next caller."""
         self.room = RoomWatch(
             file_system,
             self.directories,
@@ -262,11 +264,6 @@ class LogManager:
                 if not entry.is_gone:
                     return self._load(partition, entry).log or _refuse(entry)
         return None
-
-    def is_unopened(self, partition: TopicPartition) -> bool:
-        """Return whether a log of the partition lies on a disk and would be opened by the next caller."""
-        entry = self._entries.get(partition)
-        return entry is not None and entry.log is None and entry.error is None
 
     def get_or_create_log(
         self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, *, is_new: bool = False
@@ -511,6 +508,12 @@ def _finish_deletion(environment: LogEnvironment, partition: TopicPartition, pat
     environment.file_system.rename(path, gone)
     logger.info("%s is of a topic that was deleted before the broker started; removed", path)
     environment.deletions.schedule(0, partial(environment.file_system.remove_directory, gone))
+
+
+def _is_unopened(entries: dict[TopicPartition, _Entry], partition: TopicPartition) -> bool:
+    """Return whether the partition has a log that is not open, nor refused."""
+    entry = entries.get(partition)
+    return entry is not None and entry.log is None and entry.error is None
 
 
 def _collect(directory: LogDirectory, entries: dict[TopicPartition, _Entry], lock: threading.Lock) -> None:

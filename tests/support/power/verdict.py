@@ -294,7 +294,7 @@ class Verdict:
     # ---- groups
 
     def check_shares(self) -> None:
-        """What was accepted or rejected is not delivered again, everything else is."""
+        """Check that nothing accepted or rejected is delivered again, and everything else is."""
         for (group, topic), acknowledged in self.story.shares.items():
             member = ShareClient(self.client, group, (topic, self.shown[topic][0]), "afterwards")
             member.join()
