@@ -298,7 +298,7 @@ class OffsetCommits:
     def of_deleted_topic(self, topic: str) -> list[CoordinatorRecord]:
         """Tombstones of all groups' offsets of a topic that is gone: a new topic of its name begins without any."""
         records = []
-        for group_id in self._offsets.groups():
+        for group_id in self._offsets.groups_of(topic):
             partitions = set(self._offsets.of_group(group_id).get(topic, ()))
             partitions.update(
                 partition for name, partition in self._offsets.pending_partitions(group_id) if name == topic

@@ -2,6 +2,7 @@
 
     committed   group -> topic -> partition -> OffsetAndMetadata
     pending     producer id -> group -> topic -> partition -> OffsetAndMetadata      (TxnOffsetCommit, no marker yet)
+    groups      topic -> groups with a commit of either kind: a topic that is deleted costs those alone
 
 A transactional commit is a record of a transactional batch; it becomes visible when the marker of its producer is
 replayed. Of a plain and a transactional commit for one partition the later *record* wins, not the later marker:
@@ -12,7 +13,7 @@ compaction may have removed either, so the record's own offset decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tidelog.broker.coordinator.group.records import offset_tombstone
@@ -41,12 +42,13 @@ NO_OFFSETS: TopicOffsets = {}
 class OffsetStore:
     """Changed by ``replay`` and ``replay_end_transaction`` only. Loop thread only."""
 
-    __slots__ = ("_committed", "_pending", "_producers")
+    __slots__ = ("_committed", "_groups", "_pending", "_producers")
 
     def __init__(self) -> None:
         self._committed: dict[str, TopicOffsets] = {}
         self._pending: dict[int, dict[str, TopicOffsets]] = {}
         self._producers: dict[str, set[int]] = {}
+        self._groups: dict[str, set[str]] = {}
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -79,9 +81,9 @@ class OffsetStore:
                 for partition in partitions:
                     yield topic, partition
 
-    def groups(self) -> list[str]:
-        """All groups with offsets, committed or pending."""
-        return list(dict.fromkeys([*self._committed, *self._producers]))
+    def groups_of(self, topic: str) -> list[str]:
+        """All groups with offsets of a topic, committed or pending."""
+        return list(self._groups.get(topic, ()))
 
     # -- deciding -----------------------------------------------------------------------------------------------
 
@@ -120,6 +122,7 @@ class OffsetStore:
         partitions = topics.get(key.topic)
         if partitions is None:
             partitions = topics[key.topic] = {}
+            self._groups.setdefault(key.topic, set()).add(key.group)
         partitions[key.partition] = commit
 
     def replay_end_transaction(self, producer_id: int, *, committed: bool) -> list[str]:
@@ -134,7 +137,21 @@ class OffsetStore:
                 del self._producers[group_id]
             if committed:
                 self._materialize(group_id, topics)
+            else:
+                self._forget_unused(group_id, topics)
         return list(pending)
+
+    def _forget_unused(self, group_id: str, topics: Iterable[str]) -> None:
+        """Forget that the group has offsets of those of ``topics`` of which it has none any more."""
+        for topic in topics:
+            groups = self._groups.get(topic)
+            if groups is None or topic in self.of_group(group_id):
+                continue
+            if any(topic in self._pending[one].get(group_id, NO_OFFSETS) for one in self._producers.get(group_id, ())):
+                continue
+            groups.discard(group_id)
+            if not groups:
+                del self._groups[topic]
 
     def _materialize(self, group_id: str, topics: TopicOffsets) -> None:
         group = self._committed.setdefault(group_id, {})
@@ -150,6 +167,7 @@ class OffsetStore:
         for producer_id in self._producers.get(key.group, ()):
             topics = self._pending[producer_id].get(key.group, NO_OFFSETS)
             topics.get(key.topic, {}).pop(key.partition, None)
+        self._forget_unused(key.group, (key.topic,))
 
 
 def _remove_from(groups: dict[str, TopicOffsets], key: OffsetCommitKey) -> None:

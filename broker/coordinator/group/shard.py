@@ -111,6 +111,8 @@ class GroupShard:
     ) -> None:
         self.timer = timer
         self.groups: dict[str, Group] = {}
+        self.share_groups: dict[str, ShareGroup] = {}
+        """Those of ``groups`` that are share groups."""
         self.offsets = OffsetStore()
         self.commits = OffsetCommits(self.offsets, metadata=metadata, time=time, config=config)
         self._time = time
@@ -280,11 +282,10 @@ class GroupShard:
     def topic_deleted(self, topic: str) -> CoordinatorResult[None]:
         """A topic is gone: its offsets go too, and share groups have no state for it any more."""
         records = self.commits.of_deleted_topic(topic)
-        for group in self.groups.values():
-            if isinstance(group, ShareGroup):
-                left = {topic_id: known for topic_id, known in group.initialized.items() if known.name != topic}
-                if len(left) < len(group.initialized):
-                    records.append(initialized_record(group.group_id, left))
+        for group in self.share_groups.values():
+            left = {topic_id: known for topic_id, known in group.initialized.items() if known.name != topic}
+            if len(left) < len(group.initialized):
+                records.append(initialized_record(group.group_id, left))
         return CoordinatorResult(None, records)
 
     def expire_offsets(self) -> TimerResult:
@@ -319,6 +320,7 @@ class GroupShard:
             replay_consumer_group(self.groups, key, value)
         elif key.__class__.API_KEY in SHARE_RECORD_TYPES:
             replay_share(self.groups, key, value)
+            note_share_group(self.groups, self.share_groups, key.group_id)
         elif key.__class__.API_KEY in STREAMS_RECORD_TYPES:
             replay_streams(self.groups, key, value)
         else:
@@ -363,6 +365,15 @@ class GroupShard:
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 self._rebalance.refuse_all(group, NotCoordinatorError.code)
+
+
+def note_share_group(groups: dict[str, Group], share_groups: dict[str, ShareGroup], group_id: str) -> None:
+    """Have ``share_groups`` hold the group if it is there and a share group."""
+    group = groups.get(group_id)
+    if isinstance(group, ShareGroup):
+        share_groups[group_id] = group
+    else:
+        share_groups.pop(group_id, None)
 
 
 def tombstones_of(group: Group) -> list[CoordinatorRecord]:

@@ -107,8 +107,7 @@ class ShareMembers:
         return {
             topic_id
             for _, shard in self._runtime.loaded
-            for group in shard.groups.values()
-            if isinstance(group, ShareGroup)
+            for group in shard.share_groups.values()
             for topic_id, known in group.initialized.items()
             if known.name == topic
         }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
-from tidelog.protocol.coordinator_records.group import OffsetCommitKey
+from tidelog.broker.coordinator.group.offsets import OffsetStore
+from tidelog.protocol.coordinator_records.group import OffsetCommitKey, OffsetCommitValue
 from tidelog.protocol.errors import (
     NONE,
     FencedInstanceIdError,
@@ -168,6 +170,33 @@ def test_offsets_of_a_deleted_topic_are_gone_for_its_successor() -> None:
     end(world, committed=True)
     assert fetch_all(world) == {("u", 0): 6}
     assert fetch_all(world.restarted()) == {("u", 0): 6}
+
+
+def test_a_deleted_topic_costs_the_groups_that_read_it() -> None:
+    """Random commits, transactions and deletions: the groups of each topic are those that a walk over all finds."""
+    for seed in range(20):
+        chance = random.Random(seed)
+        store = OffsetStore()
+        for number in range(200):
+            key = OffsetCommitKey(
+                group=f"g{chance.randrange(5)}", topic=f"t{chance.randrange(4)}", partition=chance.randrange(2)
+            )
+            value = OffsetCommitValue(offset=1, leader_epoch=-1, metadata="", commit_timestamp=1, expire_timestamp=-1)
+            producer_id = chance.choice([-1, -1, 7, 8])
+            if chance.random() < 0.2:
+                store.replay_end_transaction(max(producer_id, 7), committed=chance.random() < 0.5)
+            else:
+                gone = chance.random() < 0.4
+                store.replay(key, None if gone else value, record_offset=number, producer_id=producer_id)
+            for topic in (f"t{index}" for index in range(4)):
+                groups = [f"g{index}" for index in range(5)]
+                walked = {one for one in groups if topic in store.of_group(one)}
+                walked |= {one for one in groups if any(name == topic for name, _ in store.pending_partitions(one))}
+                assert walked <= set(store.groups_of(topic))
+        for producer_id in (7, 8):
+            store.replay_end_transaction(producer_id, committed=False)
+        for topic in (f"t{index}" for index in range(4)):
+            assert set(store.groups_of(topic)) == {f"g{i}" for i in range(5) if topic in store.of_group(f"g{i}")}
 
 
 def test_offsets_of_a_topic_deleted_before_its_partition_is_loaded_go_too() -> None:
