@@ -37,6 +37,7 @@ from tidelog.broker.replica.strays import StrayLogs
 from tidelog.broker.services import LateServices
 from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
 from tidelog.log.system.time import Time
@@ -93,7 +94,7 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         )
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays)
-        await loop.run_in_executor(ground.executor, recover_logs(broker, strays))
+        strays.note(await loop.run_in_executor(ground.executor, recovery_of(broker)))
         finish_deletions(broker)
     except (KafkaStorageError, MetadataStoreError) as error:
         raise StartError(str(error)) from error
@@ -144,15 +145,15 @@ def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:
     return FetchSessionCache(slots, time.monotonic_ms, random.Random())
 
 
-def recover_logs(broker: Broker, strays: StrayLogs) -> Callable[[], None]:
-    """Return the work that opens or looks at the logs, and notes those of no topic. In a thread: it blocks.
+def recovery_of(broker: Broker) -> Callable[[], list[TopicPartition]]:
+    """Return the work, for a thread, that opens or looks at the logs and returns those of no topic.
 
     It raises KafkaStorageError.
     """
     configs = partial(current_config, broker.metadata, broker.topic_configs)
     deleted = broker.topics.unfinished_deletions()
     topic_ids = {name: image.topic_id for name, image in broker.metadata.topics.items()}
-    return lambda: strays.note(broker.log_manager.startup(configs, deleted, topic_ids))
+    return lambda: broker.log_manager.startup(configs, deleted, topic_ids)
 
 
 def finish_deletions(broker: Broker) -> None:

@@ -13,6 +13,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -52,12 +53,11 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
+@cache
 def _import_cleaner() -> ModuleType:
-    """Import the round's module, which imports numpy."""
-    if "tidelog.cleaner.round.cleaner" not in sys.modules:
-        with quiet_import("numpy"):
-            return importlib.import_module("tidelog.cleaner.round.cleaner")
-    return importlib.import_module("tidelog.cleaner.round.cleaner")  # waits while another thread is importing it
+    """Import the round's module, which imports numpy. A second thread waits while one is importing it."""
+    with quiet_import("numpy"):
+        return importlib.import_module("tidelog.cleaner.round.cleaner")
 
 
 class RoundRunner:

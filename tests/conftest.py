@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.support.broker import TidelogProcess
 from tests.support.depth import DEPTH
 from tests.support.extensions import stale_modules
 from tests.support.unit_cost import pytest_runtest_call, pytest_terminal_summary  # noqa: F401
+from tidelog.broker.loop.thread_rule import install
 
 # `python -m pytest` puts the working directory on the path. There `log` and `broker` would be packages of their own, as
 # they never are for a user: everything is imported below `tidelog`.
@@ -30,6 +32,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tidelog")
+
+
+# "Loop thread only" is checked, here and in the broker processes that tests start.
+os.environ["TIDELOG_DEBUG"] = "1"
+install()
 
 
 def pytest_configure() -> None:

@@ -185,7 +185,7 @@ class Partition:
             self._log.update_config(config)
 
     def log_metrics(self) -> LogMetrics | None:
-        """Return size and offsets of the log; None if nothing has touched it yet, since asking opens none."""
+        """Return size and offsets of the log, None if it is not open: asking opens none. Any thread."""
         log = self._log
         if log is None:
             return None

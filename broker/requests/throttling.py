@@ -18,8 +18,8 @@ Source: KIP-13, KIP-124, KIP-219.
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable
+from importlib import import_module
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -195,4 +195,5 @@ class Measure:
 def response_class_of(request: Any) -> Any:
     """The response's class, which stands beside the request's."""
     request_class = request.__class__
-    return getattr(sys.modules[request_class.__module__], request_class.__name__.removesuffix("Request") + "Response")
+    module = import_module(request_class.__module__)
+    return getattr(module, request_class.__name__.removesuffix("Request") + "Response")

@@ -149,6 +149,20 @@ def test_declared_versions_are_those_of_both_jars(name: str) -> None:
     assert VersionRange(min(every), max(every)) == MESSAGES[name].VERSIONS
 
 
+# APIs of a broker listener whose messages come with the handlers that will serve them.
+NOT_SERVED = {
+    "SaslHandshakeRequest",
+    "SaslAuthenticateRequest",
+    "AddRaftVoterRequest",
+    "RemoveRaftVoterRequest",
+    "InitializeShareGroupStateRequest",
+    "ReadShareGroupStateRequest",
+    "ReadShareGroupStateSummaryRequest",
+    "WriteShareGroupStateRequest",
+    "DeleteShareGroupStateRequest",
+}
+
+
 def test_every_api_of_a_broker_listener_is_declared() -> None:
     served = {
         name
@@ -157,8 +171,9 @@ def test_every_api_of_a_broker_listener_is_declared() -> None:
         and definition["validVersions"] != "none"
         and "broker" in definition.get("listeners", [])
     }
-    assert served - set(MESSAGES) == set()
-    assert {name.replace("Request", "Response") for name in served} - set(MESSAGES) == set()
+    assert served - set(MESSAGES) == NOT_SERVED
+    responses = {name.replace("Request", "Response") for name in served - NOT_SERVED}
+    assert responses - set(MESSAGES) == set()
 
 
 def test_api_keys_are_those_of_both_jars() -> None:

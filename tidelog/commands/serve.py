@@ -66,6 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(number, stop_before_start)
     fill_standard_descriptors()
     configure_logging(arguments.log_level)
+    if os.environ.get("TIDELOG_DEBUG") == "1":
+        from tidelog.broker.loop.thread_rule import install
+
+        install()
     from tidelog.broker.config.broker_config import BrokerConfig, ServeOptions
     from tidelog.protocol.config_def import ConfigError
 

@@ -12,7 +12,7 @@ from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.replica.strays import StrayLogs
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.startup import Foundation, assemble, finish_deletions, recover_logs
+from tidelog.broker.startup import Foundation, assemble, finish_deletions, recovery_of
 from tidelog.log.config import LogConfig
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import FileSystem, OsFileSystem
@@ -83,7 +83,7 @@ class DataBroker:
             ),
             strays,
         )
-        recover_logs(self.broker, strays)()
+        strays.note(recovery_of(self.broker)())
         finish_deletions(self.broker)
         self.topics = self.broker.topics
         self.purgatory = self.broker.purgatory

@@ -19,6 +19,7 @@ from tests.support.long_requests import Case, all_cases, frame, frame_of
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.thread_rule import suspended
 from tidelog.broker.requests.bounds import max_elements
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.registry import REGISTRY
@@ -44,6 +45,13 @@ TEXTS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
+
+
+@pytest.fixture(autouse=True)
+def _calls_are_the_brokers_own() -> Iterator[None]:
+    """The check of the thread rule would be counted, too."""
+    with suspended():
+        yield
 
 
 class Counter:

@@ -1,0 +1,174 @@
+"""The check of the thread rule: a wrong thread that enters an object of the loop's fails at once, where it enters.
+
+The docstring is the declaration. After a module below ``tidelog.broker`` is executed, the methods of each class that is
+the loop thread's alone, by its own docstring or its module's, are put behind a check; so are functions whose docstring
+says "Loop thread". A method for other threads says so: "Any thread", "In a thread", "In a worker", or "except
+``name``" in the docstring of its class. Values (named tuples, dataclasses, enumerations) and special methods are not
+checked.
+
+The loop's thread is one that runs an event loop, or the main thread, where a broker is put together and where tests
+call its parts. Installed by ``tidelog serve`` with TIDELOG_DEBUG=1 and by the tests; otherwise nothing is wrapped, and
+it costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import re
+import sys
+import threading
+from asyncio import _get_running_loop
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FunctionType, ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+PACKAGE = "tidelog.broker."
+_LOOP_ONLY = re.compile(r"loop\s+thread\s+only", re.IGNORECASE)
+_LOOP_FUNCTION = re.compile(r"\bLoop\s+thread\b")
+_OTHER_THREADS = re.compile(
+    r"\bany\s+thread\b|\bin\s+(a|the|another)\s+(thread|worker)|\b(for|from|in)\s+(\w+\s+)?threads\b|\bin\s+the\s+executor\b",
+    re.IGNORECASE,
+)
+_EXCEPT = re.compile(
+    r"loop\s+thread\s+only,?\s+(?:except|but\s+for)\s+((?:``\w+``(?:,\s+|\s+and\s+)?)+)", re.IGNORECASE
+)
+
+
+class _Guarded(NamedTuple):
+    """An attribute behind the check, and what it was before."""
+
+    owner: type | ModuleType
+    name: str
+    original: Callable[..., Any] | property
+    guarded: Callable[..., Any] | property
+
+
+class _State:
+    """Attributes behind the check; it may be suspended."""
+
+    guarded: ClassVar[list[_Guarded]] = []
+    is_suspended = False
+
+
+class WrongThreadError(AssertionError):
+    """A thread that is not the loop's entered what belongs to it."""
+
+
+def is_loop_thread() -> bool:
+    """Return whether the calling thread runs an event loop or is the main one."""
+    return _get_running_loop() is not None or threading.current_thread() is threading.main_thread()
+
+
+def install() -> None:
+    """Check all modules of the broker, those imported already and those to come. Harmless when called twice."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Finder())
+    for name, module in list(sys.modules.items()):
+        if name.startswith(PACKAGE):
+            guard(module)
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Within this all modules are as they are without the check: for tests that count calls."""
+    _State.is_suspended = True
+    for each in _State.guarded:
+        setattr(each.owner, each.name, each.original)
+    try:
+        yield
+    finally:
+        _State.is_suspended = False
+        for each in _State.guarded:
+            setattr(each.owner, each.name, each.guarded)
+
+
+def guard(module: ModuleType) -> None:
+    """Put the classes and functions of a module behind the check, as their docstrings say."""
+    all_classes = _LOOP_ONLY.search(module.__doc__ or "") is not None
+    for value in list(vars(module).values()):
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        doc = value.__doc__ or ""
+        if isinstance(value, FunctionType) and _LOOP_FUNCTION.search(doc):
+            _replace(module, value.__name__, value, _checked(value))
+        elif isinstance(value, type) and (all_classes or _LOOP_ONLY.search(doc)) and not _is_value(value):
+            _guard_class(value, doc)
+
+
+def _is_value(cls: type) -> bool:
+    is_tuple_or_error = issubclass(cls, tuple | enum.Enum | BaseException)
+    return is_tuple_or_error or dataclasses.is_dataclass(cls) or getattr(cls, "_is_protocol", False)
+
+
+def _guard_class(cls: type, doc: str) -> None:
+    exceptions = _EXCEPT.search(doc)
+    free = set(re.findall(r"\w+", exceptions[1])) if exceptions else set()
+    for name, value in list(vars(cls).items()):
+        if name in free or (name.startswith("__") and name != "__call__"):
+            continue
+        if isinstance(value, FunctionType) and not _OTHER_THREADS.search(value.__doc__ or ""):
+            _replace(cls, name, value, _checked(value))
+        elif isinstance(value, property) and not _OTHER_THREADS.search(value.__doc__ or ""):
+            read = _checked(value.fget) if isinstance(value.fget, FunctionType) else value.fget
+            _replace(cls, name, value, property(read, value.fset, value.fdel, value.__doc__))
+
+
+def _replace(
+    owner: type | ModuleType,
+    name: str,
+    original: Callable[..., Any] | property,
+    guarded: Callable[..., Any] | property,
+) -> None:
+    _State.guarded.append(_Guarded(owner, name, original, guarded))
+    if not _State.is_suspended:
+        setattr(owner, name, guarded)
+
+
+def _checked(function: FunctionType) -> Callable[..., Any]:
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        return function  # callers ask for its kind; its steps are taken by what is checked
+
+    @wraps(function)
+    def enter(*arguments: Any, **options: Any) -> Any:
+        if not is_loop_thread():
+            thread = threading.current_thread().name
+            raise WrongThreadError(f"{function.__module__}.{function.__qualname__} is called by the thread {thread}")
+        return function(*arguments, **options)
+
+    return enter
+
+
+class _Loader(Loader):
+    """Executes a module as its own loader does, then puts it behind the check."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # get_source and the like, for tracebacks
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        guard(module)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the broker's modules, to be checked once they are executed."""
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if not fullname.startswith(PACKAGE):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
