@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from tidelog.broker.config.broker_config import BrokerConfig
     from tidelog.broker.controller.configs import ConfigManager, TopicConfigs
+    from tidelog.broker.controller.embedded import EmbeddedController
     from tidelog.broker.controller.producer_ids import ProducerIdManager
     from tidelog.broker.controller.topics import TopicManager
     from tidelog.broker.loop.late_imports import LateImports
     from tidelog.broker.loop.timers import TimerQueue
     from tidelog.broker.metadata.image import MetadataCache
-    from tidelog.broker.metadata.store import MetadataStore
     from tidelog.broker.metrics.registry import Metrics
     from tidelog.broker.replica.fetch_session import FetchSessionCache
     from tidelog.broker.replica.purgatory import Purgatory
@@ -43,7 +43,7 @@ class Broker:
     timers: TimerQueue
     purgatory: Purgatory
     metrics: Metrics
-    store: MetadataStore
+    controller: EmbeddedController
     metadata: MetadataCache
     log_manager: LogManager
     replica_manager: ReplicaManager

@@ -19,13 +19,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.errors import StartError
+from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
 
-METADATA_DIRECTORY = "__cluster_metadata-0"
 QUORUM_STATE_FILE = "quorum-state"
 NO_LEADER = -1
 

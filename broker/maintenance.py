@@ -1,6 +1,6 @@
-"""The jobs that come round in a broker: retention, flushing, checkpoints, deletions, room on the disk.
+"""The jobs that come round in a broker: retention, flushing, checkpoints, deletions, snapshots of the metadata.
 
-``BackgroundJobs`` runs each in a thread; what they do is the log manager's.
+``BackgroundJobs`` runs each in a thread; what they do is the log manager's and the controller's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ FLUSH_MS = 1_000
 DELETIONS_MS = 1_000
 """Files go at most this much later than ``file.delete.delay.ms`` says. With the rounds of retention, five minutes
 apart, they kept their room on the disk and a descriptor each."""
+SNAPSHOT_MS = 10_000
+"""How often it is looked whether the metadata log is long enough for a snapshot."""
 ROOM_MS = 1_000
 """How soon a disk that is full, or has room again, is noticed."""
 
@@ -26,6 +28,7 @@ def maintenance_jobs(broker: Broker) -> list[Job]:
             config.get_int("log.retention.check.interval.ms"),
             lambda: logs.run_retention(broker.time.milliseconds()),
         ),
+        Job("metadata-snapshot", SNAPSHOT_MS, broker.controller.take_snapshot),
         Job("room", ROOM_MS, logs.room.run),
         Job("deletions", DELETIONS_MS, logs.environment.deletions.run),
         Job("flush", min(config.get_int("log.flush.scheduler.interval.ms"), FLUSH_MS), logs.flush_dirty_logs),

@@ -2,7 +2,8 @@
 
     start   parts are built (logs that were closed well are only looked at) -> listeners open -> background jobs begin
     stop    listeners close -> parked requests are answered with what there is -> each connection answers what it has in
-            flight and closes -> logs are flushed, checkpoints and the clean-shutdown marker written -> store closes
+            flight and closes -> logs are flushed, checkpoints and the clean-shutdown marker written -> the metadata
+            log closes
 
 Stopping is bounded: a client that does not take its answer within DRAIN_MS is cut off, so that the whole fits in
 the ten seconds an orchestrator gives (F23). The clean marker is written only when all is flushed. Loop thread only.
@@ -122,7 +123,7 @@ class Server:
             await service.stop()
         await asyncio.get_running_loop().run_in_executor(broker.executor, broker.log_manager.shutdown)
         broker.timers.close()
-        broker.store.close()
+        broker.controller.close()
         broker.executor.shutdown(wait=False)
         broker.record_executor.shutdown(wait=False, cancel_futures=True)
         self._broker = None

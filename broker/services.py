@@ -2,7 +2,7 @@
 
     service             wanted at the start by                else built by                    ends
     admin               ``admin.listener``                    -                                its socket closes
-    quotas              a client quota in the store           AlterClientQuotas                -
+    quotas              a client quota in the metadata       AlterClientQuotas                -
     coordinators        an internal topic                     a request for them               waiting members answered
     virtual_partitions  -                                     a request for a virtual topic    -
     indexing            a topic with an index                 such a topic, a look-up          thread joined
@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config.admin_keys import ADMIN_LISTENER
-from tidelog.broker.controller.client_quotas import QUOTAS_PREFIX
 from tidelog.broker.loop.lazy import Begin, LateService, Lazy
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE
@@ -55,7 +54,7 @@ class LateServices:
             stop=lambda admin: admin.close(),
         )
         self.quotas: Lazy[Quotas] = Lazy(
-            lambda: build_quotas(broker()), is_wanted=lambda: bool(broker().store.list(QUOTAS_PREFIX))
+            lambda: build_quotas(broker()), is_wanted=lambda: bool(broker().controller.image.quotas)
         )
         self.coordinators: Lazy[Coordinators] = Lazy(
             lambda: build_coordinators(broker()),
@@ -128,10 +127,10 @@ def build_admin(broker: Broker) -> AdminListener:
 
 
 def build_quotas(broker: Broker) -> Quotas:
-    """Build the client quotas in the store."""
-    from tidelog.broker.quota.quotas import quotas_in_store
+    """Build the client quotas of the metadata image."""
+    from tidelog.broker.quota.quotas import quotas_of_image
 
-    return quotas_in_store(broker)
+    return quotas_of_image(broker)
 
 
 def build_coordinators(broker: Broker) -> Coordinators:

@@ -1,7 +1,8 @@
 """Builds a broker's parts in the one order that works, and tells whose data directory it is.
 
-    directories exist -> locked against a second broker -> meta.properties compared or written -> store opens
-    -> topics and configs from the store -> logs (recovered, or only looked at after a clean stop) -> the rest
+    directories exist -> locked against a second broker -> meta.properties compared or written
+    -> metadata log opens and is replayed -> topics and configs of its image
+    -> logs (recovered, or only looked at after a clean stop) -> the rest
 
 Everything here runs before the listener opens, so what it imports counts against the start-up budget. Loop thread
 only, but for opening the logs, which has a thread to itself.
@@ -19,7 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster_membership import check_is_alone
+from tidelog.broker.controller.activation import activation_records
 from tidelog.broker.controller.configs import ConfigManager, TopicConfigs, current_config
+from tidelog.broker.controller.conversion import convert_store
+from tidelog.broker.controller.embedded import EmbeddedController, open_controller
 from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
@@ -28,7 +32,7 @@ from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.metadata.image import MetadataCache
-from tidelog.broker.metadata.store import MetadataStoreError, SqliteMetadataStore
+from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.broker.metrics.registry import Metrics
 from tidelog.broker.replica.fetch_session import FetchSessionCache
 from tidelog.broker.replica.purgatory import Purgatory
@@ -47,7 +51,6 @@ from tidelog.protocol.types import random_uuid, uuid_to_str
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
 
-STORE_FILE = "metadata.sqlite"
 LOCK_FILE = ".lock"
 RECORD_THREADS = 2
 
@@ -96,20 +99,18 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
         broker = assemble(ground, strays)
         strays.note(await loop.run_in_executor(ground.executor, recovery_of(broker)))
         finish_deletions(broker)
-    except (KafkaStorageError, MetadataStoreError) as error:
+    except KafkaStorageError as error:
         raise StartError(str(error)) from error
     return broker
 
 
 def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
-    """Build the parts of a broker, each from those before it, and read the topics and configs of the store.
+    """Build the parts of a broker, each from those before it, and replay the metadata log.
 
-    The logs are not opened yet. Raises MetadataStoreError, ConfigError.
+    The logs are not opened yet. Raises KafkaStorageError, ConfigError.
     """
     config, loop, timers, log_manager = ground.config, ground.loop, ground.timers, ground.log_manager
-    store = SqliteMetadataStore(
-        os.path.join(config.log_dirs[0], STORE_FILE), ground.time, log_manager.directories[0].state.give_up_reserve
-    )
+    controller = build_controller(log_manager, config.node_id, ground.time)
     metadata, topic_configs = MetadataCache(), TopicConfigs(config)
     purgatory = Purgatory(timers, loop.call_soon)
     run_in_thread = partial(in_thread, loop, ground.executor, turns=timers.turns)
@@ -121,22 +122,36 @@ def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
         virtual_partition=services.virtual_partition,
     )  # fmt: skip
     topics = TopicManager(
-        config, store, metadata,
+        config, controller, metadata,
         validate_configs=topic_configs.validate, new_topic_id=partial(random_uuid, random.SystemRandom()),
         listener=replica_manager, in_thread=run_in_thread,
         call_soon=timers.turns.measure_callbacks("topic changes", loop.call_soon),
     )  # fmt: skip
     broker = Broker(
         config=config, time=ground.time, loop=loop, executor=ground.executor, record_executor=ground.record_executor,
-        timers=timers, purgatory=purgatory, metrics=Metrics(), store=store, metadata=metadata, log_manager=log_manager,
-        replica_manager=replica_manager, topics=topics, topic_configs=topic_configs,
-        configs=ConfigManager(config, store, metadata, topic_configs, topics), producer_ids=ProducerIdManager(store),
+        timers=timers, purgatory=purgatory, metrics=Metrics(), controller=controller, metadata=metadata,
+        log_manager=log_manager, replica_manager=replica_manager, topics=topics, topic_configs=topic_configs,
+        configs=ConfigManager(config, controller, metadata, topic_configs, topics),
+        producer_ids=ProducerIdManager(controller),
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
         locks=ground.locks, services=services, imports=LateImports(run_in_thread),
     )  # fmt: skip
     broker.topics.load()
     broker.configs.load()
     return broker
+
+
+def build_controller(log_manager: LogManager, node_id: int, time: Time) -> EmbeddedController:
+    """Open the metadata log in the first data directory; a new one begins with the levels of features.
+
+    Raises KafkaStorageError.
+    """
+    directory = log_manager.directories[0]
+    place = MetadataPlace(directory.path, directory.state, log_manager.environment)
+    convert_store(place, node_id, time)
+    controller = open_controller(place, node_id, time)
+    controller.commit(activation_records(controller.image, node_id), sync=False)
+    return controller
 
 
 def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:

@@ -87,6 +87,10 @@ class _Entry:
         self.is_gone = False
 
 
+METADATA_DIRECTORY = "__cluster_metadata-0"
+"""The metadata log of a KRaft node lies beside the logs of topics, and is none of them."""
+
+
 class DirectoryDescription(NamedTuple):
     """A log directory as DescribeLogDirs answers it: sizes in bytes by partition, disk space."""
 
@@ -176,7 +180,7 @@ class LogManager:
                 self.environment.deletions.schedule(0, partial(self._file_system.remove_directory, path))
                 continue
             partition = _partition_of(name)
-            if partition is None:
+            if partition is None or name == METADATA_DIRECTORY:
                 continue
             if _is_of(self._deleted_topics, self._file_system, partition, path):
                 _finish_deletion(self.environment, partition, path)

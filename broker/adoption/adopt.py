@@ -4,11 +4,12 @@
     .adopting/journal        names of the directories that are about to be shown
     <partition>/             renamed into the data directory
     checkpoints, meta.properties
-    metadata.sqlite          all topics, configs, quotas, credentials, producer ids in one transaction: done
+    __cluster_metadata-0     all topics, configs, quotas, credentials, producer ids in one commit: done
     .kafka_cleanshutdown     and ``.adopting`` goes
 
 A kill at any point leaves a data directory that shows nothing new, or everything: what lies in ``.adopting``, and the
-directories its journal names whose topics the store does not know, are removed by the next run, which then starts over.
+directories its journal names whose topics the metadata log does not know, are removed by the next run, which then
+starts over.
 
 With ``link`` the record files that will never change again (all but the last segment's) are the source's own, under a
 second name; everything that may change is copied. The source is only ever read.
@@ -20,12 +21,11 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.broker.adoption.plan import (
     LOCK_FILE,
-    STORE_FILE,
     AdoptionError,
     AdoptionOptions,
     AdoptionPlan,
@@ -34,14 +34,17 @@ from tidelog.broker.adoption.plan import (
 from tidelog.broker.adoption.source import SourcePartition
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF
 from tidelog.broker.config.description import CLUSTER_DEFAULT
-from tidelog.broker.controller.client_quotas import QUOTAS_PREFIX
-from tidelog.broker.controller.configs import CONFIGS_PREFIX, config_key
-from tidelog.broker.controller.producer_ids import BLOCK_SIZE, NEXT_BLOCK_KEY
-from tidelog.broker.controller.scram_credentials import ScramCredential, ScramMechanism, encode, key_of
-from tidelog.broker.controller.topics import TOPICS_PREFIX, encode_topic
+from tidelog.broker.controller.client_quotas import QuotaChange, quota_record
+from tidelog.broker.controller.conversion import convert_store
+from tidelog.broker.controller.embedded import EmbeddedController, open_controller
+from tidelog.broker.controller.features import first_levels
+from tidelog.broker.controller.producer_ids import BLOCK_SIZE, block_record
+from tidelog.broker.controller.scram_credentials import ScramMechanism, credential_record
+from tidelog.broker.controller.topics import creation_records
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, unreplicated
-from tidelog.broker.metadata.metadata_image import BROKER_RESOURCE
-from tidelog.broker.metadata.store import Put, SqliteMetadataStore
+from tidelog.broker.metadata.image_records import VersionedRecord, config_records
+from tidelog.broker.metadata.metadata_image import BROKER_RESOURCE, MetadataImage, Resource
+from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
@@ -59,6 +62,7 @@ from tidelog.log.files.checkpoints import (
     write_offset_checkpoint,
 )
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.segment.segment import LOG_SUFFIX
 from tidelog.log.system.file_system import FileEntry, FileSystem
@@ -114,22 +118,31 @@ class Adoption:
                 raise AdoptionError(f"{target} is in use by a running broker")
             self._plan.locks.append(lock)
         identity = self._identity()
-        store = SqliteMetadataStore(os.path.join(target, STORE_FILE), self._time)
+        controller = self._open_controller()
         try:
-            self._clear_former_run(store)
+            self._clear_former_run(controller)
             self._check_names_are_free()
             was_clean = self._is_clean()
             try:
                 for topic in self._plan.topics:
                     self._stage(topic)
-                self._show(store, identity)
+                self._show(controller, identity)
             except (AdoptionError, KafkaStorageError):
                 with contextlib.suppress(KafkaStorageError):
-                    self._clear_former_run(store)  # a disk that is full should not stay so
+                    self._clear_former_run(controller)  # a disk that is full should not stay so
                 raise
             self._finish(was_clean=was_clean)
         finally:
-            store.close()
+            controller.close()
+
+    def _open_controller(self) -> EmbeddedController:
+        """Open the target's metadata log, converted if a former version wrote it. Raises KafkaStorageError."""
+        target = os.path.abspath(self._options.target)
+        place = MetadataPlace(target, DirectoryState(target), LogEnvironment(self._file_system, self._time))
+        convert_store(place, self._options.node_id, self._time)
+        controller = open_controller(place, self._options.node_id, self._time)
+        controller.commit(first_levels(controller.image), sync=False)
+        return controller
 
     def _finish(self, *, was_clean: bool) -> None:
         """Write the clean-shutdown marker and clear up. A failure is only noted: the next start then looks at every
@@ -165,15 +178,16 @@ class Adoption:
         if self._file_system.exists(os.path.join(target, CLEAN_SHUTDOWN_FILE)):
             return True
         return not any(
-            entry.is_directory and entry.name != STAGING_DIRECTORY for entry in self._file_system.list_directory(target)
+            entry.is_directory and entry.name not in (STAGING_DIRECTORY, METADATA_DIRECTORY)
+            for entry in self._file_system.list_directory(target)
         )
 
-    def _clear_former_run(self, store: SqliteMetadataStore) -> None:
+    def _clear_former_run(self, controller: EmbeddedController) -> None:
         """Remove what an interrupted run left."""
         journal = os.path.join(self._staging, JOURNAL_FILE)
         if self._file_system.exists(journal):
             for name in json.loads(self._file_system.read_file(journal)):
-                if store.get(TOPICS_PREFIX + TopicPartition.parse(name).topic) is None:
+                if controller.image.topic_named(TopicPartition.parse(name).topic) is None:
                     self._file_system.remove_directory(os.path.join(self._options.target, name))
         self._file_system.remove_directory(self._staging)
 
@@ -267,9 +281,9 @@ class Adoption:
 
     # ---- showing them
 
-    def _show(self, store: SqliteMetadataStore, identity: MetaProperties | None) -> None:
+    def _show(self, controller: EmbeddedController, identity: MetaProperties | None) -> None:
         target, names = self._options.target, self._final_names()
-        puts = self._puts(store)
+        records = list(self._records(controller))
         self._file_system.make_directory(self._staging)
         self._file_system.replace_file(os.path.join(self._staging, JOURNAL_FILE), json.dumps(names).encode())
         self._file_system.sync_directory(target)
@@ -283,7 +297,7 @@ class Adoption:
         self._merge(CLEANER_OFFSET_FILE, adopted.cleaner_offsets)
         if identity is not None:
             write_meta_properties(self._file_system, target, identity)
-        store.txn([], puts, [])
+        controller.commit(records)
 
     def _merge(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         """Put these partitions' offsets into a checkpoint file, in place of what it says of them."""
@@ -294,15 +308,15 @@ class Adoption:
         if offsets or len(kept) != len(others):
             write_offset_checkpoint(self._file_system, path, {**kept, **offsets})
 
-    def _puts(self, store: SqliteMetadataStore) -> list[Put]:
-        """Everything for the store."""
-        puts = [Put(TOPICS_PREFIX + topic.name, encode_topic(self._image(topic))) for topic in self._plan.topics]
-        taken = store.get(NEXT_BLOCK_KEY)
+    def _records(self, controller: EmbeddedController) -> Iterator[VersionedRecord]:
+        """Yield all that the metadata log is to hold. What it says already stays."""
+        for topic in self._plan.topics:
+            yield from creation_records(self._image(topic), controller.level)
         next_block = -(-self._plan.next_producer_id // BLOCK_SIZE) * BLOCK_SIZE
-        if next_block > (0 if taken is None else int(taken.value)):
-            puts.append(Put(NEXT_BLOCK_KEY, str(next_block).encode()))
-        known = {entry.key for prefix in ("/scram/", QUOTAS_PREFIX, CONFIGS_PREFIX) for entry in store.list(prefix)}
-        return puts + [put for put in self._cluster_puts() if put.key not in known]
+        if next_block > controller.image.producer_ids:
+            yield block_record(self._options.node_id, next_block)
+        if self._plan.metadata is not None:
+            yield from self._cluster_records(self._plan.metadata, controller.image)
 
     def _image(self, topic: PlannedTopic) -> TopicImage:
         return TopicImage(
@@ -313,24 +327,21 @@ class Adoption:
             topic.name in INTERNAL_TOPICS,
         )
 
-    def _cluster_puts(self) -> Iterable[Put]:
-        """Return the puts of the cluster's metadata other than topics."""
-        metadata = self._plan.metadata
-        if metadata is None:
-            return
-        for (user, number), record in metadata.scram.items():
-            credential = ScramCredential(record.iterations, record.salt, record.stored_key, record.server_key)
-            yield Put(key_of(user, ScramMechanism(number)), encode(credential))
-        for entity, values in metadata.quotas.items():
-            if values:
-                key = QUOTAS_PREFIX + json.dumps(entity, separators=(",", ":"))
-                yield Put(key, json.dumps(values, sort_keys=True).encode())
-        dynamic = valid_broker_configs(metadata.configs.get((BROKER_RESOURCE, CLUSTER_DEFAULT), {}))
-        if dynamic:
-            yield Put(f"{CONFIGS_PREFIX}broker/{CLUSTER_DEFAULT}", json.dumps(dynamic, sort_keys=True).encode())
-        for (kind, name), texts in self._plan.resource_configs.items():
-            if texts:
-                yield Put(config_key(kind, name), json.dumps(texts, sort_keys=True).encode())
+    def _cluster_records(self, source: MetadataImage, known: MetadataImage) -> Iterator[VersionedRecord]:
+        """Yield credentials, quotas and configs that the target does not know."""
+        for (user, number), credential in source.scram.items():
+            if (user, number) not in known.scram:
+                yield credential_record(user, ScramMechanism(number), credential)
+        for entity, values in source.quotas.items():
+            if entity not in known.quotas:
+                for key, value in values.items():
+                    yield quota_record(entity, QuotaChange(key, value))
+        broker = (BROKER_RESOURCE, CLUSTER_DEFAULT)
+        wanted: dict[Resource, Mapping[str, str]] = {broker: valid_broker_configs(source.configs.get(broker, {}))}
+        wanted.update({(int(kind), name): texts for (kind, name), texts in self._plan.resource_configs.items()})
+        for resource, texts in wanted.items():
+            if resource not in known.configs:
+                yield from config_records(resource, {}, texts)
 
 
 def valid_broker_configs(texts: Mapping[str, str]) -> dict[str, str]:

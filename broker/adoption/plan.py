@@ -26,11 +26,11 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.resources import CONFIG_DEFS
 from tidelog.broker.config.resources import validate as validate_resource
-from tidelog.broker.controller.topics import TOPICS_PREFIX, decode_topic, internal_topic_settings, validate_topic_name
-from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicImage
+from tidelog.broker.controller.conversion import image_of_directory
+from tidelog.broker.controller.topics import internal_topic_settings, validate_topic_name
+from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicImage
 from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
 from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage, TopicState
-from tidelog.broker.metadata.store import SqliteMetadataStore
 from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
 from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties
 from tidelog.log.system.file_system import FileSystem, OpenFile
@@ -40,10 +40,9 @@ from tidelog.protocol.errors import InvalidConfigError, InvalidTopicError, Kafka
 from tidelog.protocol.types import uuid_to_str
 
 LOCK_FILE = ".lock"
-STORE_FILE = "metadata.sqlite"
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 SPARE_BYTES = 64 * 1024 * 1024
-"""Room for what is not counted: the store, rebuilt indices."""
+"""Room for what is not counted: the metadata log, rebuilt indices."""
 
 
 class AdoptionError(Exception):
@@ -219,15 +218,7 @@ class Planner:
 
     def _existing_topics(self) -> dict[str, TopicImage]:
         """The target's topics."""
-        path = os.path.join(self._options.target, STORE_FILE)
-        if not self._file_system.exists(path):
-            return {}
-        store = SqliteMetadataStore(path, self._time)
-        try:
-            images = [decode_topic(entry) for entry in store.list(TOPICS_PREFIX)]
-        finally:
-            store.close()
-        return {image.name: image for image in images}
+        return existing_topics(image_of_directory(self._file_system, self._options.target, self._options.node_id))
 
     # ---- one topic
 
@@ -379,6 +370,20 @@ class Planner:
         self._plan.notes.append(
             "defaults of Kafka's server.properties are not in its directories: start with tidelog serve --config FILE"
         )
+
+
+def existing_topics(image: MetadataImage) -> dict[str, TopicImage]:
+    """Return the topics of a metadata image by name."""
+    return {
+        topic.name: TopicImage(
+            topic.name,
+            topic.topic_id,
+            topic.partitions,
+            image.configs.get((TOPIC_RESOURCE, topic.name), {}),
+            topic.name in INTERNAL_TOPICS,
+        )
+        for topic in image.topics.values()
+    }
 
 
 def plan_resource_configs(plan: AdoptionPlan) -> None:

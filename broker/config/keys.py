@@ -51,12 +51,12 @@ NODE_KEYS = (
     ConfigKey("broker.id", INT, -1, None, HIGH, "The older name of node.id; used when node.id is not set."),
     ConfigKey("broker.rack", STRING, None, None, MEDIUM, "The rack, zone or room this broker says it stands in."),
     ConfigKey("log.dirs", LIST, None, None, HIGH,
-        "Directories that hold partitions; the first also holds metadata.sqlite. Default: log.dir."),
+        "Directories that hold partitions; the first also holds the metadata log. Default: log.dir."),
     ConfigKey("log.dir", STRING, "data", None, HIGH, "The directory that holds partitions when log.dirs is not set."),
     ConfigKey("log.dirs.mode", STRING, "0700", IS_DIRECTORY_MODE, MEDIUM,
         "The mode of the directories made in log.dirs, in octal, whatever the umask; files get it without execution. "
-        "0750 lets a group read the records, such as Spark's. metadata.sqlite is 0600 always. What is there already "
-        "keeps its mode. Tidelog's own key."),
+        "0750 lets a group read the records, such as Spark's. The metadata log's directory is 0700 always. What is "
+        "there already keeps its mode. Tidelog's own key."),
     ConfigKey("log.dirs.reserve.bytes", INT, DEFAULT_RESERVE_BYTES, between(0), MEDIUM,
         "The size of the file .reserve that each data directory keeps. A full disk gives it up, so that topics can be "
         "deleted. At most a sixteenth of the file system; 0: none. Tidelog's own key."),

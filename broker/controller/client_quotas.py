@@ -1,20 +1,22 @@
 """Client quotas as they are set: how much which users, client ids and addresses may use. Enforced by
 ``tidelog.broker.quota.quotas``.
 
-An entity is a set of (type, name); name None is the default of its type. Each has values by quota key. One key of the
-store per entity, ``/quotas/<entity as JSON>``, written as a whole. Source: KIP-546, KIP-612.
+An entity is a set of (type, name); name None is the default of its type. Each has values by quota key. Each
+value is a record of the metadata log. Source: KIP-546, KIP-612.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.metadata.store import MetadataStore, Put
+from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
+from tidelog.protocol.metadata_records.records import ClientQuotaRecord, QuotaEntityData
 
-QUOTAS_PREFIX = "/quotas/"
+if TYPE_CHECKING:
+    from tidelog.broker.controller.embedded import EmbeddedController
+
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 EXACT, DEFAULT, ANY = 0, 1, 2
 MAX_WHOLE = 2.0**63
@@ -91,36 +93,22 @@ def check_changes(entity: Entity, changes: Sequence[QuotaChange]) -> None:
 
 
 class ClientQuotas:
-    """The quotas in the store. Loop thread only."""
+    """The quotas of the metadata image. Loop thread only."""
 
-    __slots__ = ("_store",)
+    __slots__ = ("_controller",)
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+    def __init__(self, controller: EmbeddedController) -> None:
+        self._controller = controller
 
     def alter(self, entity: Entity, changes: Sequence[QuotaChange], validate_only: bool) -> None:
         """Change quotas of one entity. Raises InvalidRequestError. Source: AlterClientQuotas."""
         check_changes(entity, changes)
-        if validate_only:
-            return
-        key = QUOTAS_PREFIX + json.dumps(entity, separators=(",", ":"))
-        stored = self._store.get(key)
-        values: dict[str, float] = {} if stored is None else json.loads(stored.value)
-        for change in changes:
-            if change.value is None:
-                values.pop(change.key, None)
-            else:
-                values[change.key] = change.value
-        puts = [Put(key, json.dumps(values, sort_keys=True).encode())] if values else []
-        self._store.txn([], puts, [] if values else [key])
+        if not validate_only:
+            self._controller.commit([quota_record(entity, change) for change in changes])
 
-    def entities(self) -> dict[Entity, Mapping[str, float]]:
+    def entities(self) -> Mapping[Entity, Mapping[str, float]]:
         """All entities with their quotas."""
-        found: dict[Entity, Mapping[str, float]] = {}
-        for stored in self._store.list(QUOTAS_PREFIX):
-            parts = json.loads(stored.key.removeprefix(QUOTAS_PREFIX))
-            found[tuple((kind, name) for kind, name in parts)] = json.loads(stored.value)
-        return found
+        return self._controller.image.quotas
 
     def describe(self, components: Sequence[FilterComponent], strict: bool) -> dict[Entity, Mapping[str, float]]:
         """The entities that match every component; with ``strict`` only those without further types.
@@ -129,6 +117,14 @@ class ClientQuotas:
         """
         check_filter(components)
         return {entity: values for entity, values in self.entities().items() if matches(entity, components, strict)}
+
+
+def quota_record(entity: Entity, change: QuotaChange) -> VersionedRecord:
+    """Return the record that sets or removes one quota of an entity."""
+    parts = [QuotaEntityData(entity_type=kind, entity_name=name) for kind, name in entity]
+    is_removal = change.value is None
+    record = ClientQuotaRecord(entity=parts, key=change.key, value=change.value or 0.0, remove=is_removal)
+    return VersionedRecord(record)
 
 
 def check_filter(components: Sequence[FilterComponent]) -> None:

@@ -7,13 +7,11 @@ A value's origins, first that has one wins
   groups, client metrics    set through the API -> default
 
 Where a topic key goes by another name on the server (``log.retention.hours`` for ``retention.ms``), ``log/config.py``
-says so. Dynamic values are kept as texts, one key of the store per resource: ``/configs/<kind>/<name>``; a topic's own
-stand in the topic's key. Loop thread only.
+says so. Dynamic values are kept as texts, one record of the metadata log for each change. Loop thread only.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +27,8 @@ from tidelog.broker.config.description import (
 from tidelog.broker.controller.features import show_features
 from tidelog.broker.controller.topics import validate_topic_name
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
-from tidelog.broker.metadata.store import MetadataStore, Put
+from tidelog.broker.metadata.image_records import config_records
+from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE
 from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
 from tidelog.protocol.config_def import ConfigDef
 from tidelog.protocol.errors import (
@@ -38,9 +37,8 @@ from tidelog.protocol.errors import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.broker.controller.embedded import EmbeddedController
     from tidelog.broker.controller.topics import TopicManager
-
-CONFIGS_PREFIX = "/configs/"
 
 
 class TopicDefaults(NamedTuple):
@@ -84,19 +82,19 @@ class TopicConfigs:
 class ConfigManager:
     """Describes and changes configurations at run time. Loop thread only."""
 
-    __slots__ = ("_config", "_describer", "_metadata", "_store", "_texts", "_topic_configs", "_topics")
+    __slots__ = ("_config", "_controller", "_describer", "_metadata", "_texts", "_topic_configs", "_topics")
 
     def __init__(
         self,
         config: BrokerConfig,
-        store: MetadataStore,
+        controller: EmbeddedController,
         metadata: MetadataCache,
         topic_configs: TopicConfigs,
         topics: TopicManager,
     ) -> None:
         """``topics`` stores the topics' own configs."""
         self._config = config
-        self._store = store
+        self._controller = controller
         self._metadata = metadata
         self._texts = DynamicTexts()
         self._describer = ConfigDescriber(config, self._texts)
@@ -108,11 +106,11 @@ class ConfigManager:
 
         A dynamic value that this version does not accept any more keeps the broker from starting: ConfigError.
         """
-        for entry in self._store.list(CONFIGS_PREFIX):
-            kind, _, name = entry.key.removeprefix(CONFIGS_PREFIX).partition("/")
-            self._show(ResourceType[kind.replace("-", "_").upper()], name, json.loads(entry.value))
+        for (kind, name), texts in self._controller.image.configs.items():
+            if kind != TOPIC_RESOURCE:
+                self._show(ResourceType(kind), name, dict(texts))
         self._set_broker_texts()
-        show_features(self._store, self._metadata)
+        show_features(self._controller.image, self._metadata)
 
     # What others read
 
@@ -163,7 +161,8 @@ class ConfigManager:
     def replace(self, kind: int, name: str, texts: Mapping[str, str], validate_only: bool) -> None:
         """Put these texts in place of all that was set on a resource. Raises KafkaErrors. Source: AlterConfigs.
 
-        In force when this returns, durable with the store's next sync: see ``broker/controller/topic_changes.py``.
+        In force when this returns, durable with the metadata log's next sync: see
+        ``broker/controller/topic_changes.py``.
         """
         self._change(kind, name, lambda _: dict(texts), validate_only)
 
@@ -248,10 +247,9 @@ class ConfigManager:
             self._keep(kind, name, texts)
 
     def _keep(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
-        """Store a resource's texts, then show them."""
-        key = config_key(kind, name)
-        value = json.dumps(texts, separators=(",", ":"), sort_keys=True).encode()
-        self._store.txn([], [Put(key, value)] if texts else [], [] if texts else [key], sync=False)
+        """Commit a resource's texts, then show them."""
+        old = self._controller.image.configs.get((kind, name), {})
+        self._controller.commit(config_records((kind, name), old, texts), sync=False)
         self._show(kind, name, texts)
 
     def _show(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
@@ -289,8 +287,3 @@ def current_config(metadata: MetadataCache, configs: TopicConfigs, topic: str) -
 def topic_of(kind: int, name: str) -> str | None:
     """The topic of a topic resource; None for a node, a group or another resource that has the name of a topic."""
     return name if kind == ResourceType.TOPIC else None
-
-
-def config_key(kind: ResourceType, name: str) -> str:
-    """Key in the store of the configs that are set on a resource."""
-    return f"{CONFIGS_PREFIX}{kind.name.lower().replace('_', '-')}/{name}"

@@ -1,9 +1,8 @@
 """Feature levels (KIP-584): the range that this broker supports, and the level that is in force.
 
-A feature is offered when its APIs are in the registry. Until a client updates a level it is the highest, so that
-clients get all there is; updated levels are kept in the store under ``/features/<name>``. The levels in force stand in
-the MetadataCache, with the store's revision as their epoch, because every new connection asks for them. Loop thread
-only.
+A feature is offered when its APIs are in the registry. A new node starts with the highest levels, so that clients get
+all there is; a client may update them. They are records of the metadata log. The levels in force stand in the
+MetadataCache, with the log's offset as their epoch, because every new connection asks for them. Loop thread only.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog.broker.metadata.image import MetadataCache
-from tidelog.broker.metadata.store import MetadataStore, Put
+from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, InvalidUpdateVersionError
+from tidelog.protocol.metadata_records.records import FeatureLevelRecord
 
-FEATURES_PREFIX = "/features/"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -46,15 +46,26 @@ def supported_features() -> dict[str, FeatureRange]:
     }
 
 
-def show_features(store: MetadataStore, metadata: MetadataCache) -> None:
-    """Show the stored levels, else the highest, in the cache. A feature at level 0 is off and left out."""
-    stored = {entry.key.removeprefix(FEATURES_PREFIX): int(entry.value) for entry in store.list(FEATURES_PREFIX)}
-    levels = {name: stored.get(name, levels.highest) for name, levels in supported_features().items()}
-    metadata.set_features({name: level for name, level in levels.items() if level > 0}, store.revision)
+def show_features(image: MetadataImage, metadata: MetadataCache) -> None:
+    """Put the levels of the image into the cache. A feature at level 0 is off and left out."""
+    offered = supported_features()
+    metadata.set_features({name: level for name, level in image.features.items() if name in offered}, image.offset)
 
 
-def check_update(metadata: MetadataCache, name: str, level: int, upgrade_type: int) -> Put:
-    """Check an update and return the change of the store that sets a feature to ``level``.
+def first_levels(image: MetadataImage) -> list[VersionedRecord]:
+    """Return the records that give the features of a new node their highest levels; metadata.version comes first."""
+    if image.features:
+        return []
+    return [level_record(name, levels.highest) for name, levels in supported_features().items()]
+
+
+def level_record(name: str, level: int) -> VersionedRecord:
+    """Return the record that puts a feature at ``level``."""
+    return VersionedRecord(FeatureLevelRecord(name=name, feature_level=level))
+
+
+def check_update(metadata: MetadataCache, name: str, level: int, upgrade_type: int) -> VersionedRecord:
+    """Return the record that puts a feature at ``level``.
 
     Raises InvalidUpdateVersionError, InvalidRequestError. Source: UpdateFeatures.
     """
@@ -80,4 +91,4 @@ def check_update(metadata: MetadataCache, name: str, level: int, upgrade_type: i
         raise InvalidUpdateVersionError(
             f"Invalid update version {level} for feature {name}. Can't downgrade to a newer version."
         )
-    return Put(FEATURES_PREFIX + name, str(level).encode())
+    return level_record(name, level)

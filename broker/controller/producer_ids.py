@@ -1,50 +1,42 @@
-"""Producer ids that are never repeated: handed out from blocks that the metadata store has given away before (KIP-98).
+"""Producer ids that are never repeated: handed out from blocks that the metadata log has given away before (KIP-98).
 
-A block is taken by one transaction that moves ``/producer_ids/next``; a crash loses the rest of the block and nothing
-else, so an id is never handed out twice. Loop thread only.
+A block is taken by one record, synced before the first id is handed out; a crash loses the rest of the block and
+nothing else, so an id is never handed out twice. Loop thread only.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.metadata.store import Compare, Put
-from tidelog.protocol.errors import CoordinatorNotAvailableError
+from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.protocol.metadata_records.records import ProducerIdsRecord
 
 if TYPE_CHECKING:
-    from tidelog.broker.metadata.store import MetadataStore
+    from tidelog.broker.controller.embedded import EmbeddedController
 
-NEXT_BLOCK_KEY = "/producer_ids/next"
 BLOCK_SIZE = 1000
 """Kafka's size: 2**63 ids last for 2**53 restarts."""
-_ATTEMPTS = 10
 
 
 class ProducerIdManager:
     """Hands out producer ids."""
 
-    __slots__ = ("_end", "_next", "_store")
+    __slots__ = ("_controller", "_end", "_next")
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+    def __init__(self, controller: EmbeddedController) -> None:
+        self._controller = controller
         self._next = self._end = 0
 
     def next_id(self) -> int:
-        """Return an id that was never handed out before.
-
-        Raises CoordinatorNotAvailableError when other nodes take every block before us.
-        """
+        """Return an id that was never handed out before. Raises KafkaStorageError."""
         if self._next == self._end:
-            self._next = self._take_block()
-            self._end = self._next + BLOCK_SIZE
+            first = self._controller.image.producer_ids
+            self._controller.commit([block_record(self._controller.node_id, first + BLOCK_SIZE)])
+            self._next, self._end = first, first + BLOCK_SIZE
         self._next += 1
         return self._next - 1
 
-    def _take_block(self) -> int:
-        for _ in range(_ATTEMPTS):
-            stored = self._store.get(NEXT_BLOCK_KEY)
-            first, revision = (0, 0) if stored is None else (int(stored.value), stored.mod_revision)
-            put = Put(NEXT_BLOCK_KEY, str(first + BLOCK_SIZE).encode())
-            if self._store.txn([Compare(NEXT_BLOCK_KEY, revision)], [put], []) is not None:
-                return first
-        raise CoordinatorNotAvailableError
+
+def block_record(node_id: int, next_producer_id: int) -> VersionedRecord:
+    """Return the record after which ``next_producer_id`` is the first id that no block has."""
+    return VersionedRecord(ProducerIdsRecord(broker_id=node_id, next_producer_id=next_producer_id))

@@ -1,4 +1,4 @@
-"""SCRAM credentials of users, as the admin API sets them (KIP-554). Kept in the store, ``/scram/<mechanism>/<user>``.
+"""SCRAM credentials of users, as the admin API sets them (KIP-554). They are records of the metadata log.
 
 Listeners that authenticate read them from here. A password is never stored, only what SCRAM derives from it (RFC 5802):
 the salt, the iterations, the stored key and the server key.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from tidelog.broker.metadata.store import MetadataStore, Put
+from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.protocol.errors import ResourceNotFoundError, UnacceptableCredentialError, UnsupportedSaslMechanismError
+from tidelog.protocol.metadata_records.records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
 
-SCRAM_PREFIX = "/scram/"
+if TYPE_CHECKING:
+    from tidelog.broker.controller.embedded import EmbeddedController
+
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
 
@@ -32,34 +35,23 @@ class ScramMechanism(IntEnum):
         return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
 
 
-class ScramCredential(NamedTuple):
-    """A SCRAM credential: what a broker stores in place of a password."""
-
-    iterations: int
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-
-
 class ScramCredentials:
-    """The credentials in the store. Loop thread only."""
+    """The credentials of the metadata image. Loop thread only."""
 
-    __slots__ = ("_store",)
+    __slots__ = ("_controller",)
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+    def __init__(self, controller: EmbeddedController) -> None:
+        self._controller = controller
 
-    def get(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+    def get(self, user: str, mechanism: ScramMechanism) -> ScramState | None:
         """A user's credential, or None."""
-        entry = self._store.get(key_of(user, mechanism))
-        return None if entry is None else decode(entry.value)
+        return self._controller.image.scram.get((user, mechanism))
 
     def users(self) -> dict[str, dict[ScramMechanism, int]]:
         """User -> mechanism -> iterations, for all users that have a credential."""
         found: dict[str, dict[ScramMechanism, int]] = {}
-        for entry in self._store.list(SCRAM_PREFIX):
-            mechanism, _, user = entry.key.removeprefix(SCRAM_PREFIX).partition("/")
-            found.setdefault(user, {})[ScramMechanism[mechanism]] = decode(entry.value).iterations
+        for (user, mechanism), credential in self._controller.image.scram.items():
+            found.setdefault(user, {})[ScramMechanism(mechanism)] = credential.iterations
         return found
 
     def put(self, user: str, mechanism: ScramMechanism, iterations: int, salt: bytes, salted_password: bytes) -> None:
@@ -71,14 +63,14 @@ class ScramCredentials:
                 "Too few iterations" if iterations < MIN_ITERATIONS else "Too many iterations"
             )
         credential = derive(mechanism, iterations, salt, salted_password)
-        self._store.txn([], [Put(key_of(user, mechanism), encode(credential))], [])
+        self._controller.commit([credential_record(user, mechanism, credential)])
 
     def delete(self, user: str, mechanism: ScramMechanism) -> None:
         """Remove a credential. Raises ResourceNotFoundError."""
-        key = key_of(user, mechanism)
-        if self._store.get(key) is None:
+        if self.get(user, mechanism) is None:
             raise ResourceNotFoundError("Attempt to delete a user credential that does not exist")
-        self._store.txn([], [], [key])
+        record = RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)
+        self._controller.commit([VersionedRecord(record)])
 
 
 def mechanism_of(number: int) -> ScramMechanism:
@@ -89,37 +81,23 @@ def mechanism_of(number: int) -> ScramMechanism:
         raise UnsupportedSaslMechanismError("Unknown SCRAM mechanism") from None
 
 
-def derive(mechanism: ScramMechanism, iterations: int, salt: bytes, salted_password: bytes) -> ScramCredential:
+def derive(mechanism: ScramMechanism, iterations: int, salt: bytes, salted_password: bytes) -> ScramState:
     """The keys of RFC 5802 from a salted password."""
     name = mechanism.hash_name
     client_key = hmac.digest(salted_password, b"Client Key", name)
     server_key = hmac.digest(salted_password, b"Server Key", name)
-    return ScramCredential(iterations, salt, hashlib.new(name, client_key).digest(), server_key)
+    return ScramState(salt, hashlib.new(name, client_key).digest(), server_key, iterations)
 
 
-def key_of(user: str, mechanism: ScramMechanism) -> str:
-    """Key of a credential in the store."""
-    return f"{SCRAM_PREFIX}{mechanism.name}/{user}"
-
-
-def encode(credential: ScramCredential) -> bytes:
-    """A credential as the store's value."""
-    return json.dumps(
-        {
-            "iterations": credential.iterations,
-            "salt": credential.salt.hex(),
-            "stored_key": credential.stored_key.hex(),
-            "server_key": credential.server_key.hex(),
-        }
-    ).encode()
-
-
-def decode(value: bytes) -> ScramCredential:
-    """The credential in a value of the store."""
-    fields = json.loads(value)
-    return ScramCredential(
-        fields["iterations"],
-        bytes.fromhex(fields["salt"]),
-        bytes.fromhex(fields["stored_key"]),
-        bytes.fromhex(fields["server_key"]),
+def credential_record(user: str, mechanism: ScramMechanism, credential: ScramState) -> VersionedRecord:
+    """Return the record that sets a user's credential."""
+    return VersionedRecord(
+        UserScramCredentialRecord(
+            name=user,
+            mechanism=mechanism,
+            salt=credential.salt,
+            stored_key=credential.stored_key,
+            server_key=credential.server_key,
+            iterations=credential.iterations,
+        )
     )

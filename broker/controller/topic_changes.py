@@ -1,21 +1,20 @@
 """Changing topics and configs without holding up the loop: what waits for the disk is done in a thread.
 
-    create    commit (in memory and in the WAL) -> sync in a thread -> first logs in a thread -> shown and answered
-    widen     commit                            -> sync in a thread -> first logs in a thread -> shown and answered
+    create    commit                            -> sync in a thread -> first logs in a thread -> shown and answered
+    widen     first logs in a thread -> commit  -> sync in a thread -> shown and answered
     delete    commit, hidden from every client  -> sync in a thread -> logs renamed in a thread -> name free, answered
     configs   commit, in force at once          -> sync in a thread -> answered
 
 The order is that of ``broker/controller/topics.py``, so its argument about crashes holds: no topic or partition is
 shown, and no log is renamed, before the commit that says so is on disk. Meanwhile the name is taken: who asks for it is
 told that the topic exists. What is asked of a topic that is being widened (deletion, configs, more partitions) begins
-when that is done, in the order it was asked: a topic's key in the store is written whole. One sync serves all changes
+when that is done, in the order it was asked. One sync serves all changes
 that were committed when it began (as ``broker/replica/group_flush.py`` does for records), so a request for a hundred
 topics waits for one. Loop thread only.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
-from tidelog.broker.metadata.store import MetadataStoreError
-from tidelog.protocol.errors import KafkaError, KafkaStorageError
+from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.controller.topics import TopicListener, TopicManager
@@ -62,7 +60,7 @@ def run_now(work: Callable[[], None]) -> Deferred[None]:
     deferred: Deferred[None] = Deferred()
     try:
         work()
-    except (KafkaError, MetadataStoreError) as error:
+    except KafkaError as error:
         deferred.fail(error)
     else:
         deferred.complete(None)
@@ -74,17 +72,12 @@ def call_now(work: Callable[[], None]) -> None:
     work()
 
 
-def storage_error(error: Exception) -> KafkaError:
-    """Return the error a client gets for a store or a log that failed."""
-    return error if isinstance(error, KafkaError) else KafkaStorageError(str(error))
-
-
 def settle_durable(done: Deferred[None], durable: Deferred[None]) -> None:
     """Settle as a sync did, with an error for clients."""
     try:
         durable.result()
-    except MetadataStoreError as error:
-        done.fail(storage_error(error))
+    except KafkaError as error:
+        done.fail(error)
     else:
         done.complete(None)
 
@@ -102,8 +95,8 @@ def begin_after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> D
     def go(_: Deferred[Any]) -> None:
         try:
             begun = begin()
-        except (KafkaError, MetadataStoreError) as error:
-            result.fail(storage_error(error))
+        except KafkaError as error:
+            result.fail(error)
         else:
             begun.on_done(settle)
 
@@ -112,8 +105,8 @@ def begin_after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> D
 
 
 class TopicChanges:
-    """The changes under way. ``in_thread`` runs work and settles on the loop; ``sync_store`` is for any thread and
-    raises MetadataStoreError."""
+    """The changes under way. ``in_thread`` runs work and settles on the loop; ``sync_metadata`` is for any thread and
+    raises KafkaError."""
 
     __slots__ = (
         "_creating",
@@ -121,7 +114,7 @@ class TopicChanges:
         "_is_settling",
         "_listener",
         "_settled",
-        "_sync_store",
+        "_sync_metadata",
         "_syncing",
         "_topics",
         "_waiting",
@@ -132,13 +125,13 @@ class TopicChanges:
     def __init__(
         self,
         topics: TopicManager,
-        sync_store: Callable[[], None],
+        sync_metadata: Callable[[], None],
         listener: TopicListener,
         in_thread: InThread,
         call_soon: CallSoon,
     ) -> None:
         self._topics = topics
-        self._sync_store = sync_store
+        self._sync_metadata = sync_metadata
         self._listener = listener
         self._in_thread = in_thread
         self.call_soon = call_soon
@@ -146,7 +139,7 @@ class TopicChanges:
         self._widening: dict[str, Change] = {}
         self._waiting: list[Deferred[None]] = []
         self._syncing = False
-        self._settled: deque[tuple[Deferred[None], MetadataStoreError | None]] = deque()
+        self._settled: deque[tuple[Deferred[None], KafkaError | None]] = deque()
         self._is_settling = False
 
     def create(self, new: NewTopic) -> Change:
@@ -193,13 +186,12 @@ class TopicChanges:
         under_way = self._widening.get(name)
         if under_way is not None:
             return begin_after(under_way.done, lambda: self.widen(name, count, validate_only))
-        before, wider = self._topics.begin_widen(name, count, validate_only=validate_only)
+        before, wider = self._topics.check_widening(name, count)
         change = Change(wider, Deferred())
         if validate_only:
             change.done.complete(wider)
         else:
-            self._widening[name] = change
-            self._when_durable().on_done(partial(self._make_new_logs, before, change))
+            self._make_new_logs(before, change)
         return change.done
 
     def commit(self, topic: str | None, work: Callable[[], object]) -> Deferred[None]:
@@ -223,37 +215,42 @@ class TopicChanges:
         KafkaStorageError."""
         return self._listener.remove_logs(image)
 
-    def _make_new_logs(self, before: TopicImage, change: Change, durable: Deferred[None]) -> None:
-        """The logs of a topic's new partitions."""
+    def _make_new_logs(self, before: TopicImage, change: Change) -> None:
+        """Make the first logs of a topic's new partitions."""
         try:
-            durable.result()
             work = self._listener.first_logs(change.image, before.partition_count)
-        except (KafkaError, MetadataStoreError) as error:
-            self._fail_widening(before, change, error)
+        except KafkaError as error:
+            change.done.fail(error)
         else:
-            self._in_thread(work).on_done(partial(self._finish_widening, before, change))
+            self._widening[before.name] = change
+            self._in_thread(work).on_done(partial(self._commit_widening, before, change))
 
-    def _finish_widening(self, before: TopicImage, change: Change, made: Deferred[None]) -> None:
+    def _commit_widening(self, before: TopicImage, change: Change, made: Deferred[None]) -> None:
+        """Commit a topic's new partitions, whose first logs are made."""
         try:
             made.result()
+            self._topics.commit_widening(change.image, before.partition_count)
         except KafkaError as error:
-            self._fail_widening(before, change, error)
-            return
+            self._widening.pop(change.image.name, None)
+            change.done.fail(error)
+        else:
+            self._when_durable().on_done(partial(self._finish_widening, before, change))
+
+    def _finish_widening(self, before: TopicImage, change: Change, durable: Deferred[None]) -> None:
         self._widening.pop(before.name, None)
+        try:
+            durable.result()
+        except KafkaError as error:
+            change.done.fail(error)
+            return
         self._topics.finish_create(change.image, before.partition_count)
         change.done.complete(change.image)
-
-    def _fail_widening(self, before: TopicImage, change: Change, error: Exception) -> None:
-        self._widening.pop(before.name, None)
-        with contextlib.suppress(MetadataStoreError):  # a store that cannot sync takes nothing more
-            self._topics.store_image(before, sync=True)
-        change.done.fail(storage_error(error))
 
     def _make_logs(self, change: Change, durable: Deferred[None]) -> None:
         try:
             durable.result()
             work = self.first_logs(change.image)
-        except (KafkaError, MetadataStoreError) as error:
+        except KafkaError as error:
             self._fail(change, error)
         else:
             self._in_thread(work).on_done(partial(self._finish_creation, change))
@@ -268,16 +265,16 @@ class TopicChanges:
         self._topics.finish_create(change.image)
         change.done.complete(change.image)
 
-    def _fail(self, change: Change, error: Exception) -> None:
+    def _fail(self, change: Change, error: KafkaError) -> None:
         self._creating.pop(change.image.name, None)
         self._topics.undo_create(change.image)
-        change.done.fail(storage_error(error))
+        change.done.fail(error)
 
     def _remove_logs(self, change: Change, durable: Deferred[None]) -> None:
         try:
             durable.result()
-        except MetadataStoreError as error:
-            change.done.fail(storage_error(error))
+        except KafkaError as error:
+            change.done.fail(error)
         else:
             # In a thread: it waits for those that work on the files, a sync or a step of the indexer.
             self._in_thread(self.last_logs(change.image)).on_done(partial(self._finish_removal, change))
@@ -304,14 +301,14 @@ class TopicChanges:
     def _sync(self) -> None:
         covered, self._waiting = self._waiting, []
         self._syncing = True
-        self._in_thread(self._sync_store).on_done(partial(self._finish_sync, covered))
+        self._in_thread(self._sync_metadata).on_done(partial(self._finish_sync, covered))
 
     def _finish_sync(self, covered: list[Deferred[None]], done: Deferred[None]) -> None:
         self._syncing = False
-        failure: MetadataStoreError | None = None
+        failure: KafkaError | None = None
         try:
             done.result()
-        except MetadataStoreError as error:
+        except KafkaError as error:
             failure = error
         self._settled.extend((deferred, failure) for deferred in covered)
         if not self._is_settling:

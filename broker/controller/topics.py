@@ -1,26 +1,22 @@
-"""Creates, widens and deletes topics: store first, then the picture in memory, then the logs.
+"""Creates, widens and deletes topics: records first, then the picture for clients, then the logs.
 
 Order, and why a crash between two steps is harmless
-  create   store commits -> MetadataCache shows it -> logs are made. Without its logs after a crash, a topic gets them
-           when they are first asked for, empty as they were.
-  delete   store commits -> MetadataCache forgets it -> logs are renamed away. The commit also notes the topic's id as
-           being deleted, so that the start knows logs that a crash left over and removes them
-           (``broker/replica/strays.py``).
+  create   records committed -> logs are made -> MetadataCache shows it. Without its logs after a crash, a topic gets
+           them when they are first asked for, empty as they were.
+  widen    logs are made -> records committed -> MetadataCache shows it. Logs beyond a topic's partitions stay empty,
+           and are used when it is widened.
+  delete   record committed -> MetadataCache forgets it -> logs are renamed away. The log of the metadata tells the
+           start which deletions may not be finished; a later record says which are.
 When a call returns, all three steps are done: a deleted topic's name can be used again at once. ``changes`` does the
-same steps without holding up the loop.
-
-A topic is one key of the store, ``/topics/<name>``: JSON with its id, partition count and own configs, written as a
-whole. A deletion is ``/deleted-topics/<id>`` until the next one, or the start, has seen that it is done. Loop thread
-only.
+same steps without holding up the loop. Loop thread only.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.topic_changes import (
@@ -41,8 +37,13 @@ from tidelog.broker.metadata.image import (
     TopicImage,
     unreplicated,
 )
-from tidelog.broker.metadata.metadata_image import NO_LEADER
-from tidelog.broker.metadata.store import Compare, KeyValue, MetadataStore, MetadataStoreError, Put
+from tidelog.broker.metadata.image_records import (
+    VersionedRecord,
+    config_records,
+    record_of_partition,
+    records_of_topic,
+)
+from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, TopicState
 from tidelog.protocol.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
@@ -54,10 +55,11 @@ from tidelog.protocol.errors import (
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
 )
-from tidelog.protocol.types import uuid_from_str, uuid_to_str
+from tidelog.protocol.metadata_records.records import NoOpRecord, RemoveTopicRecord
 
-TOPICS_PREFIX = "/topics/"
-DELETED_PREFIX = "/deleted-topics/"
+if TYPE_CHECKING:
+    from tidelog.broker.controller.embedded import EmbeddedController
+
 MAX_TOPIC_NAME_LENGTH = (
     249  # a directory is called <name>-<partition>, or longer when it is being deleted; 255 is the most
 )
@@ -68,7 +70,7 @@ PLAIN_MARK = "..."
 
 
 class TopicListener(Protocol):
-    """Listener that makes and removes the logs; called on the loop thread after the store has committed."""
+    """Listener that makes and removes the logs; called on the loop thread after the records are committed."""
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         """Return the step that makes the first logs of partitions ``first_partition`` and above, for any thread; it may
@@ -100,11 +102,11 @@ class TopicManager:
     __slots__ = (
         "_collision_keys",
         "_config",
+        "_controller",
         "_done_deletions",
         "_listener",
         "_metadata",
         "_new_topic_id",
-        "_store",
         "_validate_configs",
         "changes",
         "in_transit",
@@ -113,7 +115,7 @@ class TopicManager:
     def __init__(
         self,
         config: BrokerConfig,
-        store: MetadataStore,
+        controller: EmbeddedController,
         metadata: MetadataCache,
         *,
         validate_configs: Callable[[Mapping[str, str]], None],
@@ -125,31 +127,33 @@ class TopicManager:
         """``validate_configs`` raises InvalidConfigError, ``new_topic_id`` draws ids. ``listener`` is told of changes:
         the replica manager. ``in_thread`` runs what waits for the disk."""
         self._config = config
-        self._store = store
+        self._controller = controller
         self._metadata = metadata
         self._validate_configs = validate_configs
         self._new_topic_id = new_topic_id
         self._listener = listener
         self._collision_keys: dict[str, str] = {}
-        self._done_deletions: list[str] = []
+        self._done_deletions: list[bytes] = []
         self.in_transit: set[str] = set()
         """Names that are held by a topic that is being made or deleted."""
-        self.changes = TopicChanges(self, store.sync, listener, in_thread, call_soon)
+        self.changes = TopicChanges(self, controller.sync, listener, in_thread, call_soon)
         """For who must not wait for the disk: the handlers."""
 
     def load(self) -> None:
-        """Read all topics from the store into the cache; called once, before the first request."""
-        for entry in self._store.list(TOPICS_PREFIX):
-            self._show(decode_topic(entry, self._config.node_id))
+        """Show all topics of the metadata log; called once, before the first request."""
+        image = self._controller.image
+        for topic in image.topics.values():
+            configs = image.configs.get((TOPIC_RESOURCE, topic.name), {})
+            is_internal = topic.name in INTERNAL_TOPICS
+            self._show(TopicImage(topic.name, topic.topic_id, topic.partitions, configs, is_internal))
 
     def unfinished_deletions(self) -> dict[bytes, str]:
         """Ids and names of deleted topics whose logs may still be there; for the start."""
-        entries = self._store.list(DELETED_PREFIX)
-        return {uuid_from_str(entry.key[len(DELETED_PREFIX) :]): entry.value.decode() for entry in entries}
+        return dict(self._controller.deletions)
 
     def deletions_finished(self, topic_ids: Iterable[bytes]) -> None:
-        """Nothing is left of these topics; the store may forget them."""
-        self._done_deletions += [DELETED_PREFIX + uuid_to_str(topic_id) for topic_id in topic_ids]
+        """Nothing is left of these topics; the metadata log may forget them."""
+        self._done_deletions += topic_ids
 
     def create_topic(
         self,
@@ -192,9 +196,7 @@ class TopicManager:
         if new.validate_only:
             return TopicImage(name, bytes(16), partitions, configs, is_internal)
         image = TopicImage(name, self._new_topic_id(), partitions, configs, is_internal)
-        put = Put(TOPICS_PREFIX + name, encode_topic(image))
-        if self._store.txn([Compare(put.key, 0)], [put], [], sync=sync) is None:
-            raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
+        self._controller.commit(creation_records(image, self._controller.level), sync=sync)
         self.in_transit.add(name)
         self._collision_keys[collision_key(name)] = name
         return image
@@ -207,7 +209,7 @@ class TopicManager:
 
     def undo_create(self, image: TopicImage) -> None:
         """The last step of a creation whose logs could not be made, so that the client may try again."""
-        with contextlib.suppress(KafkaError, MetadataStoreError):  # the disk that took no log may take nothing else
+        with contextlib.suppress(KafkaError):  # the disk that took no log may take nothing else
             remove_now(self, self._commit_deletion(image, sync=True))
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
@@ -253,18 +255,17 @@ class TopicManager:
 
     def finish_delete(self, image: TopicImage, *, removed: bool) -> None:
         """The last step: the name is free. Where logs may be left, in a directory that is offline or takes no rename,
-        the store keeps the topic's id for the start that finds them."""
+        the metadata log keeps the topic's id for the start that finds them."""
         self.in_transit.discard(image.name)
         self._collision_keys.pop(collision_key(image.name), None)
         is_whole = self._listener.topic_deleted(image)
         if removed and is_whole:
-            self._done_deletions.append(DELETED_PREFIX + uuid_to_str(image.topic_id))
+            self._done_deletions.append(image.topic_id)
 
-    def begin_widen(self, name: str, count: int, *, validate_only: bool = False) -> tuple[TopicImage, TopicImage]:
-        """Commit, without syncing, that a topic has ``count`` partitions in all; it is shown by ``finish_create``.
+    def check_widening(self, name: str, count: int) -> tuple[TopicImage, TopicImage]:
+        """Return the topic as it is, and as it will be with ``count`` partitions in all.
 
-        Returns the topic as it is and as it will be. Raises UnknownTopicOrPartitionError, InvalidPartitionsError,
-        PolicyViolationError.
+        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, PolicyViolationError.
         """
         image = self._metadata.topics.get(name)
         if image is None:
@@ -274,14 +275,24 @@ class TopicManager:
                 f"The topic {name} currently has {image.partition_count} partition(s); {count} would be no increase."
             )
         check_partition_limit(count - image.partition_count)
-        wider = image._replace(partitions=image.partitions[:1] * count)
-        if not validate_only:
-            self.store_image(wider)
-        return image, wider
+        more = image.partitions[:1] * (count - image.partition_count)
+        return image, image._replace(partitions=image.partitions + more)
+
+    def commit_widening(self, image: TopicImage, first_partition: int) -> None:
+        """Commit, without syncing, the partitions from ``first_partition`` on; ``finish_create`` shows them. Raises
+        KafkaStorageError."""
+        level = self._controller.level
+        self._controller.commit(
+            (
+                record_of_partition(image.topic_id, number, image.partitions[number], level)
+                for number in range(first_partition, image.partition_count)
+            ),
+            sync=False,
+        )
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> TopicImage:
         """Put these overrides, already validated, in place of a topic's own: in force at once, durable with the
-        store's next sync.
+        metadata log's next sync.
 
         Raises UnknownTopicOrPartitionError. Source: AlterConfigs, IncrementalAlterConfigs.
         """
@@ -289,7 +300,7 @@ class TopicManager:
         if image is None:
             raise UnknownTopicOrPartitionError
         changed = image._replace(configs=dict(configs))
-        self.store_image(changed)
+        self._controller.commit(config_records((TOPIC_RESOURCE, name), image.configs, configs), sync=False)
         self._metadata.put(changed)
         self._listener.topic_configs_changed(changed)
         return changed
@@ -300,18 +311,16 @@ class TopicManager:
             self._listener.topic_configs_changed(image)
 
     def _commit_deletion(self, image: TopicImage, *, sync: bool) -> TopicImage:
-        """Out of the store and the picture. Raises MetadataStoreError."""
-        deletion = Put(DELETED_PREFIX + uuid_to_str(image.topic_id), image.name.encode())
-        self._store.txn([], [deletion], [TOPICS_PREFIX + image.name, *self._done_deletions], sync=sync)
-        self._done_deletions.clear()
+        """Out of the metadata and the picture. Raises KafkaStorageError."""
+        records = [VersionedRecord(RemoveTopicRecord(topic_id=image.topic_id))]
+        if self._done_deletions:
+            records.append(VersionedRecord(NoOpRecord(finished_deletions=self._done_deletions)))
+        self._controller.commit(records, sync=sync)
+        self._done_deletions = []
         if image.name in self._metadata.topics:
             self._metadata.remove(image.name)
         self.in_transit.add(image.name)
         return image
-
-    def store_image(self, image: TopicImage, *, sync: bool = False) -> None:
-        """Commit a topic as it is to be. Raises MetadataStoreError."""
-        self._store.txn([], [Put(TOPICS_PREFIX + image.name, encode_topic(image))], [], sync=sync)
 
     def _show(self, image: TopicImage) -> None:
         self._metadata.put(image)
@@ -436,27 +445,7 @@ def internal_topic_settings(config: BrokerConfig, name: str) -> tuple[int, int, 
     return config.get_int(count), config.get_int(replicas), configs
 
 
-def encode_topic(image: TopicImage) -> bytes:
-    """The value of a topic's key in the store."""
-    topic: dict[str, object] = {
-        "id": uuid_to_str(image.topic_id),
-        "partitions": image.partition_count,
-        "configs": dict(image.configs),
-    }
-    leader_epoch = image.partitions[0].leader_epoch
-    if leader_epoch:
-        topic["leader_epoch"] = leader_epoch
-    return json.dumps(topic, separators=(",", ":"), sort_keys=True).encode()
-
-
-def decode_topic(entry: KeyValue, node_id: int = NO_LEADER) -> TopicImage:
-    """The topic a key of the store describes, on the node whose store it is."""
-    name = entry.key[len(TOPICS_PREFIX) :]
-    topic = json.loads(entry.value)
-    return TopicImage(
-        name,
-        uuid_from_str(topic["id"]),
-        unreplicated(node_id, topic["partitions"], topic.get("leader_epoch", 0)),
-        topic["configs"],
-        name in INTERNAL_TOPICS,
-    )
+def creation_records(image: TopicImage, level: int) -> Iterator[VersionedRecord]:
+    """Yield the records of a new topic, of its partitions and of its own configs."""
+    yield from records_of_topic(TopicState(image.name, image.topic_id, image.partitions), level)
+    yield from config_records((TOPIC_RESOURCE, image.name), {}, image.configs)

@@ -12,7 +12,6 @@ import uuid
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config.description import ResourceType
-from tidelog.broker.controller.topics import DELETED_PREFIX
 from tidelog.broker.coordinator.config import group_config, transaction_config
 from tidelog.broker.coordinator.group.assignment_interval import assignment_interval_ms
 from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
@@ -220,8 +219,7 @@ class Coordinators:
         if SHARE_GROUP_STATE_TOPIC in self._broker.metadata.topics:
             self.share.runtime.load_all()
 
-        for deletion in self._broker.store.list(DELETED_PREFIX):
-            name = deletion.value.decode()
+        for name in list(self._broker.controller.deletions.values()):
             if name not in self._broker.metadata.topics and name not in INTERNAL_TOPICS:
                 self.forget_topic(name)
 

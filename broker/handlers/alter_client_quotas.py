@@ -27,7 +27,7 @@ def handle(
     broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
 ) -> Steps[AlterClientQuotasResponse]:
     """Change each entity by itself; what is set holds from the next request on."""
-    quotas = ClientQuotas(broker.store)
+    quotas = ClientQuotas(broker.controller)
     entries = []
     for entry in request.entries:
         try:

@@ -29,7 +29,7 @@ def handle(
     broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> Steps[AlterUserScramCredentialsResponse]:
     """Make the changes one by one; a user's answer is its first error. A credential named twice is changed by none."""
-    credentials = ScramCredentials(broker.store)
+    credentials = ScramCredentials(broker.controller)
     named = Counter((change.name, change.mechanism) for change in changes_of(request))
     errors: dict[str, KafkaError | None] = {}
     for change in changes_of(request):

@@ -24,9 +24,9 @@ Request = DescribeClientQuotasRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Read the store."""
+    """Read the metadata image."""
     components = [FilterComponent(part.entity_type, part.match_type, part.match) for part in request.components]
-    found = ClientQuotas(broker.store).describe(components, request.strict)
+    found = ClientQuotas(broker.controller).describe(components, request.strict)
     return DescribeClientQuotasResponse(
         error_message=None,
         entries=[

@@ -1,7 +1,6 @@
 """DescribeQuorum: the metadata quorum of one node: leader, only voter, always caught up (KIP-595, KIP-836).
 
-There is no metadata log; the revision of the metadata store stands for its end. Versions: 1+ times of the last fetch;
-2 directory ids, listeners of the voters and error messages (KIP-853).
+Versions: 1+ times of the last fetch; 2 directory ids, listeners of the voters and error messages (KIP-853).
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ MAX_VERSION = 2
 Request = DescribeQuorumRequest
 
 METADATA_TOPIC = "__cluster_metadata"
-LEADER_EPOCH = 1
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
@@ -50,7 +48,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeQuorumReque
 def quorum(broker: Broker) -> PartitionDataResponse:
     """This node as leader and only voter."""
     now = broker.time.milliseconds()
-    end = broker.store.revision
+    end = broker.controller.end_offset
     voter = ReplicaState(
         replica_id=broker.node_id, log_end_offset=end, last_fetch_timestamp=now, last_caught_up_timestamp=now
     )
@@ -58,7 +56,7 @@ def quorum(broker: Broker) -> PartitionDataResponse:
         partition_index=0,
         error_message=None,
         leader_id=broker.node_id,
-        leader_epoch=LEADER_EPOCH,
+        leader_epoch=broker.controller.epoch,
         high_watermark=end,
         current_voters=[voter],
     )

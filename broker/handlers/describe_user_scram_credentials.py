@@ -25,8 +25,8 @@ Request = DescribeUserScramCredentialsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Read the store."""
-    found = ScramCredentials(broker.store).users()
+    """Read the metadata image."""
+    found = ScramCredentials(broker.controller).users()
     asked = Counter(user.name for user in request.users) if request.users else Counter(list(found))
     results = []
     for name, times in asked.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.features import SAFE_DOWNGRADE, UPGRADE, check_update, show_features
-from tidelog.broker.metadata.store import Put
+from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -25,22 +25,22 @@ Request = UpdateFeaturesRequest
 
 def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     """Check every update, then apply all. The first error stands for the whole request."""
-    puts: list[Put] = []
+    levels: list[VersionedRecord] = []
     for update in request.feature_updates:
         kind = update.upgrade_type
         if context.api_version == 0:
             kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
         try:
-            puts.append(check_update(broker.metadata, update.feature, update.max_version_level, kind))
+            levels.append(check_update(broker.metadata, update.feature, update.max_version_level, kind))
         except KafkaError as error:
             return UpdateFeaturesResponse(
                 error_code=error.code,
                 error_message="The update failed for all features since the following feature had an error: "
                 f"{update.feature}: {error.message}",
             )
-    if puts and not request.validate_only:
-        broker.store.txn([], puts, [])
-        show_features(broker.store, broker.metadata)
+    if not request.validate_only:
+        broker.controller.commit(levels)
+        show_features(broker.controller.image, broker.metadata)
     return UpdateFeaturesResponse(
         error_message=None,
         results=[

@@ -1,5 +1,5 @@
-"""The cluster's topics: the image that requests read, and the store under it.
+"""The cluster's metadata: images, the records that change them, the metadata log, and the topics shown to clients.
 
 Imports: ``tidelog.broker.loop``, ``metrics`` and the packages below the broker.
-Invariant: the store is the truth; the image changes after the store has committed, and a ``TopicImage`` is immutable.
+Invariant: only the replay of records changes an image, and an image is immutable.
 """

@@ -87,7 +87,7 @@ class MetadataDelta:
     """Changes of the records since ``image``. Not thread-safe."""
 
     __slots__ = (
-        "_partitions", "_replica_lists", "acls", "brokers", "configs", "controllers", "features", "image",
+        "_partitions", "_replica_lists", "acls", "brokers", "configs", "controllers", "deletions", "features", "image",
         "producer_ids", "quotas", "scram", "tokens", "topic_ids", "topics",
     )  # fmt: skip
 
@@ -104,6 +104,8 @@ class MetadataDelta:
         self.acls = MapChanges(image.acls)
         self.tokens = MapChanges(image.tokens)
         self.producer_ids = image.producer_ids
+        self.deletions: dict[bytes, str | None] = {}
+        """Topics that were deleted, by id: the name, or None once nothing is left of their logs."""
         self._partitions: dict[bytes, dict[int, PartitionState]] = {}
         self._replica_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
 
@@ -240,6 +242,7 @@ def _replay_remove_topic(delta: MetadataDelta, record: records.RemoveTopicRecord
     delta.topic_ids.remove(topic.name)
     delta.configs.remove((TOPIC_RESOURCE, topic.name))
     delta.close_partitions(record.topic_id)
+    delta.deletions[record.topic_id] = topic.name
 
 
 def _replay_clear_elr(delta: MetadataDelta, record: records.ClearElrRecord) -> None:
@@ -355,6 +358,11 @@ def _replay_remove_token(delta: MetadataDelta, record: records.RemoveDelegationT
     delta.tokens.remove(record.token_id)
 
 
+def _replay_no_op(delta: MetadataDelta, record: records.NoOpRecord) -> None:
+    delta.deletions.update((one.topic_id, one.name) for one in record.unfinished_deletions)
+    delta.deletions.update(dict.fromkeys(record.finished_deletions))
+
+
 def _replay_nothing(delta: MetadataDelta, record: Message) -> None:
     """Change nothing: records that only keep the log moving, and the state of a migration from ZooKeeper."""
 
@@ -402,7 +410,7 @@ _REPLAY: dict[type[Message], Callable[[MetadataDelta, Any], None]] = {
     records.RemoveAccessControlEntryRecord: _replay_remove_acl,
     records.DelegationTokenRecord: _replay_token,
     records.RemoveDelegationTokenRecord: _replay_remove_token,
-    records.NoOpRecord: _replay_nothing,
+    records.NoOpRecord: _replay_no_op,
     records.ZkMigrationStateRecord: _replay_nothing,
 }
 """Record type -> how it changes the image. Begin, end and abort of a transaction are no changes: see ``replay.py``."""

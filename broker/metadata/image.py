@@ -1,7 +1,7 @@
 """Image of the cluster's topics, which every request reads.
 
-Owned by the loop thread. The store is the truth; this is its picture in memory, changed only by the TopicManager after
-the store has committed. A ``TopicImage`` is immutable: a change puts a new one in its place, so who holds one sees one
+Owned by the loop thread. The metadata log is the truth; this shows clients what is ready to be used: a topic whose
+first logs are made. A ``TopicImage`` is immutable: a change puts a new one in its place, so who holds one sees one
 moment.
 """
 
@@ -20,13 +20,16 @@ SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
 
 
+UNASSIGNED_DIRECTORY = bytes(16)
+"""Directory of a replica that no broker has told the controller of yet (DirectoryId.UNASSIGNED, KIP-858)."""
 MAX_VIRTUAL_TOPICS = 10_000
 """Ids of virtual topics that are remembered; the client of a forgotten one asks for it by name again."""
 
 
 def unreplicated(node_id: int, count: int, leader_epoch: int = 0) -> tuple[PartitionState, ...]:
     """Return the states of ``count`` partitions whose only replica is on this node; they are one shared object."""
-    return (PartitionState((node_id,), (node_id,), node_id, leader_epoch),) * count
+    state = PartitionState((node_id,), (node_id,), node_id, leader_epoch, directories=(UNASSIGNED_DIRECTORY,))
+    return (state,) * count
 
 
 class TopicImage(NamedTuple):
@@ -65,7 +68,7 @@ class MetadataCache:
         self._virtual_ids: dict[bytes, None] = {}
 
     def set_features(self, levels: dict[str, int], epoch: int) -> None:
-        """Show these levels of features, of the store's revision ``epoch``."""
+        """Show these levels of features, of the metadata record at offset ``epoch``."""
         self.features = levels
         self.features_epoch = epoch
 

@@ -16,6 +16,7 @@ from tidelog.broker.metadata.metadata_image import (
     Endpoint,
     MetadataImage,
     PartitionState,
+    Resource,
     TopicState,
 )
 from tidelog.protocol.metadata_records import records
@@ -42,9 +43,8 @@ def records_of_image(image: MetadataImage) -> Iterator[VersionedRecord]:
         yield VersionedRecord(_record_of_controller(controller))
     for topic in image.topics.values():
         yield from records_of_topic(topic, level)
-    for (kind, name), values in image.configs.items():
-        for key, value in values.items():
-            yield VersionedRecord(records.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value))
+    for resource, values in image.configs.items():
+        yield from config_records(resource, {}, values)
     yield from _quota_records(image)
     if image.producer_ids:
         yield VersionedRecord(records.ProducerIdsRecord(broker_id=-1, next_producer_id=image.producer_ids))
@@ -113,6 +113,15 @@ def record_of_partition(topic_id: bytes, number: int, state: PartitionState, lev
         last_known_elr=list(state.last_known_elr) if has_elr and state.last_known_elr else None,
     )
     return VersionedRecord(record, (level >= _WITH_DIRECTORIES) + has_elr)
+
+
+def config_records(resource: Resource, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[VersionedRecord]:
+    """Yield the records that put the configs ``new`` of a resource in place of ``old``."""
+    kind, name = resource
+    for key in [*new, *(key for key in old if key not in new)]:
+        if old.get(key) != new.get(key):
+            record = records.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=new.get(key))
+            yield VersionedRecord(record)
 
 
 def _quota_records(image: MetadataImage) -> Iterator[VersionedRecord]:

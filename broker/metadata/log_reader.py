@@ -10,34 +10,49 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
 from tidelog.broker.metadata.snapshot import read_snapshot
+from tidelog.log.manager import METADATA_DIRECTORY as METADATA_DIRECTORY
 from tidelog.log.segment.batch_scan import crc_matches, iter_batches
 from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedVersionError
 from tidelog.protocol.record.record_batch import RecordBatch
 
-METADATA_DIRECTORY = "__cluster_metadata-0"
 SNAPSHOT_SUFFIX = ".checkpoint"
 _OFFSET_DIGITS = 20
 _EPOCH_DIGITS = 10
 _SNAPSHOT_NAME_LENGTH = _OFFSET_DIGITS + 1 + _EPOCH_DIGITS + len(SNAPSHOT_SUFFIX)
 
 
+class LoadedMetadata(NamedTuple):
+    """Content of a metadata log: its image, and topics whose deletion may not be finished (id -> name)."""
+
+    image: MetadataImage
+    deletions: dict[bytes, str]
+
+
 def read_metadata_image(file_system: FileSystem, directory: str) -> MetadataImage:
-    """Return the image that the ``__cluster_metadata-0`` in ``directory`` makes.
+    """Return the image that the ``__cluster_metadata-0`` in ``directory`` makes. Raises as ``read_metadata_log``."""
+    return read_metadata_log(file_system, directory).image
+
+
+def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata:
+    """Return what the ``__cluster_metadata-0`` in ``directory`` holds.
 
     Raises KafkaStorageError: unreadable, damaged in front of good batches, or written by a newer Kafka.
     """
     names = file_system.list_names(directory)
-    replay = MetadataReplay()
+    replay, deletions = MetadataReplay(), dict[bytes, str]()
     snapshot = newest_snapshot(names)
     if snapshot is not None:
         path = os.path.join(directory, snapshot.file_name())
         try:
-            replay = MetadataReplay(read_snapshot(read_batches(file_system, path), snapshot).image)
+            content = read_snapshot(read_batches(file_system, path), snapshot)
+            replay, deletions = MetadataReplay(content.image), content.deletions
         except (CorruptMessageError, UnsupportedVersionError) as error:
             raise KafkaStorageError(f"{path}: {error}") from error
     for path in _segments_from(names, directory, replay.next_offset):
@@ -46,7 +61,19 @@ def read_metadata_image(file_system: FileSystem, directory: str) -> MetadataImag
         except (CorruptMessageError, UnsupportedVersionError) as error:
             raise KafkaStorageError(f"{path}: {error}") from error
     published = replay.publish()
-    return replay.image if published is None else published.image
+    if published is None:
+        return LoadedMetadata(replay.image, deletions)
+    note_deletions(deletions, published.delta)
+    return LoadedMetadata(published.image, deletions)
+
+
+def note_deletions(deletions: dict[bytes, str], delta: MetadataDelta) -> None:
+    """Add the topics that a delta deletes to those that are not finished, and take out those it says are."""
+    for topic_id, name in delta.deletions.items():
+        if name is None:
+            deletions.pop(topic_id, None)
+        else:
+            deletions[topic_id] = name
 
 
 def newest_snapshot(names: list[str]) -> SnapshotId | None:

@@ -8,6 +8,7 @@ KIP-630; KIP-853 for the protocol version and the voters in the header's batch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -30,19 +31,22 @@ RECORDS_PER_BATCH = 1024
 
 
 class SnapshotContent(NamedTuple):
-    """A snapshot that was read: the image it makes, and its header's time of the last record (ms)."""
+    """A snapshot that was read: the image it makes, deletions that were not finished (topic id -> name)."""
 
     image: MetadataImage
-    timestamp_ms: int
+    deletions: dict[bytes, str]
 
 
-def build_snapshot(image: MetadataImage, now_ms: int) -> Iterator[bytearray]:
-    """Yield the batches of the snapshot of ``image``, one after the other; each is a step of work."""
+def build_snapshot(image: MetadataImage, now_ms: int, more: Iterable[VersionedRecord] = ()) -> Iterator[bytearray]:
+    """Yield the batches of the snapshot of ``image``, one after the other; each is a step of work.
+
+    ``more`` are records that no image holds.
+    """
     header = SnapshotHeaderRecord(last_contained_log_timestamp=image.timestamp_ms)
     yield build_control_batch(header, QuorumEpoch(0, image.epoch, now_ms))
     offset = 1
     held: list[VersionedRecord] = []
-    for record in records_of_image(image):
+    for record in itertools.chain(records_of_image(image), more):
         held.append(record)
         if len(held) == RECORDS_PER_BATCH:
             yield build_metadata_batch(held, QuorumEpoch(offset, image.epoch, now_ms))
@@ -77,8 +81,10 @@ def read_snapshot(batches: Iterable[RecordBatch], snapshot: SnapshotId) -> Snaps
     replay = MetadataReplay()
     replay.take_snapshot(listed, snapshot, header.last_contained_log_timestamp)
     published = replay.publish()
-    image = replay.image if published is None else published.image
-    return SnapshotContent(image, header.last_contained_log_timestamp)
+    if published is None:
+        return SnapshotContent(replay.image, {})
+    deletions = {topic_id: name for topic_id, name in published.delta.deletions.items() if name is not None}
+    return SnapshotContent(published.image, deletions)
 
 
 def _first_control(batches: list[RecordBatch]) -> object:

@@ -32,9 +32,7 @@ from tidelog.broker.controller.client_quotas import (
     CLIENT_QUOTAS,
     IP,
     IP_QUOTAS,
-    QUOTAS_PREFIX,
     USER,
-    ClientQuotas,
     Entity,
 )
 from tidelog.broker.metrics.registry import Sample
@@ -369,19 +367,19 @@ def mutation_quota(broker: Broker, context: RequestContext, *, strict_since: int
 
 
 def load_quotas(broker: Broker) -> None:
-    """Enforce what the store holds from now on; no quotas are built while no client has ever had one."""
+    """Enforce what the metadata image holds from now on; no quotas are built while no client has ever had one."""
     quotas = broker.services.quotas
     if quotas.made is not None:
-        quotas.made.set(ClientQuotas(broker.store).entities())
-    elif broker.store.list(QUOTAS_PREFIX):
+        quotas.made.set(broker.controller.image.quotas)
+    elif broker.controller.image.quotas:
         quotas.get()
 
 
-def quotas_in_store(broker: Broker) -> Quotas:
-    """Build the client quotas that the store holds."""
+def quotas_of_image(broker: Broker) -> Quotas:
+    """Build the client quotas that the metadata image holds."""
     number = broker.config.get_int
     return Quotas(
-        ClientQuotas(broker.store).entities(),
+        broker.controller.image.quotas,
         monotonic_ms=broker.time.monotonic_ms,
         window=Window(number("quota.window.num"), number("quota.window.size.seconds") * 1000),
         controller_window=Window(

@@ -23,6 +23,8 @@ from tidelog.protocol.schema.fields import (
 )
 
 LEADER_UNCHANGED = -2
+UNFINISHED_DELETIONS_TAG, FINISHED_DELETIONS_TAG = 7401, 7402
+"""Tags that no version of Kafka uses; tagged fields that a reader does not know are skipped (KIP-482)."""
 
 
 class QuotaEntityData(Struct):
@@ -212,8 +214,17 @@ class AbortTransactionRecord(Message, api_key=25, versions="0", flexible="0+"):
     reason: str | None = string(nullable="0+", default=None, tag=0)
 
 
+class DeletedTopic(Struct):
+    name: str = string()
+    topic_id: bytes = uuid()
+
+
 class NoOpRecord(Message, api_key=20, versions="0", flexible="0+"):
-    """No fields."""
+    """A record that changes nothing. The tagged fields are Tidelog's own, and Kafka skips them: topics whose logs may
+    not be removed yet (in snapshots), and deletions that are finished."""
+
+    unfinished_deletions: list[DeletedTopic] = array(DeletedTopic, tag=UNFINISHED_DELETIONS_TAG)
+    finished_deletions: list[bytes] = array(uuid, tag=FINISHED_DELETIONS_TAG)
 
 
 class ZkMigrationStateRecord(Message, api_key=21, versions="0", flexible="0+"):

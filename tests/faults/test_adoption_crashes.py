@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,21 +12,20 @@ from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tests.support.kafka_directories import KafkaDirectory
 from tests.support.logs import NOW_MS
 from tidelog.broker.adoption.adopt import carry_out
-from tidelog.broker.adoption.plan import AdoptionOptions, make_plan
-from tidelog.broker.controller.topics import TOPICS_PREFIX
-from tidelog.broker.metadata.store import SqliteMetadataStore
+from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions, make_plan
+from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
 from tidelog.log.check import check_directory
 from tidelog.log.files.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.system.file_system import FileSystem, LogStorageError, OsFileSystem
+from tidelog.log.system.file_system import FileSystem, OsFileSystem
 from tidelog.log.system.time import ManualTime
+from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.records import PartitionRecord, TopicRecord
 from tidelog.protocol.schema.fields import Message
 
 TOPICS = {"orders": bytes(15) + b"\1", "refunds": bytes(15) + b"\2"}
 RECORDS = 30
 TIME = ManualTime(NOW_MS)
-STORE = "metadata.sqlite"
 
 
 @pytest.fixture(scope="module", params=["stopped", "killed"])
@@ -52,12 +52,10 @@ def adopt(disk: FileSystem, source: Path, data: Path) -> None:
 
 
 def shown(data: Path) -> set[str]:
-    """Topics of the store; for each its directory must be there and in order."""
-    if not (data / STORE).exists():
+    """Topics of the metadata log; for each its directory must be there and in order."""
+    if not (data / METADATA_DIRECTORY).exists():
         return set()
-    store = SqliteMetadataStore(str(data / STORE), TIME)
-    names = {entry.key.removeprefix(TOPICS_PREFIX) for entry in store.list(TOPICS_PREFIX)}
-    store.close()
+    names = set(read_metadata_image(OsFileSystem(), str(data / METADATA_DIRECTORY)).topic_ids)
     for name in names:
         assert check_directory(OsFileSystem(), str(data / f"{name}-0")) == []
     return names
@@ -67,15 +65,6 @@ def assert_whole(data: Path) -> None:
     assert shown(data) == set(TOPICS)
     ends = read_offset_checkpoint(OsFileSystem(), str(data / RECOVERY_POINT_FILE))
     assert ends == {TopicPartition(name, 0): RECORDS for name in TOPICS}
-
-
-def lose_power(disk: FaultyFileSystem, data: Path) -> None:
-    """Drop all that was not synced; the store syncs its own files."""
-    kept = (data / STORE).read_bytes() if (data / STORE).exists() else None
-    disk.crash()
-    if kept is not None:
-        data.mkdir(exist_ok=True)
-        (data / STORE).write_bytes(kept)
 
 
 def steps(source: Path, root: Path) -> int:
@@ -98,7 +87,7 @@ def test_killed_at_every_step(source: Path, tmp_path: Path, power_loss: bool) ->
         with contextlib.suppress(Killed):
             adopt(disk, source, root / "data")
         if power_loss:
-            lose_power(disk, root / "data")
+            disk.crash()
         assert shown(root / "data") in (set(), set(TOPICS)), f"at step {number}"
         adopt(OsFileSystem(), source, root / "data")
         assert_whole(root / "data")
@@ -107,16 +96,24 @@ def test_killed_at_every_step(source: Path, tmp_path: Path, power_loss: bool) ->
 def test_power_lost_after_the_end(source: Path, tmp_path: Path) -> None:
     disk = FaultyFileSystem(str(tmp_path))
     adopt(disk, source, tmp_path / "data")
-    lose_power(disk, tmp_path / "data")
+    disk.crash()
     assert_whole(tmp_path / "data")
     assert (tmp_path / "data" / CLEAN_SHUTDOWN_FILE).exists()
 
 
 def test_a_full_disk_shows_nothing_and_a_later_run_does(source: Path, tmp_path: Path) -> None:
-    disk = FaultyFileSystem(str(tmp_path))
-    disk.fail_at[40] = 28
-    with pytest.raises(LogStorageError):
-        adopt(disk, source, tmp_path / "data")
-    assert shown(tmp_path / "data") == set()
-    adopt(disk, source, tmp_path / "data")
-    assert_whole(tmp_path / "data")
+    refused = 0
+    numbers = range(steps(source, tmp_path / "count") // 3, steps(source, tmp_path / "again"), 9)
+    for number in numbers:
+        root = tmp_path / str(number)
+        root.mkdir()
+        disk = FaultyFileSystem(str(root))
+        disk.fail_at[number] = errno.ENOSPC
+        try:
+            adopt(disk, source, root / "data")
+        except (AdoptionError, KafkaStorageError):
+            refused += 1
+            assert shown(root / "data") == set()
+            adopt(disk, source, root / "data")
+        assert_whole(root / "data")
+    assert refused > len(numbers) / 2

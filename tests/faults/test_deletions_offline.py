@@ -34,7 +34,7 @@ class TwoDisks:
         if clean:
             self.data.close()
         else:
-            self.data.broker.store.close()
+            self.data.broker.controller.close()
         self.start(offline=offline)
 
     def take_offline(self) -> None:
@@ -42,7 +42,7 @@ class TwoDisks:
 
     def shown(self) -> list[str]:
         """The partition directories on both disks."""
-        return sorted(path.name for disk in (self.first, self.second) for path in disk.glob("*-[0-9]"))
+        return sorted(path.name for disk in (self.first, self.second) for path in disk.glob("[!_]*-[0-9]"))
 
 
 class _WithoutSecond(OsFileSystem):

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.broker import TidelogProcess
 from tests.support.raw_requests import commit_offset, create, produced
+from tidelog.log.manager import METADATA_DIRECTORY
 
 CONFIGS: tuple[dict[str, str], ...] = (
     {"flush_messages": "1"},
@@ -66,8 +67,8 @@ def check(directory: Path, directory_mode: int) -> None:
     found = 0
     for path, mode in modes(directory):
         expected = directory_mode if path.is_dir() else directory_mode & 0o644
-        if path.name.startswith("metadata.sqlite"):
-            expected = 0o600
+        if path.name == METADATA_DIRECTORY:  # SCRAM keys are in it
+            expected = 0o700
         assert oct(mode) == oct(expected), path
         found += 1
     assert found > 20
@@ -83,10 +84,12 @@ def test_what_is_there_already_keeps_its_mode_but_for_the_secrets(tmp_path: Path
         broker.start()
         after = dict(modes(broker.data_directory))
         for path in before.keys() & after.keys():
-            secret = path.name.startswith("metadata.sqlite")
-            rewritten = not path.is_dir() and path.name.endswith(("-checkpoint", ".snapshot", ".reserve"))
+            secret = path.name == METADATA_DIRECTORY
+            rewritten = not path.is_dir() and path.name.endswith(
+                ("-checkpoint", ".snapshot", ".reserve", "quorum-state")
+            )
             if secret or not rewritten:
-                assert oct(after[path]) == oct(0o600 if secret else before[path]), path
+                assert oct(after[path]) == oct(0o700 if secret else before[path]), path
 
 
 @pytest.mark.parametrize("mode", ["0600", "0077", "800", "rwx", "1700", "", "07000"])

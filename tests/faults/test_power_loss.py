@@ -94,13 +94,13 @@ def recorded_topics(scratch: Callable[[str], Path]) -> Recorded:
 @pytest.mark.parametrize(
     "forgets",
     [
-        lambda step: step.path.endswith("metadata.sqlite-wal"),
-        lambda step: step.path.endswith(".log"),
+        lambda step: "__cluster_metadata-0/0" in step.path,
+        lambda step: step.path.endswith(".log") and "__cluster_metadata" not in step.path,
         lambda step: step.operation == "D" and step.path == "data",
         lambda step: step.operation == "D" and step.path == "data/kept-2",
         lambda step: step.operation == "D" and step.path == "",
     ],
-    ids=["of the store", "of records", "of partitions' names", "of segments' names", "of the data directory's name"],
+    ids=["of the metadata", "of records", "of partitions' names", "of segments' names", "of the data directory's name"],
 )
 def test_a_missing_sync_would_be_found(recorded_topics: Recorded, forgets: Callable[[Step], bool]) -> None:
     assert recorded_topics.forgetting(forgets).first_failure(SEEN_WITHIN, SEED) is not None

@@ -8,10 +8,12 @@ name is usable.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.system.file_system import OsFileSystem
 
 PARTITIONS = 2
@@ -31,7 +33,8 @@ def life_of_topics(data: DataBroker) -> None:
 
 def shown(directory: Path) -> set[str]:
     """The partition directories that are not on their way out."""
-    return {path.name for path in directory.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
+    names = {path.name for path in directory.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
+    return names - {METADATA_DIRECTORY}
 
 
 def belonging(data: DataBroker) -> set[str]:
@@ -47,7 +50,7 @@ def run_and_kill(directory: Path, number: int | None) -> int:
     before = len(disk.calls)
     with contextlib.suppress(Killed):
         life_of_topics(data)
-    data.broker.store.close()
+        data.broker.controller.close()
     return len(disk.calls) - before
 
 
@@ -77,7 +80,7 @@ def test_a_directory_of_unknown_origin_is_kept_beside_a_new_topic(tmp_path: Path
     data.topics.create_topic("orders", 2)
     data.append("orders", b"whose?")
     data.close()
-    (tmp_path / "metadata.sqlite").unlink()
+    shutil.rmtree(tmp_path / METADATA_DIRECTORY)
     data = DataBroker(tmp_path)
     assert shown(tmp_path) == {"orders-0", "orders-1"}, "left alone"
     data.topics.create_topic("orders", 1)

@@ -284,7 +284,7 @@ class Side:
     def limit(self) -> None:
         """Measure requests from now on, though none is ever too large."""
         changes = [QuotaChange(key, 1e12) for key in ("producer_byte_rate", "consumer_byte_rate")]
-        ClientQuotas(self.data.broker.store).alter((("client-id", "tester"),), changes, validate_only=False)
+        ClientQuotas(self.data.broker.controller).alter((("client-id", "tester"),), changes, validate_only=False)
         load_quotas(self.data.broker)
 
     def recreate(self) -> None:

@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from tidelog.broker.adoption.adopt import carry_out
     from tidelog.broker.adoption.plan import AdoptionError, make_plan
-    from tidelog.broker.metadata.store import MetadataStoreError
     from tidelog.log.system.file_system import OsFileSystem
     from tidelog.log.system.time import SystemTime
     from tidelog.protocol.errors import KafkaStorageError
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             carry_out(file_system, time, plan, print)
         finally:
             plan.close()
-    except (AdoptionError, KafkaStorageError, MetadataStoreError, OSError) as error:
+    except (AdoptionError, KafkaStorageError, OSError) as error:
         print(f"tidelog adopt: {error}; nothing was taken over", file=sys.stderr)
         return 1
     print(f"done: tidelog serve --data-dir {arguments.data_dir}")

@@ -366,27 +366,23 @@ def check_topic_configs(texts: Mapping[str, str]) -> None:
 
 
 def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
-    """Topic -> its own configuration, from the metadata store of a data directory that has one. Raises JobError."""
+    """Topic -> its own configuration, from the metadata log of a data directory that has one. Raises JobError."""
     import os
 
-    from tidelog.broker.controller.topics import TOPICS_PREFIX, decode_topic
-    from tidelog.broker.metadata.store import MetadataStoreError, SqliteMetadataStore
-    from tidelog.broker.startup import STORE_FILE
-    from tidelog.log.system.time import SystemTime
+    from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
+    from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE
+    from tidelog.log.system.file_system import OsFileSystem
     from tidelog.pipeline.job_errors import JobError
+    from tidelog.protocol.errors import KafkaStorageError
 
-    store_path = os.path.join(path, STORE_FILE)
-    if not os.path.exists(store_path):
+    directory = os.path.join(path, METADATA_DIRECTORY)
+    if not os.path.exists(directory):
         return {}
     try:
-        store = SqliteMetadataStore(store_path, SystemTime())
-    except MetadataStoreError as error:
+        image = read_metadata_image(OsFileSystem(), directory)
+    except KafkaStorageError as error:
         raise JobError(str(error)) from error
-    try:
-        images = [decode_topic(entry) for entry in store.list(TOPICS_PREFIX)]
-    finally:
-        store.close()
-    return {image.name: image.configs for image in images}
+    return {name: texts for (kind, name), texts in image.configs.items() if kind == TOPIC_RESOURCE}
 
 
 def _index(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""A Broker for handlers that need no logs: store, topics, configs over a directory, and a listener that takes notes."""
+"""A Broker for handlers that need no logs: metadata, topics, configs, and a listener that takes notes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tidelog.broker.controller.topics import TopicListener, TopicManager
 from tidelog.broker.loop.late_imports import LateImports
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
-from tidelog.broker.metadata.store import SqliteMetadataStore
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.services import LateServices
+from tidelog.broker.startup import build_controller
 from tidelog.log.config import LogConfig
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
@@ -71,21 +71,22 @@ class AdminBroker:
         self.told: TopicListener = self.listener
         self.time = ManualTime()
         self.config = BrokerConfig(self.texts)
-        self.store = SqliteMetadataStore(str(directory / "metadata.sqlite"), self.time)
+        self.log_manager = LogManager(self.config.log_dirs, OsFileSystem(), self.time, LogConfig())
+        self.controller = build_controller(self.log_manager, self.config.node_id, self.time)
         self.metadata = MetadataCache()
         self.topic_configs = TopicConfigs(self.config)
         self.in_thread: InThread = run_now
         generator = random.Random(7)
         self.topics = TopicManager(
             self.config,
-            self.store,
+            self.controller,
             self.metadata,
             validate_configs=self.topic_configs.validate,
             new_topic_id=lambda: random_uuid(generator),
             listener=cast(TopicListener, Relay(self)),
             in_thread=lambda work: self.in_thread(work),
         )
-        self.configs = ConfigManager(self.config, self.store, self.metadata, self.topic_configs, self.topics)
+        self.configs = ConfigManager(self.config, self.controller, self.metadata, self.topic_configs, self.topics)
         self.topics.load()
         self.configs.load()
         nothing = cast(Any, None)
@@ -98,9 +99,9 @@ class AdminBroker:
             timers=TimerQueue(self.time.monotonic_ms, nothing),
             purgatory=nothing,
             metrics=nothing,
-            store=self.store,
+            controller=self.controller,
             metadata=self.metadata,
-            log_manager=LogManager(self.config.log_dirs, OsFileSystem(), self.time, LogConfig()),
+            log_manager=self.log_manager,
             replica_manager=nothing,
             topics=self.topics,
             topic_configs=self.topic_configs,
@@ -120,8 +121,8 @@ class AdminBroker:
         self.in_thread = in_thread
 
     def reopen(self) -> AdminBroker:
-        """Close the store and start again on the same directory."""
-        self.store.close()
+        """Close the metadata log and start again on the same directory."""
+        self.controller.close()
         return AdminBroker(self.directory, self.texts)
 
 

@@ -104,7 +104,7 @@ class DataBroker:
     def close(self) -> None:
         """Stop cleanly."""
         self.log_manager.shutdown()
-        self.broker.store.close()
+        self.broker.controller.close()
 
 
 def batch(*values: bytes, options: BatchOptions | None = None) -> bytearray:

@@ -62,7 +62,7 @@ def test_an_internal_topic_wants_the_coordinators(data: DataBroker) -> None:
 
 def test_a_quota_wants_the_quotas(data: DataBroker) -> None:
     changes = [QuotaChange("producer_byte_rate", 5.0)]
-    ClientQuotas(data.broker.store).alter((("client-id", "app"),), changes, validate_only=False)
+    ClientQuotas(data.broker.controller).alter((("client-id", "app"),), changes, validate_only=False)
     begin(data, Begin.BEFORE_CLIENTS)
     assert built(data) == {"quotas"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
-from tidelog.broker.controller.topics import TOPICS_PREFIX, encode_topic
+from tidelog.broker.controller.topics import creation_records
 from tidelog.broker.metadata.image import TopicImage, unreplicated
-from tidelog.broker.metadata.store import Put, SqliteMetadataStore
-from tidelog.broker.startup import STORE_FILE
+from tidelog.broker.startup import build_controller
 from tidelog.cli import main
 from tidelog.commands import pipeline as pipeline_command
+from tidelog.log.config import LogConfig
+from tidelog.log.manager import METADATA_DIRECTORY, LogManager
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import SystemTime
 from tidelog.pipeline.jobs.offline_logs import LOCK_FILE
 
@@ -99,10 +100,12 @@ def test_index_and_compact_take_the_configuration_of_the_brokers_topics(
         "segment.bytes": "4096",
         "index.interval.bytes": "200",
     }
-    store = SqliteMetadataStore(str(data.path / STORE_FILE), SystemTime())
+    controller = build_controller(
+        LogManager([str(data.path)], OsFileSystem(), SystemTime(), LogConfig()), 1, SystemTime()
+    )
     image = TopicImage("orders", TOPIC_ID, unreplicated(1, 1), configs, False)
-    store.txn([], [Put(TOPICS_PREFIX + "orders", encode_topic(image))], [])
-    store.close()
+    controller.commit(creation_records(image, controller.level))
+    controller.close()
     assert run(data, "index") == 0
     assert "500 keys in 1 files" in capsys.readouterr().out
     assert run(data, "compact", "--dry-run") == 0
@@ -253,14 +256,12 @@ def test_a_broker_that_runs_is_named(data: DataDirectory, capsys: pytest.Capture
     assert "stop it first" in capsys.readouterr().err
 
 
-def test_a_store_of_a_later_version_is_an_error_not_a_crash(
-    data: DataDirectory, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with sqlite3.connect(data.path / STORE_FILE) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    connection.close()
+def test_damaged_metadata_are_an_error_not_a_crash(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = data.path / METADATA_DIRECTORY
+    directory.mkdir()
+    (directory / f"{1:020d}-{1:010d}.checkpoint").touch()
     assert run(data, "index") == 1
-    assert "has format 99" in capsys.readouterr().err
+    assert "has no header" in capsys.readouterr().err
 
 
 def test_without_pyspark_the_package_is_named(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ import pytest
 from tests.support.kafka_directories import CLUSTER_ID, KafkaDirectory
 from tests.support.logs import NOW_MS, values
 from tidelog.broker.adoption.adopt import carry_out, valid_broker_configs
-from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions, AdoptionPlan, make_plan
-from tidelog.broker.controller.producer_ids import NEXT_BLOCK_KEY
-from tidelog.broker.controller.topics import TOPICS_PREFIX, decode_topic
+from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions, AdoptionPlan, existing_topics, make_plan
 from tidelog.broker.metadata.image import TopicImage
-from tidelog.broker.metadata.store import SqliteMetadataStore
+from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
+from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import (
@@ -80,20 +78,12 @@ def adopt(source: Path, target: Path, **options: Any) -> AdoptionPlan:
     return plan
 
 
-def stored(target: Path, prefix: str) -> dict[str, bytes]:
-    store = SqliteMetadataStore(str(target / "metadata.sqlite"), TIME)
-    try:
-        return {entry.key: entry.value for entry in store.list(prefix)}
-    finally:
-        store.close()
+def metadata_of(target: Path) -> MetadataImage:
+    return read_metadata_image(FILE_SYSTEM, str(target / METADATA_DIRECTORY))
 
 
 def topics(target: Path) -> dict[str, TopicImage]:
-    store = SqliteMetadataStore(str(target / "metadata.sqlite"), TIME)
-    try:
-        return {image.name: image for image in map(decode_topic, store.list(TOPICS_PREFIX))}
-    finally:
-        store.close()
+    return existing_topics(metadata_of(target))
 
 
 def served(directory: Path, place: TopicPartition) -> dict[int, bytes | None]:
@@ -246,7 +236,7 @@ def test_without_metadata_nothing_is_deleted_and_new_producer_ids_are_larger(tmp
     image = topics(tmp_path / "data")["orders"]
     assert image.configs == {"retention.ms": "-1", "retention.bytes": "-1"}
     assert image.topic_id != bytes(16)
-    assert stored(tmp_path / "data", NEXT_BLOCK_KEY) == {NEXT_BLOCK_KEY: b"42000"}
+    assert metadata_of(tmp_path / "data").producer_ids == 42000
     assert any("ZooKeeper" in text for text in plan.left_out)
     assert len(served(tmp_path / "data", TopicPartition("orders", 0))) == 60
 
@@ -272,11 +262,11 @@ def test_quotas_credentials_defaults_and_producer_ids_come_over(tmp_path: Path) 
     ids = ProducerIdsRecord(broker_id=3, next_producer_id=5_000)
     source = kraft_source(tmp_path / "kafka", (quota, 0), (scram, 0), (default, 0), (ids, 0))
     adopt(source.path, tmp_path / "data")
-    assert stored(tmp_path / "data", "/quotas/") == {'/quotas/[["user","ann"]]': b'{"request_percentage": 12.5}'}
-    (credential,) = stored(tmp_path / "data", "/scram/SCRAM_SHA_256/ann").values()
-    assert json.loads(credential) == {"iterations": 9, "salt": "73", "stored_key": "6b", "server_key": "76"}
-    assert stored(tmp_path / "data", "/configs/") == {"/configs/broker/": b'{"log.retention.ms": "77"}'}
-    assert stored(tmp_path / "data", NEXT_BLOCK_KEY) == {NEXT_BLOCK_KEY: b"5000"}
+    image = metadata_of(tmp_path / "data")
+    assert image.quotas == {(("user", "ann"),): {"request_percentage": 12.5}}
+    assert image.scram == {("ann", 1): (b"s", b"k", b"v", 9)}
+    assert image.configs[4, ""] == {"log.retention.ms": "77"}
+    assert image.producer_ids == 5000
 
 
 def test_configs_of_groups_and_client_metrics_come_over(tmp_path: Path) -> None:
@@ -291,10 +281,9 @@ def test_configs_of_groups_and_client_metrics_come_over(tmp_path: Path) -> None:
         for kind, name, key, value in given
     ]
     plan = adopt(kraft_source(tmp_path / "kafka", *records).path, tmp_path / "data")
-    assert stored(tmp_path / "data", "/configs/") == {
-        "/configs/client-metrics/all": b'{"metrics": "*"}',
-        "/configs/group/share": b'{"share.auto.offset.reset": "earliest"}',
-    }
+    configs = metadata_of(tmp_path / "data").configs
+    assert configs[16, "all"] == {"metrics": "*"}
+    assert configs[32, "share"] == {"share.auto.offset.reset": "earliest"}
     left_out = "\n".join(plan.left_out)
     assert "config streams.unheard.of=50000 of group share: " in left_out
     assert "config share.delivery.count.limit=many of group wrong: " in left_out
@@ -359,7 +348,7 @@ def test_what_no_broker_would_load_is_refused_and_cleared_away(tmp_path: Path) -
     with pytest.raises(AdoptionError, match="orders-1 cannot be served: offsets"):
         adopt(source.path, tmp_path / "data")
     assert topics(tmp_path / "data") == {}
-    assert [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()] == []
+    assert [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()] == [METADATA_DIRECTORY]
 
 
 def test_a_directory_in_the_way_is_told(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from tests.unit.broker.controller.test_topics import FullDisk
 from tidelog.broker.controller.topic_changes import NewTopic, run_now
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.image import TopicImage
-from tidelog.broker.metadata.store import MetadataStoreError
 from tidelog.protocol.errors import (
     InvalidPartitionsError,
     InvalidTopicError,
@@ -58,7 +57,7 @@ def steps(admin: AdminBroker) -> Steps:
 def test_a_topic_is_shown_once_it_is_durable_and_has_logs(admin: AdminBroker, steps: Steps) -> None:
     change = admin.topics.changes.create(NewTopic("orders", 3))
     assert (change.image.partition_count, change.done.done) == (3, False)
-    assert admin.store.get("/topics/orders") is not None
+    assert admin.controller.image.topic_named("orders") is not None
     steps.step()  # the sync
     assert not admin.metadata.topics
     steps.step()  # the logs
@@ -118,7 +117,7 @@ def test_who_names_a_topic_that_is_being_created_waits_for_it(admin: AdminBroker
 def test_to_validate_commits_nothing(admin: AdminBroker, steps: Steps) -> None:
     change = admin.topics.changes.create(NewTopic("orders", 3, validate_only=True))
     assert change.done.result().partition_count == 3
-    assert admin.store.get("/topics/orders") is None
+    assert admin.controller.image.topic_named("orders") is None
     assert not steps.waiting
 
 
@@ -128,7 +127,7 @@ def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker, ste
     steps.all()
     with pytest.raises(KafkaStorageError):
         change.done.result()
-    assert admin.store.get("/topics/orders") is None
+    assert admin.controller.image.topic_named("orders") is None
     admin.set_listener(admin.listener)
     assert admin.topics.changes.create(NewTopic("orders")).done.result().name == "orders"
 
@@ -137,9 +136,9 @@ def test_a_failed_sync_fails_all_it_was_for(admin: AdminBroker, steps: Steps, mo
     admin.topics.create_topic("old")
 
     def fail() -> None:
-        raise MetadataStoreError("cannot sync")
+        raise KafkaStorageError("cannot sync")
 
-    monkeypatch.setattr(admin.topics.changes, "_sync_store", fail)
+    monkeypatch.setattr(admin.topics.changes, "_sync_metadata", fail)
     changes = [admin.topics.changes.create(NewTopic("a")), admin.topics.changes.delete("old")]
     steps.all()
     for change in changes:
@@ -152,10 +151,10 @@ def test_partitions_are_shown_once_they_are_durable_and_have_logs(admin: AdminBr
     admin.topics.create_topic("orders", 2)
     del admin.listener.events[:]
     done = admin.topics.changes.widen("orders", 5)
-    steps.step()  # the sync
+    steps.step()  # the logs
     assert admin.metadata.topics["orders"].partition_count == 2
     assert not done.done
-    steps.step()  # the logs
+    steps.step()  # the sync
     assert done.result() == admin.metadata.topics["orders"]
     assert admin.listener.events == [("created", "orders", 2, 5)]
     assert admin.reopen().metadata.topics["orders"].partition_count == 5
@@ -185,7 +184,7 @@ def test_what_is_asked_of_a_topic_that_is_widened_comes_after_it_and_in_order(ad
     assert gone.done.result().partition_count == 5
     with pytest.raises(UnknownTopicOrPartitionError):
         again.done.result()
-    assert admin.store.get("/topics/orders") is None
+    assert admin.controller.image.topic_named("orders") is None
 
 
 def test_a_topic_whose_new_logs_cannot_be_made_stays_as_it_was(admin: AdminBroker, steps: Steps) -> None:
@@ -245,9 +244,9 @@ def test_a_failed_sync_fails_configs_and_partitions(
     admin.topics.create_topic("orders", 2)
 
     def fail() -> None:
-        raise MetadataStoreError("cannot sync")
+        raise KafkaStorageError("cannot sync")
 
-    monkeypatch.setattr(admin.topics.changes, "_sync_store", fail)
+    monkeypatch.setattr(admin.topics.changes, "_sync_metadata", fail)
     done = admin.topics.changes.commit("orders", lambda: admin.topics.set_configs("orders", {}))
     wider = admin.topics.changes.widen("orders", 3)
     steps.all()

@@ -9,13 +9,10 @@ from tests.unit.broker.admin_broker import AdminBroker, NotingListener
 from tidelog.broker.controller.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     collision_key,
-    decode_topic,
-    encode_topic,
     internal_topic_settings,
     validate_topic_name,
 )
 from tidelog.broker.metadata.image import TopicImage
-from tidelog.broker.metadata.store import Put
 from tidelog.protocol.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -91,13 +88,6 @@ def test_a_name_can_be_taken_once(admin: AdminBroker) -> None:
     admin.topics.create_topic("orders")
     with pytest.raises(TopicAlreadyExistsError):
         admin.topics.create_topic("orders")
-
-
-def test_a_topic_another_process_created_meanwhile_is_not_overwritten(admin: AdminBroker) -> None:
-    admin.store.txn([], [Put("/topics/orders", b"{}")], [])
-    with pytest.raises(TopicAlreadyExistsError):
-        admin.topics.create_topic("orders")
-    assert not admin.listener.events
 
 
 def test_names_that_collide_in_metrics_are_refused(admin: AdminBroker) -> None:
@@ -225,12 +215,14 @@ def test_changed_defaults_are_told_for_every_topic(admin: AdminBroker) -> None:
     assert [event[1] for event in admin.listener.events] == ["a", "b"]
 
 
-def test_a_topic_survives_its_encoding(admin: AdminBroker) -> None:
+def test_a_topic_and_its_partitions_and_configs_are_records(admin: AdminBroker) -> None:
     image = admin.topics.create_topic("orders", 3, 1, {"retention.ms": "1000"})
-    entry = admin.store.get("/topics/orders")
-    assert entry is not None
-    assert entry.value == encode_topic(image)
-    assert decode_topic(entry, image.partitions[0].leader) == image
+    metadata = admin.controller.image
+    assert metadata.topic_named("orders") == (image.name, image.topic_id, image.partitions)
+    assert metadata.configs == {(2, "orders"): {"retention.ms": "1000"}}
+    again = admin.reopen()
+    assert again.metadata.topics["orders"] == image
+    assert again.controller.image.topics == metadata.topics
 
 
 def test_collision_key() -> None:

@@ -53,7 +53,7 @@ class StreamsWorld(DataBroker):
         self.directory = directory
 
     def restarted(self) -> StreamsWorld:
-        self.broker.store.close()
+        self.broker.controller.close()
         world = StreamsWorld(self.directory, self.texts)
         coordinators_of(world.broker).start()
         for _ in range(200):

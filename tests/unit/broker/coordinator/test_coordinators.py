@@ -11,7 +11,6 @@ import pytest
 from tests.unit.broker.coordinator.runtime.test_durability import Client
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.metadata.store import MetadataStoreError
 from tidelog.protocol.errors import NONE, KafkaStorageError
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tidelog.protocol.messages.offset_commit import (
@@ -58,7 +57,7 @@ def delete(data: DataBroker) -> list[bytes]:
 
 def restarted(data: DataBroker, directory: Path) -> DataBroker:
     """Start again with what a kill leaves: the same directory, nothing else."""
-    data.broker.store.close()
+    data.broker.controller.close()
     again = DataBroker(directory, TEXTS)
     coordinators_of(again.broker).start()
     for _ in range(20):
@@ -94,15 +93,15 @@ def test_behind_a_widening_offsets_go_when_the_deletion_is_durable(data: DataBro
     assert response.error_code == NONE
 
 
-@pytest.mark.parametrize(("part", "offset"), [("logs", -1), ("store", 5)], ids=["logs stay", "not durable"])
+@pytest.mark.parametrize(("part", "offset"), [("logs", -1), ("metadata", 5)], ids=["logs stay", "not durable"])
 def test_offsets_go_when_the_name_is_free(
     data: DataBroker, monkeypatch: pytest.MonkeyPatch, part: str, offset: int
 ) -> None:
     def fail(*_: object) -> None:
-        raise {"logs": KafkaStorageError, "store": MetadataStoreError}[part]("the disk is full")
+        raise KafkaStorageError("the disk is full")
 
-    if part == "store":
-        monkeypatch.setattr(data.topics.changes, "_sync_store", fail)
+    if part == "metadata":
+        monkeypatch.setattr(data.topics.changes, "_sync_metadata", fail)
     else:
         monkeypatch.setattr(type(data.log_manager), "delete_log", fail)
     answers = delete(data)

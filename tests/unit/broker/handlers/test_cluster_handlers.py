@@ -205,9 +205,9 @@ def test_the_quorum_is_this_node(admin: AdminBroker, version: int) -> None:
     ]
     response = drive(admin.broker, DescribeQuorumRequest(topics=topics), DescribeQuorumResponse, version)
     quorum = response.topics[0].partitions[0]
-    assert (quorum.error_code, quorum.leader_id, quorum.high_watermark) == (0, 1, admin.store.revision)
+    assert (quorum.error_code, quorum.leader_id, quorum.high_watermark) == (0, 1, admin.controller.end_offset)
     (voter,) = quorum.current_voters
-    assert (voter.replica_id, voter.log_end_offset) == (1, admin.store.revision)
+    assert (voter.replica_id, voter.log_end_offset) == (1, admin.controller.end_offset)
     assert voter.last_caught_up_timestamp == (admin.time.milliseconds() if version >= 1 else -1)
     assert response.topics[1].partitions[0].error_code == UnknownTopicOrPartitionError.code
     if version >= 2:

@@ -8,7 +8,6 @@ from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
-from tidelog.broker.metadata.store import Put
 from tidelog.protocol.errors import (
     InvalidRequestError,
     InvalidTopicError,
@@ -93,12 +92,6 @@ def test_the_broker_can_forbid_creation(tmp_path: Path, version: int) -> None:
 def test_a_bad_name_is_told(admin: AdminBroker, version: int) -> None:
     (topic,) = ask(admin, version, "no/such").topics
     assert topic.error_code == InvalidTopicError.code
-
-
-def test_a_topic_another_process_just_created_is_not_known_yet(admin: AdminBroker) -> None:
-    admin.store.txn([], [Put("/topics/orders", b"{}")], [])
-    (topic,) = ask(admin, 12, "orders").topics
-    assert topic.error_code == UnknownTopicOrPartitionError.code
 
 
 @pytest.mark.parametrize("version", [12, 13])

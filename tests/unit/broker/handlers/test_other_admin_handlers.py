@@ -135,8 +135,8 @@ def test_scram_credentials_are_set_described_and_kept(admin: AdminBroker) -> Non
     }
     assert found == {"ann": [(1, 4096), (2, 8192)], "bob": [(1, 4096)]}
     assert alter_scram(again, [ScramCredentialDeletion(name="ann", mechanism=1)], []) == {"ann": 0}
-    assert ScramCredentials(again.store).get("ann", ScramMechanism.SCRAM_SHA_256) is None
-    assert ScramCredentials(again.store).get("ann", ScramMechanism.SCRAM_SHA_512) is not None
+    assert ScramCredentials(again.controller).get("ann", ScramMechanism.SCRAM_SHA_256) is None
+    assert ScramCredentials(again.controller).get("ann", ScramMechanism.SCRAM_SHA_512) is not None
 
 
 def test_scram_keys_are_those_of_rfc_7677(admin: AdminBroker) -> None:
@@ -145,7 +145,7 @@ def test_scram_keys_are_those_of_rfc_7677(admin: AdminBroker) -> None:
 
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     salted = hashlib.pbkdf2_hmac("sha256", b"pencil", salt, 4096)
-    credentials = ScramCredentials(admin.store)
+    credentials = ScramCredentials(admin.controller)
     credentials.put("user", ScramMechanism.SCRAM_SHA_256, 4096, salt, salted)
     credential = credentials.get("user", ScramMechanism.SCRAM_SHA_256)
     assert credential is not None
@@ -351,7 +351,7 @@ def test_features_are_advertised(admin: AdminBroker, version: int) -> None:
     supported = {key.name: FeatureRange(key.min_version, key.max_version) for key in response.supported_features}
     assert finalized == {name: (level, level) for name, level in admin.metadata.features.items()}
     assert finalized["metadata.version"] == (10, 10)
-    assert response.finalized_features_epoch == admin.store.revision
+    assert response.finalized_features_epoch == admin.controller.image.offset
     offered = supported_features()
     assert supported == {name: levels for name, levels in offered.items() if version >= 4 or levels.lowest > 0}
 
@@ -374,7 +374,7 @@ def test_features_are_offered_with_their_apis(monkeypatch: pytest.MonkeyPatch, a
     assert "group.version" not in supported_features()
     monkeypatch.setattr("tidelog.broker.controller.features.REGISTRY", REGISTRY)
     assert supported_features()["group.version"] == FeatureRange(0, 1)
-    show_features(admin.store, admin.metadata)
+    show_features(admin.controller.image, admin.metadata)
     assert admin.metadata.features["group.version"] == 1
     update(admin, ("group.version", 0, 3))
     assert "group.version" not in admin.metadata.features

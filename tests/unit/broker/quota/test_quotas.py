@@ -251,12 +251,12 @@ def test_quotas_are_loaded_and_kept_over_a_restart(tmp_path: Path) -> None:
     context = context_of(1, client_id="app")
     client = client_of(context)
     assert client == ("ANONYMOUS", "app")
-    ClientQuotas(admin.store).alter(entity(client_id="app"), [QuotaChange(FETCH, 1000.0)], validate_only=False)
+    ClientQuotas(admin.controller).alter(entity(client_id="app"), [QuotaChange(FETCH, 1000.0)], validate_only=False)
     load_quotas(admin.broker)
     assert admin.broker.services.quotas.get().fetch_limit(client) == 5000
     again = admin.reopen()
     load_quotas(again.broker)
     assert again.broker.services.quotas.get().fetch_limit(client) == 5000
-    ClientQuotas(again.store).alter(entity(client_id="app"), [QuotaChange(FETCH, None)], validate_only=False)
+    ClientQuotas(again.controller).alter(entity(client_id="app"), [QuotaChange(FETCH, None)], validate_only=False)
     load_quotas(again.broker)
     assert again.broker.services.quotas.get().fetch_limit(client) is None

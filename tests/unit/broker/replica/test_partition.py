@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.data_broker import DataBroker, batch
+from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY
 from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
 from tidelog.broker.replica.fetch_cursor import FetchLimits
 from tidelog.broker.replica.partition import Partition
@@ -121,7 +122,7 @@ def test_replicas_and_leader_are_those_of_the_image(data: DataBroker) -> None:
     partition = data.replica_manager.partition("t", 0)
     state = image.partitions[0]
     assert (partition.replicas, partition.isr, partition.leader, partition.leader_epoch) == state[:4]
-    assert state == PartitionState((1,), (1,), 1, 0)
+    assert state == PartitionState((1,), (1,), 1, 0, directories=(UNASSIGNED_DIRECTORY,))
 
 
 # Who works on a log without going through ``Partition``, and why.

@@ -82,7 +82,7 @@ def test_a_stale_producer_id_block_is_never_given_twice(data: DataBroker, tmp_pa
     from tidelog.broker.controller.producer_ids import BLOCK_SIZE, ProducerIdManager
 
     first = data.broker.producer_ids.next_id()
-    restarted = ProducerIdManager(data.broker.store)
+    restarted = ProducerIdManager(data.broker.controller)
     ids = [restarted.next_id() for _ in range(BLOCK_SIZE + 1)]
     assert ids[0] == first + BLOCK_SIZE
     assert len(set(ids)) == BLOCK_SIZE + 1

@@ -45,7 +45,7 @@ class ShareWorld(DataBroker):
         return coordinators_of(self.broker)
 
     def restarted(self) -> ShareWorld:
-        self.broker.store.close()
+        self.broker.controller.close()
         world = ShareWorld(self.directory, self.texts)
         world.coordinators.start()
         for _ in range(200):

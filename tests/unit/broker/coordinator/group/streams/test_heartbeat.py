@@ -55,7 +55,7 @@ def world(tmp_path: Path) -> Iterator[StreamsWorld]:
     made = StreamsWorld(tmp_path, {"group.streams.initial.rebalance.delay.ms": "0"})
     made.topics.create_topic("lines", 2)
     yield made
-    made.broker.store.close()
+    made.broker.controller.close()
 
 
 def codes(answer: Any) -> list[int]:
@@ -250,7 +250,7 @@ def test_a_new_group_waits_for_more_members(tmp_path: Path) -> None:
     for member in (first, second):
         assert codes(member.beat()) == []
         assert len(member.has()[0]) == 2
-    world.broker.store.close()
+    world.broker.controller.close()
 
 
 def test_source_topics_are_missed(world: StreamsWorld) -> None:
@@ -340,7 +340,7 @@ def test_a_restart_changes_nothing(world: StreamsWorld) -> None:
         assert (answer.error_code, answer.active_tasks, codes(answer)) == (0, None, [])
     world.passes(45_000)
     assert world.group.state.value == "Empty"
-    world.broker.store.close()
+    world.broker.controller.close()
 
 
 def test_a_wider_source_is_noticed(world: StreamsWorld) -> None:
@@ -441,7 +441,7 @@ def test_a_full_group_takes_nobody(tmp_path: Path) -> None:
     ready(world)
     assert Member(world, "b").join().error_code == GroupMaxSizeReachedError.code
     assert Member(world, "a").join().error_code == 0
-    world.broker.store.close()
+    world.broker.controller.close()
 
 
 def test_the_feature_can_be_off(world: StreamsWorld) -> None:

@@ -1,0 +1,171 @@
+"""Controller of a node that is its own cluster: decisions become records of the metadata log, and records the image.
+
+    commit    records -> replayed onto the image -> appended in one batch -> publishers told, in their order
+    sync      one fdatasync for all that was committed before it, in any thread; only then is anything answered
+
+``MetadataDelta.replay`` alone changes the image, here as at a start and as in a member of a cluster. What was committed
+and not synced when the power fails is lost, and no client was told of it. Loop thread only, but for ``sync``.
+
+Source: QuorumController of Kafka 4.3, KIP-631.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from tidelog.broker.metadata.delta import MetadataDelta
+from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord
+from tidelog.broker.metadata.log_reader import LoadedMetadata, note_deletions, read_metadata_log
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
+from tidelog.broker.metadata.metadata_log import MetadataLog, MetadataPlace, open_metadata_log
+from tidelog.log.system.reserve import lacks_room
+from tidelog.log.system.time import Time
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.metadata_records.records import (
+    BeginTransactionRecord,
+    DeletedTopic,
+    EndTransactionRecord,
+    NoOpRecord,
+)
+
+logger = logging.getLogger(__name__)
+
+Publisher = Callable[[MetadataDelta, MetadataImage], None]
+RECORDS_PER_BATCH = 10_000
+"""Most records of one batch, as in Kafka's controller; more are appended as a transaction of several batches."""
+SNAPSHOT_BYTES = 20 * 1024 * 1024
+"""Bytes of the log after which a snapshot is taken: Kafka's ``metadata.log.max.record.bytes.between.snapshots``."""
+CLOSING_SNAPSHOT_BYTES = 256 * 1024
+"""Bytes of the log that a clean stop leaves to the next start at most."""
+
+
+class EmbeddedController:
+    """Controller that commits records to the local metadata log and keeps their image."""
+
+    __slots__ = ("_deletions", "_failure", "_log", "_publishers", "_time", "image", "node_id")
+
+    def __init__(self, log: MetadataLog, loaded: LoadedMetadata, time: Time, node_id: int) -> None:
+        self.node_id = node_id
+        self._log = log
+        self._time = time
+        self._publishers: list[Publisher] = []
+        self._failure: KafkaStorageError | None = None
+        self._deletions = loaded.deletions
+        self.image = loaded.image
+        """All that was committed, immutable; any thread may read it."""
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the quorum that this node leads."""
+        return self._log.epoch
+
+    @property
+    def end_offset(self) -> int:
+        """Offset that the next record gets."""
+        return self._log.end_offset
+
+    @property
+    def level(self) -> int:
+        """Level of metadata.version in force: it says which versions the records have."""
+        return self.image.features[METADATA_VERSION]
+
+    @property
+    def deletions(self) -> Mapping[bytes, str]:
+        """Ids and names of deleted topics whose logs may still be there."""
+        return self._deletions
+
+    def subscribe(self, publisher: Publisher) -> None:
+        """Call ``publisher`` with each change and the image it makes, after those that subscribed before."""
+        self._publishers.append(publisher)
+
+    def commit(self, records: Iterable[VersionedRecord], *, sync: bool = True) -> None:
+        """Commit records, all or none of them; without ``sync`` they are durable after the next ``sync``.
+
+        Raises KafkaStorageError, and then nothing changed; CorruptMessageError for records that contradict the image.
+        """
+        listed = list(records)
+        if not listed:
+            return
+        self._refuse_after_failure()
+        delta = MetadataDelta(self.image)
+        for record, _ in listed:
+            delta.replay(record)
+        now = self._time.milliseconds()
+        last_offset = self._log.end_offset + len(listed) - 1 + (2 if len(listed) > RECORDS_PER_BATCH else 0)
+        image = delta.build(last_offset, self.epoch, now)  # contradictions show before anything is appended
+        self._append(listed, now)
+        self.image = image
+        note_deletions(self._deletions, delta)
+        for publish in self._publishers:
+            publish(delta, self.image)
+        if sync:
+            self.sync()
+
+    def _append(self, listed: list[VersionedRecord], now: int) -> None:
+        if len(listed) <= RECORDS_PER_BATCH:
+            self._log.append(listed, now)
+            return
+        self._log.append([VersionedRecord(BeginTransactionRecord())], now)
+        for start in range(0, len(listed), RECORDS_PER_BATCH):
+            self._log.append(listed[start : start + RECORDS_PER_BATCH], now)
+        self._log.append([VersionedRecord(EndTransactionRecord())], now)
+
+    def note_finished_deletions(self, topic_ids: Iterable[bytes]) -> VersionedRecord:
+        """Return the record that says that nothing is left of these topics."""
+        return VersionedRecord(NoOpRecord(finished_deletions=list(topic_ids)))
+
+    def sync(self) -> None:
+        """Make everything durable that was committed before the call. Any thread. Raises KafkaStorageError."""
+        self._refuse_after_failure()
+        try:
+            self._log.sync()
+        except KafkaStorageError as error:
+            if lacks_room(error):  # nothing is lost: the next sync may find room
+                raise
+            self._failure = error
+            self._refuse_after_failure()
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise KafkaStorageError(f"the metadata log takes nothing more, its sync failed: {self._failure}")
+
+    def take_snapshot(self, least_bytes: int = SNAPSHOT_BYTES) -> bool:
+        """Write a snapshot and forget the log below it, unless the log is shorter than ``least_bytes``.
+
+        Any thread, one at a time. Raises KafkaStorageError.
+        """
+        if self._failure is not None or self._log.bytes_since_snapshot < least_bytes:
+            return False
+        image = self.image  # before the deletions: one that begins meanwhile has its record after the snapshot
+        unfinished = self._unfinished()
+        self._log.sync()
+        self._log.cut_below(self._log.write_snapshot(image, self._time.milliseconds(), unfinished))
+        return True
+
+    def _unfinished(self) -> list[VersionedRecord]:
+        if not self._deletions:
+            return []
+        deleted = [DeletedTopic(name=name, topic_id=topic_id) for topic_id, name in list(self._deletions.items())]
+        return [VersionedRecord(NoOpRecord(unfinished_deletions=deleted))]
+
+    def close(self) -> None:
+        """Sync and close the log, with a snapshot where the next start would have much to read."""
+        try:
+            self.take_snapshot(CLOSING_SNAPSHOT_BYTES)
+        except KafkaStorageError as error:
+            logger.warning("no snapshot of the metadata was taken: %s", error)
+        finally:
+            self._log.close()
+
+
+def open_controller(place: MetadataPlace, node_id: int, time: Time) -> EmbeddedController:
+    """Open the metadata log, or make it, with this node as its leader, and read what it holds.
+
+    Raises KafkaStorageError.
+    """
+    log = open_metadata_log(place, node_id)
+    loaded = read_metadata_log(place.environment.file_system, place.path)
+    log.append_leader_change(node_id, time.milliseconds())
+    image = loaded.image if loaded.image.offset >= 0 else EMPTY_IMAGE
+    return EmbeddedController(log, LoadedMetadata(image, loaded.deletions), time, node_id)

@@ -1,0 +1,185 @@
+"""The log ``__cluster_metadata-0`` of a quorum of one: appended by the loop thread, synced by any thread.
+
+    quorum-state                  this node as leader, and an epoch that grows at each start
+    <base offset>.log ...         a ``UnifiedLog``; each start begins with a control record of the new leader
+    <end offset>-<epoch>.checkpoint   snapshots; the newest and the log after it make the image
+
+A record counts once it is synced. What was appended and not synced may be lost by a power loss, and then no client
+was told of it. After a failed sync the content of the disk is unknown: the log takes nothing more (F9). On a full disk
+the directory's reserve is given up first.
+
+Source: KafkaMetadataLog and KafkaRaftClient of Kafka 4.3, KIP-595, KIP-630.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.broker.metadata.log_reader import newest_snapshot, parse_snapshot_name
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
+from tidelog.broker.metadata.replay import SnapshotId
+from tidelog.broker.metadata.snapshot import build_metadata_batch, build_snapshot
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.manager import METADATA_DIRECTORY
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.unified_log import StartOffsetReason, UnifiedLog
+from tidelog.log.validation.validator import AppendOrigin
+from tidelog.protocol.metadata_records.control_records import (
+    LeaderChangeMessage,
+    QuorumEpoch,
+    QuorumVoter,
+    build_control_batch,
+)
+
+logger = logging.getLogger(__name__)
+
+METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
+METADATA_TOPIC_ID = bytes(15) + b"\x01"
+MAX_RECORD_BYTES = 8 * 1024 * 1024
+"""Most bytes of one batch, Kafka's bound too."""
+_UNFINISHED_SUFFIX = ".part"
+
+
+class MetadataPlace(NamedTuple):
+    """Place of the log: the first log directory, its state, and the seams its files are written through."""
+
+    log_directory: str
+    state: DirectoryState
+    environment: LogEnvironment
+    name: str = METADATA_DIRECTORY
+
+    @property
+    def path(self) -> str:
+        """The directory of the metadata log."""
+        return os.path.join(self.log_directory, self.name)
+
+
+class MetadataLog:
+    """The metadata log of this node, which is the only voter and its leader. Loop thread only, but for ``sync`` and
+    what has to do with snapshots."""
+
+    __slots__ = ("_log", "_place", "epoch", "snapshot")
+
+    def __init__(self, place: MetadataPlace, log: UnifiedLog, epoch: int) -> None:
+        self._place = place
+        self._log = log
+        self.epoch = epoch
+        """Epoch of the quorum in which this node leads."""
+        self.snapshot = newest_snapshot(place.environment.file_system.list_names(place.path))
+
+    @property
+    def end_offset(self) -> int:
+        """Offset that the next record gets."""
+        return self._log.log_end_offset
+
+    @property
+    def bytes_since_snapshot(self) -> int:
+        """Bytes of the segments, which are cut where a snapshot ends."""
+        return self._log.size_bytes
+
+    def append(self, records: Iterable[VersionedRecord], now_ms: int) -> int:
+        """Append records as one batch, without syncing; returns the offset of the last.
+
+        Raises KafkaStorageError, and then nothing was appended.
+        """
+        return self._append(build_metadata_batch(records, self._next(now_ms)))
+
+    def append_leader_change(self, node_id: int, now_ms: int) -> int:
+        """Append the control record that this node leads from here on. Raises KafkaStorageError."""
+        voter = QuorumVoter(voter_id=node_id)
+        message = LeaderChangeMessage(leader_id=node_id, voters=[voter], granting_voters=[voter])
+        return self._append(build_control_batch(message, self._next(now_ms)))
+
+    def _next(self, now_ms: int) -> QuorumEpoch:
+        return QuorumEpoch(self.end_offset, self.epoch, now_ms)
+
+    def _append(self, batch: bytearray) -> int:
+        info = self._place.state.with_reserve(
+            lambda: self._log.append_as_leader(memoryview(batch), self.epoch, AppendOrigin.COORDINATOR)
+        )
+        return info.last_offset
+
+    def sync(self) -> None:
+        """Make everything durable that was appended before the call. Any thread. Raises KafkaStorageError."""
+        self._place.state.with_reserve(self._log.flush)
+
+    def write_snapshot(self, image: MetadataImage, now_ms: int, more: Iterable[VersionedRecord] = ()) -> SnapshotId:
+        """Write the snapshot of an image whose records are synced. Any thread, one at a time. ``more`` are records
+        that no image holds.
+
+        Raises KafkaStorageError. A snapshot shows under its name when it is whole and synced.
+        """
+        file_system = self._place.environment.file_system
+        snapshot = SnapshotId(image.offset + 1, image.epoch)
+        path = os.path.join(self._place.path, snapshot.file_name())
+        file = file_system.open_file(path + _UNFINISHED_SUFFIX, create=True)
+        try:
+            file.truncate(0)
+            position = 0
+            for batch in build_snapshot(image, now_ms, more):
+                file.write_at(batch, position)
+                position += len(batch)
+            file.sync()
+        finally:
+            file.close()
+        file_system.rename(path + _UNFINISHED_SUFFIX, path)
+        file_system.sync_directory(self._place.path)
+        return snapshot
+
+    def cut_below(self, snapshot: SnapshotId) -> None:
+        """Forget the log below a snapshot that was written, and older snapshots. Raises KafkaStorageError."""
+        self.snapshot = snapshot
+        self._log.update_high_watermark(self.end_offset)
+        self._log.roll()
+        self._log.maybe_increment_log_start_offset(snapshot.end_offset, StartOffsetReason.RETENTION)
+        self._log.delete_old_segments(self._place.environment.time.milliseconds())
+        file_system = self._place.environment.file_system
+        for name in file_system.list_names(self._place.path):
+            found = parse_snapshot_name(name)
+            if found is not None and found < snapshot:
+                file_system.unlink(os.path.join(self._place.path, name), missing_ok=True)
+
+    def close(self) -> None:
+        """Sync and close the log."""
+        self.sync()
+        self._log.close()
+
+
+def open_metadata_log(place: MetadataPlace, node_id: int) -> MetadataLog:
+    """Open the log, or make it, with this node as leader of a new epoch.
+
+    The epoch is in ``quorum-state``, synced, before a record carries it. Raises KafkaStorageError.
+    """
+    file_system = place.environment.file_system
+    file_system.make_directory(place.path)
+    with contextlib.suppress(OSError):  # holds SCRAM keys: only for the owner
+        os.chmod(place.path, 0o700)
+    for name in file_system.list_names(place.path):
+        if name.endswith(_UNFINISHED_SUFFIX):
+            file_system.unlink(os.path.join(place.path, name), missing_ok=True)
+    snapshot = newest_snapshot(file_system.list_names(place.path))
+    log = load_log(_load_request(place, 0 if snapshot is None else snapshot.end_offset))
+    state = read_quorum_state(file_system, place.path)
+    epoch = max(state.leader_epoch if state else 0, log.leader_epochs.latest_epoch, snapshot.epoch if snapshot else 0)
+    write_quorum_state(file_system, place.path, QuorumState(node_id, epoch + 1, (node_id,)))
+    return MetadataLog(place, log, epoch + 1)
+
+
+def _load_request(place: MetadataPlace, start_offset: int) -> LoadRequest:
+    config = LogConfig(
+        {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete",
+         "max.message.bytes": str(MAX_RECORD_BYTES), "file.delete.delay.ms": "0"}
+    )  # fmt: skip
+    state = DirectoryState(place.log_directory)  # its own: a full disk refuses clients' records, and not deletions
+    return LoadRequest(
+        METADATA_PARTITION, place.path, config, place.environment, state, topic_id=METADATA_TOPIC_ID,
+        log_start_offset=start_offset,
+    )  # fmt: skip

@@ -1,0 +1,199 @@
+"""Controller of a lone node: what is committed is replayed, and kept over restarts and snapshots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.faulty_file_system import FaultyFileSystem
+from tidelog.broker.controller.activation import activation_records
+from tidelog.broker.controller.embedded import RECORDS_PER_BATCH, EmbeddedController, open_controller
+from tidelog.broker.metadata.delta import MetadataDelta
+from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.broker.metadata.log_reader import newest_snapshot, read_metadata_log
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.system.file_system import FileSystem, OsFileSystem
+from tidelog.log.system.time import ManualTime
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
+from tidelog.protocol.metadata_records import records
+from tidelog.protocol.schema.fields import Message
+
+NODE, TOPIC_ID = 1, bytes([1] * 16)
+
+
+def place_at(directory: Path, file_system: FileSystem | None = None) -> MetadataPlace:
+    environment = LogEnvironment(file_system or OsFileSystem(), ManualTime())
+    return MetadataPlace(str(directory), DirectoryState(str(directory)), environment)
+
+
+def started(directory: Path, file_system: FileSystem | None = None) -> EmbeddedController:
+    controller = open_controller(place_at(directory, file_system), NODE, ManualTime())
+    controller.commit(activation_records(controller.image, NODE), sync=False)
+    return controller
+
+
+def config(value: str | None, name: str = "retention.ms") -> VersionedRecord:
+    return VersionedRecord(records.ConfigRecord(resource_type=2, resource_name="orders", name=name, value=value))
+
+
+def topic(partitions: int = 1, leader: int = NODE) -> list[VersionedRecord]:
+    return [
+        VersionedRecord(records.TopicRecord(name="orders", topic_id=TOPIC_ID)),
+        *(
+            VersionedRecord(
+                records.PartitionRecord(
+                    partition_id=number, topic_id=TOPIC_ID, replicas=[NODE], isr=[NODE], leader=leader, leader_epoch=0
+                )
+            )
+            for number in range(partitions)
+        ),
+    ]
+
+
+def test_a_restart_finds_what_was_committed_in_a_later_epoch(tmp_path: Path) -> None:
+    first = started(tmp_path)
+    first.commit([*topic(), config("5")])
+    first.close()
+    again = started(tmp_path)
+    assert again.image[3:] == first.image[3:]
+    assert again.epoch == first.epoch + 1
+    again.close()
+
+
+def test_publishers_see_each_change_in_the_order_they_subscribed(tmp_path: Path) -> None:
+    controller, seen = started(tmp_path), []
+
+    def publisher(name: str, delta: MetadataDelta, image: MetadataImage) -> None:
+        seen.append((name, delta.configs.changed, image is controller.image))
+
+    for name in ("first", "second"):
+        controller.subscribe(lambda delta, image, name=name: publisher(name, delta, image))  # type: ignore[misc]
+    controller.commit([config("5")])
+    change = {(2, "orders"): {"retention.ms": "5"}}
+    assert seen == [("first", change, True), ("second", change, True)]
+    controller.close()
+
+
+def test_records_that_contradict_the_image_change_nothing(tmp_path: Path) -> None:
+    controller = started(tmp_path)
+    before, end = controller.image, controller.end_offset
+    with pytest.raises(CorruptMessageError):
+        controller.commit([config("5"), VersionedRecord(records.RemoveTopicRecord(topic_id=TOPIC_ID))])
+    assert (controller.image, controller.end_offset) == (before, end)
+    controller.close()
+
+
+def test_what_is_too_much_for_a_batch_is_one_transaction(tmp_path: Path) -> None:
+    controller = started(tmp_path)
+    controller.commit(topic(RECORDS_PER_BATCH + 1))
+    controller.close()
+    loaded = read_metadata_log(OsFileSystem(), place_at(tmp_path).path)
+    assert len(loaded.image.topics[TOPIC_ID].partitions) == RECORDS_PER_BATCH + 1
+    assert loaded.image == controller.image
+
+
+def test_deletions_are_remembered_until_they_are_finished(tmp_path: Path) -> None:
+    controller = started(tmp_path)
+    controller.commit(topic())
+    controller.commit([VersionedRecord(records.RemoveTopicRecord(topic_id=TOPIC_ID))])
+    controller.close()
+    again = started(tmp_path)
+    assert again.deletions == {TOPIC_ID: "orders"}
+    take_snapshot(again)
+    again.close()
+    third = started(tmp_path)
+    assert third.deletions == {TOPIC_ID: "orders"}
+    third.commit([VersionedRecord(records.NoOpRecord(finished_deletions=[TOPIC_ID]))])
+    third.close()
+    assert started(tmp_path).deletions == {}
+
+
+def take_snapshot(controller: EmbeddedController) -> None:
+    assert controller.take_snapshot(least_bytes=0)
+
+
+def test_a_snapshot_takes_the_place_of_the_log_below_it(tmp_path: Path) -> None:
+    controller = started(tmp_path)
+    controller.commit([*topic(), config("5")])
+    take_snapshot(controller)
+    controller.commit([config("6")])
+    take_snapshot(controller)
+    controller.commit([config("7")])
+    controller.close()
+    names = OsFileSystem().list_names(place_at(tmp_path).path)
+    assert newest_snapshot(names) is not None
+    assert len([name for name in names if name.endswith(".checkpoint")]) == 1
+    again = started(tmp_path)
+    assert again.image[3:] == controller.image[3:]
+    again.close()
+
+
+def test_a_failed_sync_is_told_to_all_that_follow(tmp_path: Path) -> None:
+    disk = FaultyFileSystem(str(tmp_path))
+    controller = started(tmp_path, disk)
+    controller.commit([config("5")])
+    controller.commit([config("6")], sync=False)
+    disk.fail_at[len(disk.calls)] = 5
+    with pytest.raises(KafkaStorageError):
+        controller.sync()
+    for _ in range(2):
+        with pytest.raises(KafkaStorageError, match="takes nothing more"):
+            controller.commit([config("7")])
+
+
+def test_this_node_is_elected_where_it_does_not_lead(tmp_path: Path) -> None:
+    controller = started(tmp_path)
+    controller.commit(topic(2, leader=-1))
+    controller.close()
+    again = started(tmp_path)
+    states = again.image.topics[TOPIC_ID].partitions
+    assert [(state.leader, state.leader_epoch, state.isr) for state in states] == [(NODE, 1, (NODE,))] * 2
+    again.close()
+
+
+ACL = records.AccessControlEntryRecord(id=TOPIC_ID, principal="User:ann")
+TOKEN = records.DelegationTokenRecord(token_id="t")
+REMOTE = records.ConfigRecord(resource_type=2, resource_name="orders", name="remote.storage.enable", value="true")
+
+
+@pytest.mark.parametrize(("record", "text"), [(ACL, "1 ACLs"), (TOKEN, "delegation tokens"), (REMOTE, "remote")])
+def test_what_cannot_be_served_is_refused(tmp_path: Path, record: Message, text: str) -> None:
+    controller = started(tmp_path)
+    controller.commit([VersionedRecord(record)])
+    controller.close()
+    with pytest.raises(KafkaStorageError, match=text):
+        started(tmp_path)
+
+
+def test_replicas_on_other_nodes_are_refused(tmp_path: Path) -> None:
+    controller = started(tmp_path)
+    partition = records.PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1, 2], isr=[1, 2], leader=1)
+    controller.commit([topic()[0], VersionedRecord(partition)])
+    controller.close()
+    with pytest.raises(KafkaStorageError, match=r"orders-0 has its replicas on \[1, 2\]"):
+        started(tmp_path)
+
+
+@settings(max_examples=25)
+@given(steps=st.lists(st.sampled_from(["commit", "snapshot", "restart"]), max_size=12))
+def test_any_order_of_commits_snapshots_and_restarts_keeps_all(
+    steps: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("metadata")
+    controller = started(directory)
+    for number, step in enumerate(steps):
+        if step == "commit":
+            controller.commit([config(str(number), f"key{number % 3}")])
+        elif step == "snapshot":
+            take_snapshot(controller)
+        else:
+            controller.close()
+            controller = started(directory)
+    expected = {f"key{number % 3}": str(number) for number, step in enumerate(steps) if step == "commit"}
+    assert controller.image.configs.get((2, "orders"), {}) == expected
+    controller.close()
