@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.metrics.log_metrics import register_log_metrics
+from tidelog.broker.metrics.log_metrics import log_manager_samples
 from tidelog.broker.metrics.registry import Sample
 from tidelog.broker.network.shell import Shell
 from tidelog.broker.requests.dispatch import Dispatcher
@@ -25,9 +25,8 @@ def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> No
     metrics.gauge("kafka_server_fetchsessioncache_sessions", lambda: len(broker.fetch_sessions.sessions))
     metrics.gauge("kafka_server_fetchsessioncache_partitions", broker.fetch_sessions.partition_count)
     metrics.gauge("kafka_server_fetchsessioncache_evictions", lambda: broker.fetch_sessions.evictions_total)
-    metrics.gauge("kafka_server_replicamanager_partitioncount", lambda: len(broker.log_manager.partitions()))
     metrics.gauge("kafka_controller_globaltopiccount", lambda: len(broker.metadata.topics))
-    register_log_metrics(metrics, broker.log_manager)
+    metrics.shared_source(partial(log_manager_samples, broker.log_manager))
 
 
 def count_requests(dispatcher: Dispatcher) -> Iterable[Sample]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import socket
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.log.manager import LogManager
 
 BROKER: web.AppKey[Any] = web.AppKey("broker", object)
 CONTENT_TYPE = "text/plain; version=0.0.4"
@@ -91,11 +93,16 @@ async def healthz(_request: web.Request) -> web.Response:
 
 async def readyz(request: web.Request) -> web.Response:
     """The logs are served."""
-    manager = request.app[BROKER].log_manager
+    broker = request.app[BROKER]
+    failures = await broker.loop.run_in_executor(None, failures_of, broker.log_manager)
+    return web.Response(text="\n".join(failures or ["ok"]) + "\n", status=503 if failures else 200)
+
+
+def failures_of(manager: LogManager) -> list[str]:
+    """Why logs are not served, a line for each reason. Any thread: each log is looked at."""
     reasons = [(d.path, d.state.failure or d.state.shortage) for d in manager.directories]
     failures = [f"{path}: {reason}" for path, reason in reasons if reason is not None]
-    failures += [f"{partition} is refused: {reason}" for partition, reason in manager.refused.items()]
-    return web.Response(text="\n".join(failures or ["ok"]) + "\n", status=503 if failures else 200)
+    return failures + [f"{partition} is refused: {reason}" for partition, reason in manager.refused.items()]
 
 
 async def metrics(request: web.Request) -> web.Response:
@@ -127,8 +134,13 @@ async def compaction(request: web.Request) -> web.Response:
     """Every compacted partition."""
     broker = request.app[BROKER]
     cleaner_of(broker)  # started now, if it is not yet
-    found = await broker.loop.run_in_executor(None, statuses, broker)
-    return web.json_response([plain(status) for status in found])
+    text = await broker.loop.run_in_executor(None, describe_compaction, broker)
+    return web.json_response(text=text)
+
+
+def describe_compaction(broker: Broker) -> str:
+    """JSON of every compacted partition. In a worker."""
+    return json.dumps([plain(status) for status in statuses(broker)])
 
 
 async def run_compaction(request: web.Request) -> web.Response:
@@ -167,9 +179,14 @@ async def retry_logs(request: web.Request) -> web.Response:
     except ValueError as error:
         return web.json_response({"error": str(error)}, status=400)
     broker = request.app[BROKER]
-    await broker.loop.run_in_executor(None, broker.log_manager.room.try_refused_again)
-    refused = broker.log_manager.refused
-    return web.json_response([{**plain(partition), "error": str(error)} for partition, error in refused.items()])
+    text = await broker.loop.run_in_executor(None, try_refused_again, broker.log_manager)
+    return web.json_response(text=text)
+
+
+def try_refused_again(manager: LogManager) -> str:
+    """Load the refused logs again; JSON of those still refused. In a worker."""
+    manager.room.try_refused_again()
+    return json.dumps([{**plain(partition), "error": str(error)} for partition, error in manager.refused.items()])
 
 
 async def find_records(request: web.Request) -> web.StreamResponse:

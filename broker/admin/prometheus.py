@@ -29,19 +29,22 @@ class Snapshot(NamedTuple):
     """Values that were taken on the loop thread."""
 
     samples: list[Sample]
+    shared: Iterable[Sample]
+    """Values for any thread; asked for one by one."""
     partitions: list[Partition]
 
 
 def snapshot(broker: Broker) -> Snapshot:
     """Counters, gauges, coordinators and the list of partitions. Loop thread."""
     samples = [*broker.metrics.collect(), *coordinator_samples(broker)]
-    return Snapshot(samples, list(broker.replica_manager.known_partitions()))
+    return Snapshot(samples, broker.metrics.collect_shared(), list(broker.replica_manager.known_partitions()))
 
 
 def rest(taken: Snapshot, cleaner: LogCleaner) -> str:
     """The page: ``taken``, and what may be read by any thread."""
-    samples = [*taken.samples, *process_samples(), *topic_samples(taken.partitions), *log_samples(taken.partitions)]
-    return render([*samples, *cleaner_samples(cleaner), *partition_samples(cleaner.status())])
+    samples = [*taken.samples, *taken.shared, *process_samples(), *topic_samples(taken.partitions)]
+    samples += [*log_samples(taken.partitions), *cleaner_samples(cleaner), *partition_samples(cleaner.status())]
+    return render(samples)
 
 
 def request_samples(routes: Iterable[Route]) -> Iterator[Sample]:

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tidelog.broker.metrics.registry import Sample
 from tidelog.log.file_use import LogDeletedError
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.find.engine.engine import ENGINE
@@ -66,11 +67,7 @@ class Indexing:
         self._current: TopicPartition | None = None
         self._rows = Rows()
         self.restarts = 0
-        metrics = broker.metrics
-        metrics.gauge("tidelog_index_lag_records", lambda: sum(each.lag for each in self.indexers()))
-        metrics.gauge("tidelog_index_logs", lambda: len(self._indexers))
-        metrics.gauge("tidelog_index_rebuilds_total", lambda: sum(each.rebuilds for each in self.indexers()))
-        metrics.gauge("tidelog_index_thread_restarts_total", lambda: self.restarts)
+        broker.metrics.shared_source(self.samples)
 
     def indexers(self) -> list[LogIndexer]:
         """The indexers there are; any thread."""
@@ -79,6 +76,22 @@ class Indexing:
     def indexer(self, partition: TopicPartition) -> LogIndexer | None:
         """The indexer of a partition, None when it has no index (yet). Any thread."""
         return self._indexers.get(partition)
+
+    def samples(self) -> Iterator[Sample]:
+        """The lag of each index and of all, and what was repaired. Any thread."""
+        indexers = self.indexers()
+        values = {
+            "tidelog_index_lag_records": sum(each.lag for each in indexers),
+            "tidelog_index_logs": len(indexers),
+            "tidelog_index_rebuilds_total": sum(each.rebuilds for each in indexers),
+            "tidelog_index_thread_restarts_total": self.restarts,
+        }
+        for name, value in values.items():
+            yield Sample(name, "gauge", {}, value)
+        for partition in self._configs:
+            indexer = self._indexers.get(partition)
+            labels = {"topic": partition.topic, "partition": str(partition.partition)}
+            yield Sample("tidelog_index_partition_lag_records", "gauge", labels, 0 if indexer is None else indexer.lag)
 
     # ---- loop thread
 
@@ -111,16 +124,7 @@ class Indexing:
             logger.warning("%s is not indexed: %s", partition, error)
             return
         self._configs = {**self._configs, partition: (log, self._broker.topic_configs.log_config(current))}
-        labels = {"topic": image.name, "partition": str(index)}
-        self._broker.metrics.gauge("tidelog_index_partition_lag_records", self._lag_of(partition), **labels)
         self.kick()
-
-    def _lag_of(self, partition: TopicPartition) -> Callable[[], float]:
-        def read() -> float:
-            indexer = self._indexers.get(partition)
-            return 0 if indexer is None else indexer.lag
-
-        return read
 
     def _supervise(self) -> None:
         if self._stopping:

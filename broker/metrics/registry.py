@@ -3,7 +3,8 @@
 A hot path holds its :class:`Counter` and writes ``counter.count += n``. Gauges are functions that are asked only when
 they are read. A histogram keeps power-of-two buckets: recording is one ``bit_length`` and one list add. Names follow
 Kafka's MBeans in short form (``BytesInPerSec`` is the counter ``kafka_server_brokertopicmetrics_bytesin_total``);
-an exporter (``/metrics``) walks :meth:`Metrics.collect`. Loop thread only.
+an exporter (``/metrics``) walks :meth:`Metrics.collect` on the loop, and :meth:`Metrics.collect_shared` in a worker:
+what takes time for each log or index belongs there. Loop thread only.
 """
 
 from __future__ import annotations
@@ -62,13 +63,23 @@ class Histogram:
 class Metrics:
     """All metrics of one broker, by name and labels."""
 
-    __slots__ = ("_counters", "_gauges", "_histograms", "_sources", "bytes_in", "bytes_out", "messages_in")
+    __slots__ = (
+        "_counters",
+        "_gauges",
+        "_histograms",
+        "_shared_sources",
+        "_sources",
+        "bytes_in",
+        "bytes_out",
+        "messages_in",
+    )
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], Counter] = {}
         self._histograms: dict[tuple[str, tuple[tuple[str, str], ...]], Histogram] = {}
         self._gauges: dict[tuple[str, tuple[tuple[str, str], ...]], Callable[[], float]] = {}
         self._sources: list[Callable[[], Iterable[Sample]]] = []
+        self._shared_sources: list[Callable[[], Iterable[Sample]]] = []
         self.bytes_in = self.counter("kafka_server_brokertopicmetrics_bytesin_total")
         self.bytes_out = self.counter("kafka_server_brokertopicmetrics_bytesout_total")
         self.messages_in = self.counter("kafka_server_brokertopicmetrics_messagesin_total")
@@ -89,8 +100,17 @@ class Metrics:
         """Ask ``read`` for values whose labels are known only then, whenever metrics are collected."""
         self._sources.append(read)
 
+    def shared_source(self, read: Callable[[], Iterable[Sample]]) -> None:
+        """Ask ``read``, which any thread may call, for values whenever metrics are collected."""
+        self._shared_sources.append(read)
+
+    def collect_shared(self) -> Iterator[Sample]:
+        """Every value of the shared sources. Any thread; a worker where logs are many."""
+        for read_all in list(self._shared_sources):
+            yield from read_all()
+
     def collect(self) -> Iterator[Sample]:
-        """Every value as it stands now; histograms as count, sum and three quantiles."""
+        """Every value of the loop thread as it stands now; histograms as count, sum and three quantiles."""
         for (name, labels), counter in self._counters.items():
             yield Sample(name, "counter", dict(labels), counter.count)
         for (name, labels), read in self._gauges.items():

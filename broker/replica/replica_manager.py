@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred
@@ -115,8 +116,7 @@ class ReplicaManager:
 
     def known_partitions(self) -> Iterator[Partition]:
         """The partitions that were asked for so far."""
-        for partitions in self._partitions.values():
-            yield from partitions.values()
+        return chain.from_iterable(partitions.values() for partitions in self._partitions.values())
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         """Return the step that makes new partitions' first logs; others come when touched. Raises KafkaStorageError.

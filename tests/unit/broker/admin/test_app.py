@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.prometheus import request_samples
 from tidelog.broker.cleaning import cleaner_of
+from tidelog.broker.loop.thread_rule import suspended
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.records.engine import IS_COMPILED
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem
@@ -124,6 +126,39 @@ async def test_a_full_directory_and_a_refused_log_are_told_and_the_log_can_be_tr
         assert await pages.post("/logs/retry") == (200, [])
         manager.room.run()
         assert await pages.get("/readyz") == (200, "ok\n")
+
+
+async def calls_of(pages: Pages, path: str) -> int:
+    """Count the calls on the loop's thread, Python's and C's, until a page is there."""
+    calls = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    with suspended():
+        sys.setprofile(note)
+        try:
+            assert (await pages.get(path))[0] == 200
+        finally:
+            sys.setprofile(None)
+    return calls
+
+
+LOGS = 300
+MOST_CALLS_PER_LOG = 0.5
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/readyz", "/compaction"])
+async def test_a_page_costs_the_loop_nothing_for_each_open_log(tmp_path: Path, path: str) -> None:
+    async with admin(tmp_path) as pages:
+        await pages.get(path)
+        before = await calls_of(pages, path)
+        pages.parts.topics.create_topic("wide", LOGS, 1, {"cleanup.policy": "compact"})
+        for number in range(LOGS):
+            assert pages.parts.replica_manager.partition("wide", number).local_log is not None
+
+        assert await calls_of(pages, path) - before <= LOGS * MOST_CALLS_PER_LOG
 
 
 async def test_unknown_page_and_method_are_refused(tmp_path: Path) -> None:

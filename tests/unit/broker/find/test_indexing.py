@@ -53,7 +53,7 @@ def offsets_of(data: DataBroker, key: bytes) -> list[int]:
 def lag_metrics(data: DataBroker) -> list[float]:
     """Return the lag of the whole broker, and of its only indexed partition."""
     names = ("tidelog_index_lag_records", "tidelog_index_partition_lag_records")
-    samples = list(data.broker.metrics.collect())
+    samples = list(data.broker.metrics.collect_shared())
     return [next(sample.value for sample in samples if sample.name == name) for name in names]
 
 

@@ -17,6 +17,14 @@ def test_gauges_are_asked_when_collected() -> None:
     assert [sample.value for _ in range(2) for sample in metrics.collect() if sample.name == "g"] == [1.0, 2.0]
 
 
+def test_shared_sources_are_asked_apart_from_what_is_the_loops() -> None:
+    metrics = Metrics()
+    shared = Sample("s", "gauge", {}, 1)
+    metrics.shared_source(lambda: [shared])
+    assert list(metrics.collect_shared()) == [shared]
+    assert shared not in list(metrics.collect())
+
+
 def test_a_histogram_bounds_its_quantiles() -> None:
     histogram = Histogram()
     for value in [1] * 99 + [1000]:
