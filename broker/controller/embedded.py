@@ -127,6 +127,7 @@ class EmbeddedController:
             self._refuse_after_failure()
 
     def _refuse_after_failure(self) -> None:
+        """Any thread. Raises KafkaStorageError."""
         if self._failure is not None:
             raise KafkaStorageError(f"the metadata log takes nothing more, its sync failed: {self._failure}")
 
@@ -144,6 +145,7 @@ class EmbeddedController:
         return True
 
     def _unfinished(self) -> list[VersionedRecord]:
+        """Return a record of the deletions that are not finished. Any thread."""
         if not self._deletions:
             return []
         deleted = [DeletedTopic(name=name, topic_id=topic_id) for topic_id, name in list(self._deletions.items())]

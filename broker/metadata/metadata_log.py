@@ -77,12 +77,12 @@ class MetadataLog:
 
     @property
     def end_offset(self) -> int:
-        """Offset that the next record gets."""
+        """Offset that the next record gets. Any thread."""
         return self._log.log_end_offset
 
     @property
     def bytes_since_snapshot(self) -> int:
-        """Bytes of the segments, which are cut where a snapshot ends."""
+        """Bytes of the segments, which are cut where a snapshot ends. Any thread."""
         return self._log.size_bytes
 
     def append(self, records: Iterable[VersionedRecord], now_ms: int) -> int:
@@ -135,7 +135,8 @@ class MetadataLog:
         return snapshot
 
     def cut_below(self, snapshot: SnapshotId) -> None:
-        """Forget the log below a snapshot that was written, and older snapshots. Raises KafkaStorageError."""
+        """Forget the log below a snapshot that was written, and older snapshots. Any thread. Raises
+        KafkaStorageError."""
         self.snapshot = snapshot
         self._log.update_high_watermark(self.end_offset)
         self._log.roll()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,15 @@ def test_any_order_of_commits_snapshots_and_restarts_keeps_all(
     expected = {f"key{number % 3}": str(number) for number, step in enumerate(steps) if step == "commit"}
     assert controller.image.configs.get((2, "orders"), {}) == expected
     controller.close()
+
+
+def test_another_thread_may_sync_and_take_snapshots(tmp_path: Path) -> None:
+    controller = started(tmp_path)
+    controller.commit([*topic(), VersionedRecord(records.RemoveTopicRecord(topic_id=TOPIC_ID))], sync=False)
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(controller.sync).result()
+        assert threads.submit(controller.take_snapshot, 0).result()
+    controller.close()
+    again = started(tmp_path)
+    assert again.deletions == {TOPIC_ID: "orders"}
+    again.close()
