@@ -1,20 +1,19 @@
 """The conversion of blocks of decoded positions to Arrow record batches, without a Python object per record.
 
-The kernel copies key, value and header bytes once, from the block's buffer to the end of the column's data. Offsets and
-times are copied as columns; topic and partition are made once and sliced. Buffers given to Arrow are not used again.
+Compiled code copies key, value and header bytes once, from the block's buffer to the end of the column's data.
+Offsets and times are copied as columns; topic and partition are made once and sliced. Buffers given to Arrow are not
+used again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tidelog.pipeline.decode import columns_reference as layout
-from tidelog.pipeline.decode.column_engine import decoder_for
+from tidelog.pipeline.decode import columns, layout
 from tidelog.pipeline.decode.column_reader import Block
 from tidelog.pipeline.errors import MalformedTimestampError
 from tidelog.pipeline.options.columns import Columns
@@ -31,10 +30,10 @@ _MIN_MILLISECONDS = -((1 << 63) // 1000)
 class _ByteColumn:
     """A binary or string column that grows block by block."""
 
-    def __init__(self, rows: int, size: int) -> None:
+    def __init__(self, rows: int) -> None:
         self._offsets = np.zeros(rows + 1, np.int32)
         self._validity = np.zeros((rows + 7) // 8, np.uint8)
-        self._data = np.empty(size, np.uint8)
+        self._data = _empty(0)
         self._nulls = 0
         self._rows = 0
 
@@ -42,17 +41,18 @@ class _ByteColumn:
     def size(self) -> int:
         return int(self._offsets[self._rows])
 
-    def add(self, decoder: ModuleType, buffer: Any, starts: Any, sizes: Any, span: tuple[int, int]) -> None:
+    def add(self, buffer: Any, starts: Any, sizes: Any, span: tuple[int, int]) -> None:
         """Append the fields of rows ``span``."""
         first, last = span
         used = self.size
-        needed = used + int(decoder.total_size(sizes[first:last]))
+        needed = used + int(columns.total_size(sizes[first:last]))
         if needed > len(self._data):
-            data = np.empty(max(needed, 2 * len(self._data)), np.uint8)
+            # It seldom grows again: a batch is handed out at half of BATCH_BYTES. What stays unused is not touched.
+            data = _empty(max(needed + BATCH_BYTES // 2, 2 * len(self._data)))
             data[:used] = self._data[:used]
             self._data = data
         where = np.array([first, last, self._rows], np.int64)
-        self._nulls += int(decoder.gather(buffer, starts, sizes, where, self._offsets, self._validity, self._data))
+        self._nulls += int(columns.gather(buffer, starts, sizes, where, self._offsets, self._validity, self._data))
         self._rows += last - first
 
     def array(self, arrow_type: Any) -> Any:
@@ -62,13 +62,17 @@ class _ByteColumn:
         return pa.Array.from_buffers(arrow_type, self._rows, [validity, pa.py_buffer(self._offsets), data], self._nulls)
 
 
+def _empty(size: int) -> Any:
+    """Bytes of Arrow's pool, which keeps the memory of batches that are gone: fresh pages cost more than the copy."""
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8)
+
+
 class ArrowRows:
     """Gathers the blocks of one slice and hands out record batches in the schema of ``wanted``. One thread."""
 
     def __init__(self, piece: SegmentSlice, wanted: Columns) -> None:
         self._piece = piece
         self._wanted = wanted
-        self._decoder = decoder_for(piece.size_bytes)
         self._schema = wanted.arrow_schema()
         self._constants: dict[str, Any] = {}
         self._begin(BATCH_ROWS)
@@ -81,8 +85,7 @@ class ArrowRows:
             for name, dtype in (("offset", np.int64), ("timestamp", np.int64), ("timestampType", np.int32))
             if name in self._wanted
         }
-        size = min(BATCH_BYTES, 64 * capacity)
-        self._bytes = {name: _ByteColumn(capacity, size) for name in ("key", "value") if name in self._wanted}
+        self._bytes = {name: _ByteColumn(capacity) for name in ("key", "value") if name in self._wanted}
         self._headers = _Headers(capacity) if "headers" in self._wanted else None
 
     def add(self, block: Block) -> Iterator[Any]:
@@ -97,9 +100,9 @@ class ArrowRows:
             target[rows] = block.table[_NUMBERS[name], block.first : block.last]
         for name, column in self._bytes.items():
             start, size = _BYTES[name]
-            column.add(self._decoder, block.buffer, block.table[start], block.table[size], span)
+            column.add(block.buffer, block.table[start], block.table[size], span)
         if self._headers is not None:
-            self._headers.add(self._decoder, block)
+            self._headers.add(block)
         self._rows += block.rows
         if self._rows >= BATCH_ROWS // 2 or sum(column.size for column in self._bytes.values()) >= BATCH_BYTES // 2:
             yield self.finish()
@@ -162,7 +165,7 @@ class _Headers:
         self._names: list[Any] = []
         self._values: list[Any] = []
 
-    def add(self, decoder: ModuleType, block: Block) -> None:
+    def add(self, block: Block) -> None:
         """Append the headers of a block's rows."""
         counts = block.table[layout.HEADERS, block.first : block.last]
         self._counts[self._rows : self._rows + block.rows] = counts
@@ -171,13 +174,13 @@ class _Headers:
         if not total:
             return
         fields = np.zeros((4, total), np.int64)
-        decoder.header_fields(block.buffer, block.table, np.array([block.first, block.last, 0], np.int64), fields)
+        columns.header_fields(block.buffer, block.table, np.array([block.first, block.last, 0], np.int64), fields)
         for target, start, size, arrow_type in (
             (self._names, fields[0], fields[1], pa.string()),
             (self._values, fields[2], fields[3], pa.binary()),
         ):
-            column = _ByteColumn(total, 32 * total)
-            column.add(decoder, block.buffer, start, size, (0, total))
+            column = _ByteColumn(total)
+            column.add(block.buffer, start, size, (0, total))
             target.append(column.array(arrow_type))
 
     def array(self, arrow_type: Any, rows: int) -> Any:

@@ -1,11 +1,11 @@
 """The decoder of segment slices to columns of positions, below Arrow: for readers of records in their stored form.
 
-    file -> chunk of CHUNK_BYTES -> kernel: whole batches, CRC checked, rows trimmed and filtered -> table
-                 compressed batch -> decompressed, bounded, into the arena -> kernel ------------^
+    file -> chunk of CHUNK_BYTES -> columns.decode_chunk: whole batches, CRC checked, rows trimmed and filtered -> table
+                 compressed batch -> decompressed, bounded, into the arena -> columns.decode_section ^
                  old message set  -> message by message into the arena ---------------------------^
 
 It yields :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
-(``tidelog.pipeline.decode.columns_reference`` names the columns). Both are used again for the next block.
+(``tidelog.pipeline.decode.layout`` names the columns). Both are used again for the next block.
 
 Nothing is dropped silently: a batch that is cut, damaged, or goes back in offsets is a CorruptBatchError,
 and every offset of the slice must be in a batch, unless ``tidelog.pipeline.plan.holes`` says that a cleaner took it
@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.pipeline.decode import columns_reference as layout
-from tidelog.pipeline.decode.column_engine import decoder_for
+from tidelog.pipeline.decode import columns, layout
 from tidelog.pipeline.engine.engine import AuditEngine, load_kernels
 from tidelog.pipeline.errors import CorruptBatchError
 from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
@@ -69,7 +67,7 @@ class Block(NamedTuple):
 
 
 class _Buffer:
-    """Bytes that grow when they must, with the padding that the kernels read past the end."""
+    """Bytes that grow when they must, with the padding that decoding reads past the end."""
 
     def __init__(self, capacity: int) -> None:
         self.array = np.zeros(capacity + layout.PADDING, np.uint8)
@@ -100,15 +98,15 @@ class _Buffer:
         return start
 
 
-def follow_markers(piece: SegmentSlice, file: OpenSegment, decoder: ModuleType) -> MarkerWalk:
-    """Build the walk over a slice's transaction markers; compiled if the decoder is."""
+def follow_markers(piece: SegmentSlice, file: OpenSegment) -> MarkerWalk:
+    """Build the walk over a slice's transaction markers."""
     return MarkerWalk(
         TopicPartition(piece.topic, piece.partition),
         SegmentFile(piece.base_offset, piece.path),
         file,
         position=piece.start_position,
         end_offset=piece.end_offset,
-        engine=AuditEngine(None if decoder is layout else load_kernels()),
+        engine=AuditEngine(load_kernels()),
     )
 
 
@@ -136,7 +134,6 @@ class ColumnReader:
             fail_on_data_loss=fail_on_data_loss,
             lost=self.lost,
         )
-        self._decoder = decoder_for(piece.size_bytes)
         self._is_ended = False
         self._position = piece.start_position  # of the chunk's first byte
         self._chunk = _Buffer(min(CHUNK_BYTES, piece.size_bytes))
@@ -151,7 +148,7 @@ class ColumnReader:
              self._filter.key is not None, 0 if looks_for_holes else piece.end_offset], np.int64,
         )  # fmt: skip
         self._aborted = np.zeros((0, 3), np.int64)
-        self._markers = follow_markers(piece, file, self._decoder) if read_committed else None
+        self._markers = follow_markers(piece, file) if read_committed else None
 
     def blocks(self) -> Iterator[Block]:
         """Yield the slice's records. Raises CorruptBatchError, DataLossError, PipelineError."""
@@ -178,7 +175,7 @@ class ColumnReader:
         while not self._is_ended:
             before = self._rows
             self._bounds[:] = at, self._chunk.used
-            status = self._decoder.decode_chunk(
+            status = columns.decode_chunk(
                 self._chunk.array, self._bounds, self._limits, self._key, self._aborted, self._table, self._progress
             )
             at = int(self._progress[layout.CONSUMED])
@@ -258,13 +255,13 @@ class ColumnReader:
         if RecordBatch(rest).is_valid():  # else it is a tail that is not written yet
             raise self._corrupt(at, f"its offset goes back, {least} or more should follow")
 
-    # ---- batches that the kernel leaves
+    # ---- batches that are left to Python
 
     def _record_count(self, at: int) -> int:
         return int.from_bytes(self._chunk.view(at + 57, at + 61), "big", signed=True)
 
     def _treat(self, status: int, at: int) -> int | None:
-        """Handle the batch at ``at``, at which the kernel stopped; returns how many bytes it took, None when more are
+        """Handle the batch at ``at``, at which decoding stopped; returns how many bytes it took, None when more are
         needed."""
         if status == layout.NEED_BYTES:
             return None
@@ -285,7 +282,7 @@ class ColumnReader:
         raise self._damaged(status, at)
 
     def _grow_table(self, rows: int) -> None:
-        """Make room for a batch of so many rows, which the kernel found possible; the table's rows stay."""
+        """Make room for a batch of so many rows, which decoding found possible; the table's rows stay."""
         needed = rows + int(self._progress[layout.ROWS])
         if needed > self._table.shape[1]:
             table = np.zeros((layout.COLUMNS, needed), np.int64)
@@ -308,7 +305,7 @@ class ColumnReader:
              start + len(section)], np.int64,
         )  # fmt: skip
         arguments = (self._limits, self._key, self._table, self._progress)
-        if self._decoder.decode_section(self._arena.array, context, *arguments) != layout.NEED_BYTES:
+        if columns.decode_section(self._arena.array, context, *arguments) != layout.NEED_BYTES:
             raise self._damaged(layout.MALFORMED, at)
         self._arena_rows = int(self._progress[layout.ROWS])
         self._progress[layout.NEXT_OFFSET] = batch.next_offset

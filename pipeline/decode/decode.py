@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from tidelog.log.files.checkpoints import read_partition_metadata
-from tidelog.pipeline.decode import columns_reference as layout
+from tidelog.pipeline.decode import layout
 from tidelog.pipeline.decode.column_reader import ColumnReader
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, ObjectGoneError, PipelineError, RemoteError
 from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, list_segments

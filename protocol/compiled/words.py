@@ -23,7 +23,7 @@ class Held:
     __slots__ = ("bytes", "data", "size")
 
     def __init__(self, buffer: Any) -> None:
-        self.data = memoryview(buffer).cast("B") if memoryview(buffer).nbytes else memoryview(b"")
+        self.data = memoryview(buffer).cast("B") if memoryview(buffer).nbytes else memoryview(bytearray())
         self.bytes = self.data
         self.size = self.data.nbytes
 

@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.extensions import uncompiled
 from tests.support.pipelines import TOPIC_ID, DataDirectory, end_transaction, fill, say_cleaned, write
-from tests.support.requirements import missing
 from tidelog.log.files.checkpoints import write_partition_metadata
 from tidelog.log.system.file_system import OsFileSystem
-from tidelog.pipeline.decode import column_engine as chooser
-from tidelog.pipeline.decode import column_reader
-from tidelog.pipeline.decode.column_engine import load_kernels
+from tidelog.pipeline.decode import arrow_rows, column_reader, columns
 from tidelog.pipeline.decode.column_reader import ColumnReader
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_blocks, read_slice
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, MalformedTimestampError, TopicRecreatedError
@@ -32,18 +30,19 @@ from tidelog.protocol.record.message_set import MessageSetOptions, build_message
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytest.importorskip("pyarrow")
-if load_kernels() is None:
-    missing("numba", "pip install 'tidelog[kernels]'")
 
 ALL = Columns.all(headers=True)
 Row = tuple[Any, ...]
 
 
-@pytest.fixture(params=["plain", "kernels"], autouse=True)
+UNCOMPILED = uncompiled(columns)
+
+
+@pytest.fixture(params=["as built", "uncompiled"], autouse=True)
 def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chooser, "KERNEL_BYTES", 0 if request.param == "kernels" else 1 << 60)
-    monkeypatch.setattr(chooser._Loaded, "kernels", None)
-    monkeypatch.setattr(chooser._Loaded, "asked_bytes", 0)
+    if request.param == "uncompiled":
+        monkeypatch.setattr(column_reader, "columns", UNCOMPILED)
+        monkeypatch.setattr(arrow_rows, "columns", UNCOMPILED)
 
 
 @pytest.fixture

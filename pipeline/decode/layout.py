@@ -1,0 +1,39 @@
+"""The layout of what decoding reads and writes: tables of decoded records, limits, progress, statuses.
+
+A *table* is an int64 array of shape (COLUMNS, rows); positions in it are bytes of the buffer the row was decoded from:
+
+    OFFSET | TIMESTAMP (ms) | TIMESTAMP_TYPE | KEY_START | KEY_SIZE | VALUE_START | VALUE_SIZE | HEADERS_START | HEADERS
+
+A size of -1 is null; HEADERS is how many headers there are, HEADERS_START the byte of the first one's name length.
+
+``decode_chunk`` walks whole magic 2 batches from the front of a chunk, and stops where the caller must act:
+
+    NEED_BYTES   the chunk ends within a batch          COMPRESSED   its CRC holds; decompress, then decode_section
+    TABLE_FULL   the batch has more rows than room      OLD_FORMAT   magic 0 or 1 (or unknown)
+    END          END_OFFSET is reached                  BAD_CRC, MALFORMED   damage: nothing of the batch was taken
+    HOLE         wanted offsets are missing before the batch: go on with NEXT_OFFSET set to its own
+
+A batch whose offset goes back is damage too: the CRC does not cover offsets.
+
+``limits`` (int64, slots below) say which records are wanted; control batches and those of aborted transactions have
+none. ``progress`` (int64): ROWS in the table so far, CONSUMED bytes of the chunk, NEXT_OFFSET after the last batch.
+"""
+
+from __future__ import annotations
+
+OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY_START, KEY_SIZE, VALUE_START, VALUE_SIZE, HEADERS_START, HEADERS = range(9)
+COLUMNS = 9
+#: Slots of ``limits``: offsets [START_OFFSET, END_OFFSET), times [MIN_TIME, MAX_TIME] in ms, 1 when one key counts,
+#: and the offset below which a cleaner may have removed records.
+START_OFFSET, END_OFFSET, MIN_TIME, MAX_TIME, HAS_KEY, CLEANED_BELOW = range(6)
+LIMIT_SLOTS = 6
+ROWS, CONSUMED, NEXT_OFFSET = range(3)
+PROGRESS_SLOTS = 3
+NEED_BYTES, TABLE_FULL, END, COMPRESSED, OLD_FORMAT, BAD_CRC, MALFORMED, HOLE = range(8)
+#: Columns of ``aborted``, whose rows are sorted: a producer's records from its first to its last offset are aborted.
+PRODUCER, FIRST, LAST = range(3)
+#: Slots of a section's ``context``: the bases of its records' deltas, and where the section lies.
+BASE_OFFSET, BASE_TIMESTAMP, APPEND_TIME, IS_APPEND_TIME, RECORDS, SECTION_START, SECTION_END = range(7)
+CONTEXT_SLOTS = 7
+#: Buffers are this much longer than what they hold: a varint may be read past the end before its record is refused.
+PADDING = 64
