@@ -130,7 +130,7 @@ class Coordinators:
             call_soon=broker.timers.turns.measure_callbacks("coordinator", broker.loop.call_soon),
             call_later=broker.timers.schedule,
         )
-        return GroupCoordinator(runtime, lambda group: self.share_members.delete_states(group))
+        return GroupCoordinator(runtime, lambda *group: self.share_members.delete_group(*group))
 
     def _build_share(self) -> ShareCoordinator:
         from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator, ShareStateLog

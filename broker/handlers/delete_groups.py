@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.durability import durably
-from tidelog.broker.loop.steps import Steps, apply_each
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -20,7 +20,10 @@ Request = DeleteGroupsRequest
 def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Steps[DeleteGroupsResponse]:
     """Delete each; each group has its own error."""
     coordinator = coordinators_of(broker).groups
-    return DeleteGroupsResponse(results=(yield from apply_each(request.groups_names, coordinator.delete_group)))
+    results = []
+    for group_id in request.groups_names:
+        results.append((yield from coordinator.delete_group(group_id)))  # noqa: PERF401 - it yields
+    return DeleteGroupsResponse(results=results)
 
 
 def error_response(request: DeleteGroupsRequest, error: KafkaError) -> DeleteGroupsResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
@@ -22,10 +23,10 @@ Request = DeleteShareGroupOffsetsRequest
 @durably
 def handle(
     broker: Broker, context: RequestContext, request: DeleteShareGroupOffsetsRequest
-) -> DeleteShareGroupOffsetsResponse:
+) -> Steps[DeleteShareGroupOffsetsResponse]:
     """Forget each topic. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
     check_enabled(broker)
-    return coordinators_of(broker).share_members.delete_offsets(request)
+    return (yield from coordinators_of(broker).share_members.delete_offsets(request))
 
 
 def error_response(request: DeleteShareGroupOffsetsRequest, error: KafkaError) -> DeleteShareGroupOffsetsResponse:

@@ -59,17 +59,23 @@ _FIRST_BATCHED_LEAVE_VERSION = 3
 _FIRST_GROUP_ID_NOT_FOUND_VERSION = 6
 
 
+def finish_at_once(_group_id: str, finish: Callable[[], object]) -> Steps[None]:
+    """Finish the deletion of a group of which no other coordinator keeps anything."""
+    yield None
+    finish()
+
+
 class GroupCoordinator:
     """Groups and their offsets over all partitions of ``__consumer_offsets``."""
 
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupShard],
-        delete_share_states: Callable[[ShareGroup], object] = lambda _group: None,
+        delete_share_group: Callable[[str, Callable[[], object]], Steps[None]] = finish_at_once,
     ) -> None:
-        """``delete_share_states`` removes what another coordinator keeps of a share group."""
+        """``delete_share_group`` removes what another coordinator keeps of a share group, then calls back."""
         self.runtime = runtime
-        self._delete_share_states = delete_share_states
+        self._delete_share_group = delete_share_group
 
     def _execute(self, group_id: str, result: CoordinatorResult[T]) -> T:
         try:
@@ -149,18 +155,20 @@ class GroupCoordinator:
 
     # -- administration -----------------------------------------------------------------------------------------
 
-    def delete_group(self, group_id: str) -> DeletableGroupResult:
+    def delete_group(self, group_id: str) -> Steps[DeletableGroupResult]:
         """DeleteGroups v0-2, one group."""
+        yield None
         try:
-            shard = self.runtime.shard_for(group_id)
-            result = shard.delete_group(group_id)
-            group = shard.groups[group_id]
-            if isinstance(group, ShareGroup):
-                self._delete_share_states(group)
-            self._execute(group_id, result)
+            if isinstance(self.runtime.shard_for(group_id).groups.get(group_id), ShareGroup):
+                yield from self._delete_share_group(group_id, lambda: self._delete_now(group_id))
+            else:
+                self._delete_now(group_id)
         except KafkaError as error:
             return DeletableGroupResult(group_id=group_id, error_code=error.code)
         return DeletableGroupResult(group_id=group_id)
+
+    def _delete_now(self, group_id: str) -> None:
+        self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))
 
     def describe_group(self, context: RequestContext, group_id: str, *, operations: bool) -> DescribedGroup:
         """DescribeGroups v0-6, one group; one that does not exist is Dead, from v6 on an error."""

@@ -284,8 +284,9 @@ class GroupShard:
         records = self.commits.of_deleted_topic(topic)
         for group in self.share_groups.values():
             left = {topic_id: known for topic_id, known in group.initialized.items() if known.name != topic}
-            if len(left) < len(group.initialized):
-                records.append(initialized_record(group.group_id, left))
+            deleting = {topic_id: name for topic_id, name in group.deleting.items() if name != topic}
+            if len(left) < len(group.initialized) or len(deleting) < len(group.deleting):
+                records.append(initialized_record(group.group_id, left, deleting))
         return CoordinatorResult(None, records)
 
     def expire_offsets(self) -> TimerResult:

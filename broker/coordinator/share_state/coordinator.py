@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
 from tidelog.broker.coordinator.share_state.state import ShareState, ShareStateShard, StateKey, Written
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
 from tidelog.protocol.types import uuid_to_str
 
 if TYPE_CHECKING:
@@ -54,11 +55,17 @@ class ShareCoordinator:
         text = coordinator_key(key)
         self.runtime.execute(text, self.runtime.shard_for(text).write(key, written))
 
-    def delete(self, keys: Iterable[StateKey]) -> None:
-        """Forget states. Raises KafkaError."""
+    def delete(self, keys: Iterable[StateKey]) -> Steps[None]:
+        """Forget states, some of one partition of the topic in a step. Raises KafkaError."""
+        by_partition: dict[int, list[StateKey]] = {}
         for key in keys:
-            text = coordinator_key(key)
-            self.runtime.execute(text, self.runtime.shard_for(text).delete([key]))
+            by_partition.setdefault(self.runtime.partition_for(coordinator_key(key)), []).append(key)
+            yield None
+        for partition, found in by_partition.items():
+            for start in range(0, len(found), ITEMS_PER_STEP):
+                shard = self.runtime.shard(partition)
+                self.runtime.execute_in(partition, shard, shard.delete(found[start : start + ITEMS_PER_STEP]))
+                yield None
 
     def topic_deleted(self, topic_id: bytes) -> None:
         """Forget the states of all groups for a topic that is gone. Raises KafkaError."""

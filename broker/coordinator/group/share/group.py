@@ -5,6 +5,7 @@
 
 Several members may read one partition; none owns any. A member's assignment is its target as soon as it hears of it.
 ``initialized`` names the partitions whose state stands in ``__share_group_state``; only they are assigned.
+``deleting`` names the topics of which states may stand there that count no more: their deletion has begun.
 
 Source: KIP-932; records 10 to 15 of ``__consumer_offsets``.
 """
@@ -60,6 +61,8 @@ class InitializedTopic(NamedTuple):
 
 #: Topic id -> what has a state.
 Initialized = Mapping[bytes, InitializedTopic]
+#: Topic id -> name.
+Deleting = Mapping[bytes, str]
 
 
 class ShareMember:
@@ -82,11 +85,16 @@ class ShareGroup(ModernGroup[ShareMember]):
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
         self.initialized: Initialized = {}
+        self.deleting: Deleting = {}
 
     @property
     def state(self) -> ShareGroupState:
         """Derived, never stored."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    def topics_with_states(self) -> dict[bytes, str]:
+        """The topics, id and name, of which states stand in ``__share_group_state``, or some that are being deleted."""
+        return {**{topic_id: known.name for topic_id, known in self.initialized.items()}, **self.deleting}
 
     def is_subscribed_to(self, topic: str) -> bool:
         return any(topic in member.subscription.topic_names for member in self.members.values())

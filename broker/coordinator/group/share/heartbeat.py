@@ -242,7 +242,8 @@ class ShareHeartbeats:
                 initialized[image.topic_id] = InitializedTopic(image.name, every)
         if missing:
             draft.initialized = initialized
-            draft.records.append(initialized_record(draft.group.group_id, initialized))
+            deleting = {topic_id: name for topic_id, name in draft.group.deleting.items() if topic_id not in missing}
+            draft.records.append(initialized_record(draft.group.group_id, initialized, deleting))
         return missing
 
     # -- 4. the target ------------------------------------------------------------------------------------------

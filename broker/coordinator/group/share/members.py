@@ -2,8 +2,7 @@
 
 Two coordinators have a part in it: the group coordinator keeps members and says which share partitions have a state,
 the share coordinator keeps the states. What is assigned has a state: it is made before the group's records are
-appended. What is deleted is first deleted there; if the second append fails the deletion is asked for again. Loop
-thread only.
+appended. ``tidelog.broker.coordinator.group.share.state_changes`` tells how they are deleted. Loop thread only.
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ from typing import TYPE_CHECKING
 from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.coordinator.group.admin import describe_share_group
 from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
-from tidelog.broker.coordinator.group.share.group import Initialized, InitializedTopic, ShareGroup
+from tidelog.broker.coordinator.group.share.group import InitializedTopic, ShareGroup
 from tidelog.broker.coordinator.group.share.records import initialized_record, share_epoch_record
+from tidelog.broker.coordinator.group.share.state_changes import StateChanges
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.share.share_partition import UNINITIALIZED_OFFSET
 from tidelog.protocol.errors import (
-    GroupIdNotFoundError,
-    InvalidGroupIdError,
     KafkaError,
-    NonEmptyGroupError,
     UnknownTopicOrPartitionError,
 )
 from tidelog.protocol.messages import alter_share_group_offsets as alter
@@ -58,15 +55,21 @@ class ShareMembers:
         self._share = share
         self._metadata = metadata
         self._latest_offset = latest_offset
+        self._changes = StateChanges(runtime, share, metadata)
 
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> Steps[ShareGroupHeartbeatResponse]:
         """ShareGroupHeartbeat v1. States are made in steps, since a topic may have thousands of partitions. Others
-        change the group meanwhile: so it is decided again, until nothing lacks a state that this request has not made.
+        change the group meanwhile: so it is decided again, until nothing lacks a state that this request has not made,
+        and that no other request may have deleted since.
         """
         made: dict[bytes, frozenset[int]] = {}
+        changes = self._changes.count
         while True:
+            yield from self._changes.end_of(request.group_id)
+            if self._changes.count != changes:
+                made, changes = {}, self._changes.count
             decision = self._runtime.shard_for(request.group_id).shares.heartbeat(context, request)
             asked = decision.uninitialized or {}
             missing = {topic_id: asked[topic_id] - made.get(topic_id, frozenset()) for topic_id in asked}
@@ -91,7 +94,7 @@ class ShareMembers:
     def describe(self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool) -> DescribedGroup:
         """ShareGroupDescribe v1, one group."""
         try:
-            described = describe_share_group(self._group(group_id), topic_names)
+            described = describe_share_group(self._changes.group(group_id), topic_names)
         except KafkaError as error:
             return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
         described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
@@ -103,27 +106,18 @@ class ShareMembers:
         return group is None or group.is_empty
 
     def topic_ids(self, topic: str) -> set[bytes]:
-        """The ids under which groups have states for a topic of this name."""
+        """The ids under which groups have states for a topic of this name, or are losing them."""
         return {
             topic_id
             for _, shard in self._runtime.loaded
             for group in shard.share_groups.values()
-            for topic_id, known in group.initialized.items()
-            if known.name == topic
+            for topic_id, name in group.topics_with_states().items()
+            if name == topic
         }
 
-    def delete_states(self, group: ShareGroup) -> None:
-        """The group is about to be deleted. Raises KafkaError."""
-        self._share.delete(keys_of(group.group_id, group.initialized))
-
-    def _group(self, group_id: str) -> ShareGroup:
-        """Raises InvalidGroupIdError, GroupIdNotFoundError, CoordinatorLoadInProgressError."""
-        if not group_id:
-            raise InvalidGroupIdError
-        group = self._runtime.shard_for(group_id).group(group_id)
-        if not isinstance(group, ShareGroup):
-            raise GroupIdNotFoundError(f"Group {group_id} is not a share group.")
-        return group
+    def delete_group(self, group_id: str, finish: Callable[[], object]) -> Steps[None]:
+        """Delete the states of a group without members, then ``finish`` it. Raises KafkaError."""
+        yield from self._changes.alone(group_id, self._changes.delete_group(group_id, finish))
 
     # -- where groups are ---------------------------------------------------------------------------------------
 
@@ -190,6 +184,11 @@ class ShareMembers:
 
         Raises InvalidGroupIdError, GroupIdNotFoundError for a group of another kind, NonEmptyGroupError.
         """
+        return (yield from self._changes.alone(request.group_id, self._alter_topics(request)))
+
+    def _alter_topics(
+        self, request: alter.AlterShareGroupOffsetsRequest
+    ) -> Steps[alter.AlterShareGroupOffsetsResponse]:
         group, _ = self._group_to_alter(request.group_id)
         added: dict[bytes, InitializedTopic] = {}
         topics = []
@@ -201,7 +200,7 @@ class ShareMembers:
     def _group_to_alter(self, group_id: str) -> tuple[ShareGroup, bool]:
         """The group without members, and whether it is there already."""
         known = self._runtime.shard_for(group_id).groups.get(group_id)
-        return self._empty_group(group_id) if known or not group_id else ShareGroup(group_id), bool(known)
+        return self._changes.empty_group(group_id) if known or not group_id else ShareGroup(group_id), bool(known)
 
     def _alter_topic(
         self,
@@ -241,41 +240,35 @@ class ShareMembers:
             initialized[topic_id] = before._replace(partitions=before.partitions | topic.partitions)
         if initialized != group.initialized:
             records = [] if is_known else [share_epoch_record(group.group_id, group.epoch, group.metadata_hash)]
-            records.append(initialized_record(group.group_id, initialized))
+            records.append(initialized_record(group.group_id, initialized, group.deleting))
             self._runtime.execute(group.group_id, CoordinatorResult(None, records))
 
-    def delete_offsets(self, request: delete.DeleteShareGroupOffsetsRequest) -> delete.DeleteShareGroupOffsetsResponse:
+    def delete_offsets(
+        self, request: delete.DeleteShareGroupOffsetsRequest
+    ) -> Steps[delete.DeleteShareGroupOffsetsResponse]:
         """DeleteShareGroupOffsets v0. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
-        group = self._empty_group(request.group_id)
-        left = dict(group.initialized)
+        return (yield from self._changes.alone(request.group_id, self._delete_topics(request)))
+
+    def _delete_topics(
+        self, request: delete.DeleteShareGroupOffsetsRequest
+    ) -> Steps[delete.DeleteShareGroupOffsetsResponse]:
+        group = self._changes.empty_group(request.group_id)
+        with_states = group.topics_with_states()
         topics = []
+        found: dict[bytes, str] = {}
         for asked in request.topics:
             topic = delete.DeleteShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
             image = self._metadata.find(asked.topic_name)
-            known = None if image is None else left.pop(image.topic_id, None)
-            if image is None or known is None:
+            if image is None or image.topic_id in found or image.topic_id not in with_states:
                 error = UnknownTopicOrPartitionError()
                 topic.error_code, topic.error_message = error.code, error.message
             else:
                 topic.topic_id = image.topic_id
-                self._share.delete(keys_of(group.group_id, {image.topic_id: known}))
+                found[image.topic_id] = image.name
             topics.append(topic)
-        if left != group.initialized:
-            result = CoordinatorResult(None, [initialized_record(group.group_id, left)])
-            self._runtime.execute(group.group_id, result)
+            yield None
+        yield from self._changes.delete_states(group, found)
+        group = self._changes.empty_group(request.group_id)
+        left = {topic_id: name for topic_id, name in group.deleting.items() if topic_id not in found}
+        self._changes.note(request.group_id, group.initialized, left)
         return delete.DeleteShareGroupOffsetsResponse(responses=topics)
-
-    def _empty_group(self, group_id: str) -> ShareGroup:
-        group = self._group(group_id)
-        if not group.is_empty:
-            raise NonEmptyGroupError
-        return group
-
-
-def keys_of(group_id: str, initialized: Initialized) -> list[StateKey]:
-    """The share partitions that have a state."""
-    return [
-        StateKey(group_id, topic_id, partition)
-        for topic_id, known in initialized.items()
-        for partition in sorted(known.partitions)
-    ]

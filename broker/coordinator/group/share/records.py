@@ -9,6 +9,7 @@ from tidelog.broker.coordinator.group.assignors import Assignment
 from tidelog.broker.coordinator.group.modern_group import assignment_of, in_order
 from tidelog.broker.coordinator.group.share.group import (
     NEW_SHARE_MEMBER,
+    Deleting,
     Initialized,
     InitializedTopic,
     ShareAssignment,
@@ -30,6 +31,7 @@ from tidelog.protocol.coordinator_records.share import (
     ShareGroupTargetAssignmentMemberValue,
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
+    TopicInfo,
     TopicPartition,
     TopicPartitions,
     TopicPartitionsInfo,
@@ -87,13 +89,16 @@ def share_current_record(group_id: str, member_id: str, current: ShareAssignment
     return Record(ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), value)
 
 
-def initialized_record(group_id: str, initialized: Initialized) -> Record:
-    """The partitions that have a state now."""
+def initialized_record(group_id: str, initialized: Initialized, deleting: Deleting) -> Record:
+    """The partitions that have a state now, and the topics whose states are being deleted."""
     topics = [
         TopicPartitionsInfo(topic_id=topic_id, topic_name=topic.name, partitions=sorted(topic.partitions))
         for topic_id, topic in initialized.items()
     ]
-    value = ShareGroupStatePartitionMetadataValue(initialized_topics=topics)
+    value = ShareGroupStatePartitionMetadataValue(
+        initialized_topics=topics,
+        deleting_topics=[TopicInfo(topic_id=topic_id, topic_name=name) for topic_id, name in deleting.items()],
+    )
     return Record(ShareGroupStatePartitionMetadataKey(group_id=group_id), value)
 
 
@@ -174,6 +179,8 @@ def _replay_initialized(group: ShareGroup, _key: Any, value: ShareGroupStatePart
     group.initialized = {
         bytes(topic.topic_id): InitializedTopic(topic.topic_name, frozenset(topic.partitions)) for topic in topics
     }
+    deleting = [] if value is None else value.deleting_topics
+    group.deleting = {bytes(topic.topic_id): topic.topic_name for topic in deleting}
 
 
 _REPLAYS: dict[type, Any] = {

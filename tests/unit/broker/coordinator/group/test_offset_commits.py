@@ -428,9 +428,9 @@ def test_deleting_a_group_deletes_its_offsets_and_pending_ones() -> None:
     world = GroupWorld()
     commit(world, 5)
     txn_commit(world, 6, name="u")
-    assert world.coordinator.delete_group("g").error_code == NONE
+    assert response_of(world.coordinator.delete_group("g")).error_code == NONE
     end(world, committed=True)
-    assert world.coordinator.delete_group("g").error_code == GroupIdNotFoundError.code
+    assert response_of(world.coordinator.delete_group("g")).error_code == GroupIdNotFoundError.code
     again = world.restarted()
     assert fetch_all(again) == {}
     assert again.group() is None
@@ -439,8 +439,8 @@ def test_deleting_a_group_deletes_its_offsets_and_pending_ones() -> None:
 def test_groups_with_members_are_not_deleted() -> None:
     world = GroupWorld()
     world.stable(1)
-    assert world.coordinator.delete_group("g").error_code == NonEmptyGroupError.code
-    assert world.coordinator.delete_group("").error_code == GroupIdNotFoundError.code
+    assert response_of(world.coordinator.delete_group("g")).error_code == NonEmptyGroupError.code
+    assert response_of(world.coordinator.delete_group("")).error_code == GroupIdNotFoundError.code
 
 
 # -- expiry ---------------------------------------------------------------------------------------------------------

@@ -528,9 +528,9 @@ def test_describing_a_classic_group_as_a_consumer_group() -> None:
 def test_deleting_a_consumer_group() -> None:
     world = GroupWorld()
     join(world, "a", subscribed_topic_regex="u")
-    assert world.coordinator.delete_group("g").error_code == NonEmptyGroupError.code
+    assert response_of(world.coordinator.delete_group("g")).error_code == NonEmptyGroupError.code
     beat(world, "a", -1)
-    assert world.coordinator.delete_group("g").error_code == 0
+    assert response_of(world.coordinator.delete_group("g")).error_code == 0
     assert world.group() is None
     assert world.restarted().group() is None
 

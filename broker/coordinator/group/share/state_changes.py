@@ -1,0 +1,104 @@
+"""Deletion of a share group's states, in steps, and the turns that those who change states of a group take.
+
+What is deleted has no place in the group any more before the first state goes: the group's record names the topic as
+one that is being deleted, until the last state is gone. A deletion that is cut off, by a crash or by its client, is
+finished when it is asked for again; a member that comes instead makes all states again.
+
+Those who set or delete states of a group, which has no members then, do so one after the other (``alone``). Heartbeats
+wait for them, and make their states again where ``count`` says that another changed some. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from tidelog.broker.coordinator.group.share.group import Deleting, Initialized, ShareGroup
+from tidelog.broker.coordinator.group.share.records import initialized_record
+from tidelog.broker.coordinator.runtime.result import CoordinatorResult
+from tidelog.broker.coordinator.share_state.state import StateKey
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps
+from tidelog.protocol.errors import GroupIdNotFoundError, InvalidGroupIdError, NonEmptyGroupError
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.group.shard import GroupShard
+    from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
+    from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
+    from tidelog.broker.metadata.image import MetadataCache
+
+T = TypeVar("T")
+
+
+class StateChanges:
+    """Changes of share states of groups without members. See the module."""
+
+    def __init__(
+        self, runtime: CoordinatorRuntime[GroupShard], share: ShareCoordinator, metadata: MetadataCache
+    ) -> None:
+        self._runtime = runtime
+        self._share = share
+        self._metadata = metadata
+        self._under_way: dict[str, Deferred[None]] = {}
+        """Groups whose states are being changed, and when that is over."""
+        self.count = 0
+        """Changes that were begun so far, of any group."""
+
+    def alone(self, group_id: str, steps: Steps[T]) -> Steps[T]:
+        """Do ``steps`` while nothing else changes states of this group."""
+        yield from self.end_of(group_id)
+        over = self._under_way[group_id] = Deferred()
+        self.count += 1
+        try:
+            return (yield from steps)
+        finally:
+            del self._under_way[group_id]
+            over.complete(None)
+
+    def end_of(self, group_id: str) -> Steps[None]:
+        """Wait for those who change states of the group."""
+        while (other := self._under_way.get(group_id)) is not None:
+            yield other
+
+    def group(self, group_id: str) -> ShareGroup:
+        """Raises InvalidGroupIdError, GroupIdNotFoundError, CoordinatorLoadInProgressError."""
+        if not group_id:
+            raise InvalidGroupIdError
+        group = self._runtime.shard_for(group_id).group(group_id)
+        if not isinstance(group, ShareGroup):
+            raise GroupIdNotFoundError(f"Group {group_id} is not a share group.")
+        return group
+
+    def empty_group(self, group_id: str) -> ShareGroup:
+        """Raises as ``group``, and NonEmptyGroupError."""
+        group = self.group(group_id)
+        if not group.is_empty:
+            raise NonEmptyGroupError
+        return group
+
+    def delete_group(self, group_id: str, finish: Callable[[], object]) -> Steps[None]:
+        """Delete all states of a group, then ``finish`` it. Raises KafkaError."""
+        group = self.empty_group(group_id)
+        yield from self.delete_states(group, group.topics_with_states())
+        finish()
+
+    def delete_states(self, group: ShareGroup, topics: Deleting) -> Steps[None]:
+        """Delete the group's states for these topics, which it forgets first. Raises KafkaError."""
+        keys = [key for topic_id in topics for key in self._keys_of(group, topic_id)]
+        left = {topic_id: known for topic_id, known in group.initialized.items() if topic_id not in topics}
+        self.note(group.group_id, left, {**group.deleting, **topics})
+        yield from self._share.delete(keys)
+
+    def _keys_of(self, group: ShareGroup, topic_id: bytes) -> list[StateKey]:
+        """The share partitions of a topic that may have a state, also those of a deletion that was cut off."""
+        known, image = group.initialized.get(topic_id), self._metadata.topic_by_id(topic_id)
+        partitions = set(() if known is None else known.partitions)
+        partitions.update(range(0 if image is None else image.partition_count))
+        return [StateKey(group.group_id, topic_id, partition) for partition in sorted(partitions)]
+
+    def note(self, group_id: str, initialized: Initialized, deleting: Deleting) -> None:
+        """Append which partitions have a state and which topics lose theirs, where that changed. Raises KafkaError."""
+        group = self.empty_group(group_id)
+        if (initialized, deleting) != (group.initialized, group.deleting):
+            record = initialized_record(group_id, initialized, deleting)
+            self._runtime.execute(group_id, CoordinatorResult(None, [record]))
