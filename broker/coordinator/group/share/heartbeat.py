@@ -4,8 +4,8 @@
     2. a changed subscription, or topics that changed below it, raise the group epoch
     3. subscribed partitions without a state are told to the caller, who makes one in ``__share_group_state`` before the
        decision is appended: what is assigned has a state, also after a crash between the two
-    4. a group epoch ahead of the target makes the assignor work out a new one, unless the last one is younger than the
-       group's interval; the member is there at once
+    4. a group epoch ahead of the target needs a new one, unless the last one is younger than the group's interval; the
+       caller has the assignor work it out, in steps, and has it decided again with that; the member is there at once
 
 A heartbeat that says nothing new adds no record. Clock: ("share-session", group, member). Source:
 ShareGroupHeartbeat v1.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, assign_at_once, may_assign
 from tidelog.broker.coordinator.group.assignors import Assignment, MemberSpec
-from tidelog.broker.coordinator.group.share.assignor import assign_simple
+from tidelog.broker.coordinator.group.share.assignor import Assigned, Subscriptions
 from tidelog.broker.coordinator.group.share.group import (
     NEW_SHARE_MEMBER,
     Initialized,
@@ -73,11 +73,13 @@ Uninitialized = dict[bytes, frozenset[int]]
 
 @dataclass(slots=True)
 class Decision:
-    """Result of a heartbeat, and the share partitions that must have a state before it is appended."""
+    """Result of a heartbeat, and what must be done before it is decided again: share partitions that need a state, and
+    members that need an assignment. With none of both it may be appended."""
 
     result: HeartbeatResult
     epoch: int = 0
     uninitialized: Uninitialized | None = None
+    unassigned: Subscriptions | None = None
 
 
 @dataclass(slots=True)
@@ -124,8 +126,12 @@ class ShareHeartbeats:
         self._on_member_gone = on_member_gone
         self._interval_ms = interval_ms
 
-    def heartbeat(self, context: RequestContext, request: ShareGroupHeartbeatRequest) -> Decision:
-        """Raises InvalidRequestError, GroupIdNotFoundError, GroupMaxSizeReachedError, UnknownMemberIdError,
+    def heartbeat(
+        self, context: RequestContext, request: ShareGroupHeartbeatRequest, assigned: Assigned | None = None
+    ) -> Decision:
+        """Decide; ``assigned`` is what the assignor gave for the decision before this one.
+
+        Raises InvalidRequestError, GroupIdNotFoundError, GroupMaxSizeReachedError, UnknownMemberIdError,
         FencedMemberEpochError.
         """
         check_request(request)
@@ -136,8 +142,9 @@ class ShareHeartbeats:
         before = draft.current
         self._update_subscription(draft, context, request)
         uninitialized = self._initialize(draft)
+        unassigned = None
         if draft.epoch > group.assignment_epoch and self._may_assign(group):
-            self._update_target(draft)
+            unassigned = self._update_target(draft, assigned)
         if draft.current.epoch != draft.assignment_epoch or draft.current.assigned != draft.target:
             draft.current = ShareAssignment(draft.assignment_epoch, before.epoch, draft.target)
             draft.records.append(share_current_record(group.group_id, draft.member_id, draft.current))
@@ -149,7 +156,8 @@ class ShareHeartbeats:
         if request.subscribed_topic_names is not None or before.assigned != draft.current.assigned:
             response.assignment = assignment_response(draft.current.assigned)
         self._schedule_session(group.group_id, draft.member_id)
-        return Decision(CoordinatorResult(response, draft.records, self._settle(draft)), draft.epoch, uninitialized)
+        result = CoordinatorResult(response, draft.records, self._settle(draft))
+        return Decision(result, draft.epoch, uninitialized, unassigned)
 
     def _settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
         version = self._metadata.changes
@@ -252,7 +260,8 @@ class ShareHeartbeats:
         interval_ms = self._interval_ms("share", group.group_id)
         return may_assign(group.assigned_at_ms, interval_ms, self._time.milliseconds())
 
-    def _update_target(self, draft: Draft) -> None:
+    def _update_target(self, draft: Draft, assigned: Assigned | None) -> Subscriptions | None:
+        """Take the assignor's result over; returns what it is to work out where that is another."""
         group = draft.group
         counts = {image.topic_id: image.partition_count for image in self._images(draft)}
         members = {
@@ -261,13 +270,16 @@ class ShareHeartbeats:
             )
             for member_id, subscription in draft.subscriptions().items()
         }
-        target = assign_simple(members, counts)
-        for member_id, assignment in target.items():
+        subscriptions = Subscriptions(members, counts)
+        if assigned is None or assigned.subscriptions != subscriptions:
+            return subscriptions
+        for member_id, assignment in assigned.target.items():
             if member_id not in group.target or group.target[member_id] != assignment:
                 draft.records.append(share_target_record(group.group_id, member_id, assignment))
         draft.records.append(share_target_epoch_record(group.group_id, draft.epoch, self._time.milliseconds()))
-        draft.target = target[draft.member_id]
+        draft.target = assigned.target[draft.member_id]
         draft.assignment_epoch = draft.epoch
+        return None
 
     def _topic_ids(self, names: Iterable[str]) -> Iterable[bytes]:
         return (image.topic_id for name in names if (image := self._metadata.find(name)) is not None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.coordinator.group.admin import describe_share_group
 from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
+from tidelog.broker.coordinator.group.share.assignor import assign_simple
 from tidelog.broker.coordinator.group.share.group import InitializedTopic, ShareGroup
 from tidelog.broker.coordinator.group.share.records import initialized_record, share_epoch_record
 from tidelog.broker.coordinator.group.share.state_changes import StateChanges
@@ -60,25 +61,28 @@ class ShareMembers:
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> Steps[ShareGroupHeartbeatResponse]:
-        """ShareGroupHeartbeat v1. States are made in steps, since a topic may have thousands of partitions. Others
+        """ShareGroupHeartbeat v1. States and assignments are made in steps: topics have thousands of partitions. Others
         change the group meanwhile: so it is decided again, until nothing lacks a state that this request has not made,
         and that no other request may have deleted since.
         """
         made: dict[bytes, frozenset[int]] = {}
+        assigned = None
         changes = self._changes.count
         while True:
             yield from self._changes.end_of(request.group_id)
             if self._changes.count != changes:
                 made, changes = {}, self._changes.count
-            decision = self._runtime.shard_for(request.group_id).shares.heartbeat(context, request)
+            decision = self._runtime.shard_for(request.group_id).shares.heartbeat(context, request, assigned)
             asked = decision.uninitialized or {}
             missing = {topic_id: asked[topic_id] - made.get(topic_id, frozenset()) for topic_id in asked}
             try:
-                if not any(missing.values()):
+                if not any(missing.values()) and decision.unassigned is None:
                     return self._runtime.execute(request.group_id, decision.result)
                 for topic_id, partitions in missing.items():
                     yield from self._make_states(request.group_id, topic_id, partitions, decision.epoch)
                     made[topic_id] = made.get(topic_id, frozenset()) | partitions
+                if decision.unassigned is not None:
+                    assigned = yield from assign_simple(decision.unassigned)
             except KafkaError as error:
                 raise append_error_for_client(error) from error
 
