@@ -115,7 +115,10 @@ class MetadataReplay:
     def _take_record(self, record: Message, batch: RecordBatch, offset: int) -> None:
         if isinstance(record, BeginTransactionRecord):
             self._held = []
-            self._settled = LogPosition(offset - 1, batch.partition_leader_epoch, batch.max_timestamp)
+            if offset == batch.base_offset:
+                self._settled = self._end
+            else:
+                self._settled = LogPosition(offset - 1, batch.partition_leader_epoch, batch.max_timestamp)
         elif isinstance(record, EndTransactionRecord | AbortTransactionRecord):
             held, self._held = self._held or [], None
             if isinstance(record, EndTransactionRecord):

@@ -56,6 +56,17 @@ def test_records_of_a_transaction_count_when_it_is_committed(end: Message, level
     assert published.image.offset == 3
 
 
+@pytest.mark.parametrize("published_between", [False, True])
+def test_image_before_a_transaction_has_the_time_of_its_own_last_batch(published_between: bool) -> None:
+    replay = MetadataReplay()
+    replay.take_batch(batch_of(0, LEVEL))
+    if published_between:
+        replay.publish()
+    replay.take_batch(batch_of(1, records.BeginTransactionRecord(), epoch=4))
+    replay.publish()
+    assert (replay.image.offset, replay.image.epoch, replay.image.timestamp_ms) == (0, 3, 1000)
+
+
 def test_control_records_are_kept_apart() -> None:
     replay = MetadataReplay()
     change = LeaderChangeMessage(version=1, leader_id=7)

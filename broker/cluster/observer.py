@@ -1,0 +1,275 @@
+"""Observer of a KRaft quorum: follows ``__cluster_metadata-0`` and makes images of its committed records.
+
+One request is in flight at a time::
+
+    question = observer.next_question()          # send question.request to question.address, from not_before_ms on
+    published = observer.take_answer(response, now_ms)        # or observer.take_failure(reason, now_ms)
+
+Fetch finds the leader: any controller's answer names leader, epoch and endpoint. Records are replayed below the high
+watermark alone. A snapshot replaces what was there, and is published as the difference from it. Sans-io, not
+thread-safe.
+
+Source: KafkaRaftClient and RaftUtil of Kafka 4.3; KIP-595, KIP-630, KIP-853, KIP-1166.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+from tidelog.broker.cluster.image_difference import difference
+from tidelog.broker.cluster.metadata_tail import FetchPosition, MetadataLostError, MetadataTail
+from tidelog.broker.cluster.quorum import Address, QuorumView
+from tidelog.broker.cluster.snapshot_download import SnapshotDownload, whole_batches
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.replay import MetadataReplay, Published, SnapshotId
+from tidelog.broker.metadata.snapshot import SnapshotContent
+from tidelog.protocol import errors
+from tidelog.protocol.messages import fetch, fetch_snapshot
+from tidelog.protocol.types import METADATA_TOPIC_ID, ZERO_UUID, Buffer
+
+METADATA_TOPIC = "__cluster_metadata"
+NO_REPLICA_ID = -1
+UNKNOWN_HIGH_WATERMARK = -1
+MAX_WAIT_MS = 500
+MAX_BYTES = 8 * 1024 * 1024
+"""Most bytes of an answer, as of Kafka's followers of the quorum (MAX_FETCH_SIZE_BYTES)."""
+FIRST_BACKOFF_MS = 50
+MAX_BACKOFF_MS = 1000
+
+_REFUSALS = (
+    errors.ClusterAuthorizationFailedError,
+    errors.InconsistentClusterIdError,
+    errors.UnsupportedVersionError,
+)
+"""Errors that asking again does not mend."""
+_SNAPSHOT_GONE = {errors.SnapshotNotFoundError.code, errors.PositionOutOfRangeError.code}
+
+
+class ObserverError(Exception):
+    """A controller refuses this observer for good."""
+
+
+class ObserverConfig(NamedTuple):
+    """Addresses to begin with, and who the observer is: without a replica id the quorum does not list it."""
+
+    bootstrap: tuple[Address, ...]
+    replica_id: int = NO_REPLICA_ID
+    directory_id: bytes = ZERO_UUID
+    cluster_id: str | None = None
+    max_bytes: int = MAX_BYTES
+
+
+class Question(NamedTuple):
+    """A request, the controller to ask, and the earliest time to do so."""
+
+    address: Address
+    request: fetch.FetchRequest | fetch_snapshot.FetchSnapshotRequest
+    not_before_ms: float
+
+
+_Partition = fetch.PartitionData | fetch_snapshot.PartitionSnapshot
+
+
+class Observer:
+    """The state of an observer: leader, fetch position, uncommitted tail, a snapshot in pieces, replay."""
+
+    def __init__(self, config: ObserverConfig) -> None:
+        self.quorum = QuorumView(config.bootstrap)
+        self.high_watermark = UNKNOWN_HIGH_WATERMARK
+        self.is_caught_up = False
+        """Whether the last answer of the leader had nothing committed beyond the image."""
+        self.last_failure = ""
+        """The reason why the last request brought nothing, for people; empty after one that did."""
+        self._config = config
+        self._replay = MetadataReplay()
+        self._tail = MetadataTail(FetchPosition(0, 0))
+        self._download: SnapshotDownload | None = None
+        self._not_before_ms = 0.0
+        self._backoff_ms = FIRST_BACKOFF_MS
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest image."""
+        return self._replay.image
+
+    def next_question(self) -> Question:
+        """Return what to ask next."""
+        request = self._fetch_request() if self._download is None else self._snapshot_request(self._download)
+        return Question(self.quorum.address, request, self._not_before_ms)
+
+    def take_failure(self, reason: str, now_ms: float) -> None:
+        """Take note that a request was not answered; the next one goes to another controller, later."""
+        self.last_failure = reason
+        self.is_caught_up = False
+        self.quorum.lose_leader()
+        self._not_before_ms = now_ms + self._backoff_ms
+        self._backoff_ms = min(2 * self._backoff_ms, MAX_BACKOFF_MS)
+
+    def take_answer(
+        self, response: fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse, now_ms: float
+    ) -> Published | None:
+        """Take the answer to the last question; return the new image, if it made one.
+
+        Raises ObserverError (refused), MetadataLostError, and for records that cannot be replayed CorruptMessageError
+        and UnsupportedVersionError (a newer Kafka's).
+        """
+        partition = self._good_partition(response, now_ms)
+        if partition is None:
+            return None
+        try:
+            if isinstance(partition, fetch.PartitionData):
+                fetched = self._take_fetched(partition)
+            else:
+                return self._take_piece(partition)
+        except errors.CorruptMessageError as error:
+            self._download = None
+            self.take_failure(f"{self.quorum.address}: {error}", now_ms)
+            return None
+        return self._replay_committed() if fetched else None
+
+    def _good_partition(
+        self, response: fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse, now_ms: float
+    ) -> _Partition | None:
+        """Return the partition of an answer without an error by the leader; None for another, of which a note is
+        taken."""
+        asked = self.quorum.address
+        partition = _only_partition(response)
+        is_news = partition is not None and self._learn_leader(response, partition)
+        code = response.error_code or (partition.error_code if partition is not None else 0)
+        if code in _SNAPSHOT_GONE:
+            self._download = None
+        if code:
+            self._take_error(code, asked, is_news, now_ms)
+            return None
+        if partition is None or self.quorum.epoch > _epoch_of(partition):
+            self.take_failure(f"{asked} knows an older leader epoch, or none", now_ms)
+            return None
+        self._succeed(asked)
+        return partition
+
+    def _succeed(self, asked: Address) -> None:
+        self.quorum.confirm(asked)
+        self.last_failure = ""
+        self._not_before_ms = 0.0
+        self._backoff_ms = FIRST_BACKOFF_MS
+
+    def _learn_leader(
+        self, response: fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse, partition: _Partition
+    ) -> bool:
+        endpoints = {node.node_id: Address(node.host, node.port) for node in response.node_endpoints}
+        leader = partition.current_leader
+        is_news = self.quorum.learn(leader.leader_id, leader.leader_epoch, endpoints)
+        if self._download is not None and self._download.leader_epoch != self.quorum.epoch:
+            self._download = None
+        return is_news
+
+    def _take_error(self, code: int, asked: Address, is_news: bool, now_ms: float) -> None:
+        """Go on after an error: at once where the answer named another leader, else later. Raises ObserverError."""
+        error = errors.error_for_code(code)
+        reason = f"{asked} answers {error.__name__.removesuffix('Error')} ({code}): {error.default_message}"
+        if error in _REFUSALS:
+            raise ObserverError(reason)
+        if is_news:
+            self.last_failure = reason
+            self.is_caught_up = False
+            self._not_before_ms = now_ms
+        else:
+            self.take_failure(reason, now_ms)
+
+    def _take_fetched(self, partition: fetch.PartitionData) -> bool:
+        """Take what a Fetch brought; return whether the leader confirmed the position, so that its high watermark
+        counts."""
+        diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
+        self.is_caught_up = False
+        if diverging.epoch >= 0:
+            self._tail.truncate(diverging.epoch, diverging.end_offset)
+            return False
+        if snapshot.epoch >= 0:
+            self._begin_download(SnapshotId(snapshot.end_offset, snapshot.epoch))
+            return False
+        for batch in whole_batches(cast(Buffer, partition.records or b"")):
+            self._tail.append(batch)
+        self.high_watermark = max(self.high_watermark, partition.high_watermark)
+        self.is_caught_up = 0 < partition.high_watermark <= self._tail.end.offset
+        return True
+
+    def _begin_download(self, snapshot: SnapshotId) -> None:
+        committed = self._tail.committed
+        if snapshot.end_offset <= committed.offset:
+            raise MetadataLostError(
+                f"the leader's log begins with the snapshot {snapshot.file_name()} and does not continue what was "
+                f"committed up to offset {committed.offset - 1} of epoch {committed.epoch}"
+            )
+        self._download = SnapshotDownload(snapshot, self.quorum.epoch)
+
+    def _replay_committed(self) -> Published | None:
+        for batch in self._tail.take_committed(self.high_watermark):
+            self._replay.take_batch(batch)
+        return self._replay.publish()
+
+    def _take_piece(self, partition: fetch_snapshot.PartitionSnapshot) -> Published | None:
+        """Add a piece of the snapshot; return its image when it is whole."""
+        download = self._download
+        if download is None:
+            return None
+        piece = cast(Buffer, partition.unaligned_records)
+        content = download.take_piece(partition.position, piece, partition.size)
+        return None if content is None else self._replace_image(download.snapshot, content)
+
+    def _replace_image(self, snapshot: SnapshotId, content: SnapshotContent) -> Published:
+        published = Published(difference(self.image, content.image), content.image)
+        self._download = None
+        self._replay = MetadataReplay(content.image)
+        self._tail = MetadataTail(FetchPosition(snapshot.end_offset, snapshot.epoch))
+        self.high_watermark = max(self.high_watermark, snapshot.end_offset)
+        return published
+
+    def _fetch_request(self) -> fetch.FetchRequest:
+        position = self._tail.end
+        partition = fetch.FetchPartition(
+            partition=0,
+            current_leader_epoch=self.quorum.epoch,
+            fetch_offset=position.offset,
+            last_fetched_epoch=position.epoch,
+            log_start_offset=0,
+            partition_max_bytes=self._config.max_bytes,
+            replica_directory_id=self._config.directory_id,
+            high_watermark=self.high_watermark,
+        )
+        return fetch.FetchRequest(
+            cluster_id=self._config.cluster_id,
+            replica_state=fetch.ReplicaState(replica_id=self._config.replica_id),
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=0,
+            max_bytes=self._config.max_bytes,
+            topics=[fetch.FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+        )
+
+    def _snapshot_request(self, download: SnapshotDownload) -> fetch_snapshot.FetchSnapshotRequest:
+        snapshot = download.snapshot
+        partition = fetch_snapshot.RequestedPartition(
+            partition=0,
+            current_leader_epoch=self.quorum.epoch,
+            snapshot_id=fetch_snapshot.RequestedSnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
+            position=download.position,
+            replica_directory_id=self._config.directory_id,
+        )
+        return fetch_snapshot.FetchSnapshotRequest(
+            cluster_id=self._config.cluster_id,
+            replica_id=self._config.replica_id,
+            max_bytes=self._config.max_bytes,
+            topics=[fetch_snapshot.RequestedTopic(name=METADATA_TOPIC, partitions=[partition])],
+        )
+
+
+def _only_partition(response: fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse) -> _Partition | None:
+    """Return the partition that an answer is about, None without one."""
+    if isinstance(response, fetch.FetchResponse):
+        fetched = [partition for topic in response.responses for partition in topic.partitions]
+        return fetched[0] if fetched else None
+    pieces = [partition for topic in response.topics for partition in topic.partitions]
+    return pieces[0] if pieces else None
+
+
+def _epoch_of(partition: _Partition) -> int:
+    return partition.current_leader.leader_epoch

@@ -1,0 +1,56 @@
+"""A snapshot of the metadata log that arrives in pieces.
+
+The pieces of one snapshot come from one leader in one epoch: other controllers' files hold the same records in other
+batches. Source: KafkaRaftClient.handleFetchSnapshotResponse of Kafka 4.3, KIP-630.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidelog.broker.metadata.replay import SnapshotId
+from tidelog.broker.metadata.snapshot import SnapshotContent, read_snapshot
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD, Buffer, RecordBatch
+
+
+class SnapshotDownload:
+    """The bytes of one snapshot from its start up to ``position``."""
+
+    __slots__ = ("_data", "leader_epoch", "snapshot")
+
+    def __init__(self, snapshot: SnapshotId, leader_epoch: int) -> None:
+        self.snapshot = snapshot
+        self.leader_epoch = leader_epoch
+        self._data = bytearray()
+
+    @property
+    def position(self) -> int:
+        """The byte that the next piece begins at."""
+        return len(self._data)
+
+    def take_piece(self, position: int, piece: Buffer, size: int) -> SnapshotContent | None:
+        """Add a piece of a file of ``size`` bytes; return what the snapshot holds when it is whole.
+
+        Raises CorruptMessageError (a piece that does not follow, or a damaged snapshot), UnsupportedVersionError.
+        """
+        if position != self.position or not piece or position + len(piece) > size:
+            raise CorruptMessageError(
+                f"a piece of {len(piece)} bytes at byte {position} of {size} came for byte {self.position}"
+            )
+        self._data += piece
+        if len(self._data) < size:
+            return None
+        return read_snapshot(whole_batches(self._data), self.snapshot)
+
+
+def whole_batches(data: Buffer) -> Iterator[RecordBatch]:
+    """Yield the batches in ``data``, up to one that is cut at its end. Raises CorruptMessageError for a damaged one."""
+    position = 0
+    while len(data) - position >= RECORD_BATCH_OVERHEAD:
+        batch = RecordBatch(data, position)
+        if batch.size_in_bytes > len(data) - position:
+            return
+        batch.ensure_valid()
+        yield batch
+        position += batch.size_in_bytes

@@ -1,0 +1,85 @@
+"""FetchSnapshot (key 59): read a snapshot of the metadata log from a controller, piece by piece (KIP-630).
+
+A piece begins at ``position`` of the snapshot's file and may be cut anywhere, also inside a batch.
+v1 directory id of the asking replica, endpoint of the leader (KIP-853).
+"""
+
+from __future__ import annotations
+
+from tidelog.protocol.schema.fields import (
+    Message,
+    Struct,
+    array,
+    int16,
+    int32,
+    int64,
+    record_batches,
+    string,
+    struct_of,
+    uint16,
+    uuid,
+)
+from tidelog.protocol.types import RecordsValue
+
+
+class RequestedSnapshotId(Struct):
+    end_offset: int = int64()
+    epoch: int = int32()
+
+
+class RequestedPartition(Struct):
+    partition: int = int32()
+    current_leader_epoch: int = int32()
+    snapshot_id: RequestedSnapshotId = struct_of(RequestedSnapshotId)
+    position: int = int64()
+    replica_directory_id: bytes = uuid("1+", tag=0)
+
+
+class RequestedTopic(Struct):
+    name: str = string()
+    partitions: list[RequestedPartition] = array(RequestedPartition)
+
+
+class FetchSnapshotRequest(Message, api_key=59, versions="0-1", flexible="0+"):
+    cluster_id: str | None = string(nullable="0+", default=None, tag=0)
+    replica_id: int = int32(default=-1)
+    max_bytes: int = int32(default=2**31 - 1)
+    topics: list[RequestedTopic] = array(RequestedTopic)
+
+
+class LeaderIdAndEpoch(Struct):
+    leader_id: int = int32()
+    leader_epoch: int = int32()
+
+
+class SnapshotId(Struct):
+    end_offset: int = int64()
+    epoch: int = int32()
+
+
+class PartitionSnapshot(Struct):
+    index: int = int32()
+    error_code: int = int16()
+    snapshot_id: SnapshotId = struct_of(SnapshotId)
+    current_leader: LeaderIdAndEpoch = struct_of(LeaderIdAndEpoch, tag=0)
+    size: int = int64()
+    position: int = int64()
+    unaligned_records: RecordsValue = record_batches()
+
+
+class TopicSnapshot(Struct):
+    name: str = string()
+    partitions: list[PartitionSnapshot] = array(PartitionSnapshot)
+
+
+class NodeEndpoint(Struct):
+    node_id: int = int32("1+")
+    host: str = string("1+")
+    port: int = uint16("1+")
+
+
+class FetchSnapshotResponse(Message, api_key=59, versions="0-1", flexible="0+"):
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    topics: list[TopicSnapshot] = array(TopicSnapshot)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "1+", tag=0)
