@@ -21,6 +21,7 @@ COMMANDS = {
     "dump-log": "tidelog.commands.dump_log",
     "check": "tidelog.commands.check",
     "adopt": "tidelog.commands.adopt",
+    "metadata": "tidelog.commands.metadata",
     "compaction": "tidelog.commands.compaction",
     "find": "tidelog.commands.find",
     "pipeline": "tidelog.commands.pipeline",

@@ -32,13 +32,13 @@ class ClientError(Exception):
     """The broker cannot be reached, or sends no valid answer. The message names the address."""
 
 
-def parse_bootstrap(text: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``; the port may be left out. Raises ClientError."""
+def parse_bootstrap(text: str, option: str = "--bootstrap") -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``; the port may be left out. Raises ClientError, which names the option."""
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, str(DEFAULT_PORT)
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ClientError(f"--bootstrap {text!r}: expected HOST:PORT with a port from 1 to 65535")
+        raise ClientError(f"{option} {text!r}: expected HOST:PORT with a port from 1 to 65535")
     return host.strip("[]"), int(port)
 
 

@@ -26,7 +26,7 @@ from tidelog.protocol.schema.fields import Message
 NOT_LEADER, FENCED_EPOCH, UNKNOWN_EPOCH, SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE = 6, 74, 75, 98, 99
 
 
-class Unreachable(Exception):
+class UnreachableError(Exception):
     """The node that was asked is down."""
 
 
@@ -39,7 +39,7 @@ class Snapshot(NamedTuple):
 
 @dataclass
 class Reign:
-    """What one leader has: its epoch, its log from ``start`` on, its high watermark (-1: not known yet)."""
+    """The state of one leader: its epoch, its log from ``start`` on, its high watermark (-1: not known yet)."""
 
     leader: int
     epoch: int
@@ -139,10 +139,10 @@ class ModelQuorum:
     def answer(
         self, address: Address, request: fetch.FetchRequest | fetch_snapshot.FetchSnapshotRequest
     ) -> fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse:
-        """The answer of the node at ``address``. Raises Unreachable."""
+        """The answer of the node at ``address``. Raises UnreachableError."""
         node = next(node for node, one in self.addresses.items() if one == address)
         if node in self.down:
-            raise Unreachable(f"{address} is down")
+            raise UnreachableError(f"{address} is down")
         reign = self.stale.get(node, self.reign)
         host, port = self.addresses[reign.leader]
         if isinstance(request, fetch.FetchRequest):

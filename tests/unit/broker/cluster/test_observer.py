@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.model_quorum import NOT_LEADER, ModelQuorum, Unreachable
+from tests.support.model_quorum import NOT_LEADER, ModelQuorum, UnreachableError
 from tidelog.broker.cluster.metadata_tail import MetadataLostError
 from tidelog.broker.cluster.observer import MAX_BACKOFF_MS, Observer, ObserverConfig, ObserverError
 from tidelog.broker.metadata.replay import Published
@@ -45,7 +45,7 @@ class Driver:
         self.asked.append(f"{type(question.request).__name__} {question.address.port - 9090}")
         try:
             if is_lost:
-                raise Unreachable("the answer was lost")
+                raise UnreachableError("the answer was lost")
             if isinstance(question.request, fetch.FetchRequest):
                 request = fetch.FetchRequest.decode(question.request.encode(self.version), self.version)
                 answer = self.quorum.answer(question.address, request)
@@ -56,7 +56,7 @@ class Driver:
             return self.observer.take_answer(
                 fetch_snapshot.FetchSnapshotResponse.decode(piece.encode(1), 1), self.now_ms
             )
-        except Unreachable as error:
+        except UnreachableError as error:
             self.observer.take_failure(str(error), self.now_ms)
             return None
 
@@ -176,8 +176,8 @@ def test_a_snapshot_is_published_as_the_difference() -> None:
     driver.quorum.reign.append(config(1), config(2), config(3))
     driver.quorum.commit()
     driver.catch_up()
-    driver.quorum.reign.append(config(2, "7"), records.ConfigRecord(resource_type=2, resource_name="topic-3",
-                                                                    name="retention.ms", value=None), config(4))  # fmt: skip
+    removed = records.ConfigRecord(resource_type=2, resource_name="topic-3", name="retention.ms", value=None)
+    driver.quorum.reign.append(config(2, "7"), removed, config(4))
     driver.quorum.commit()
     driver.quorum.take_snapshot()
     published = driver.catch_up()
@@ -254,7 +254,8 @@ def test_no_controller_answers_and_then_one_does() -> None:
 
 def test_a_follower_that_knows_no_leader_is_asked_later() -> None:
     driver = Driver()
-    nothing = fetch.PartitionData(error_code=NOT_LEADER, current_leader=fetch.LeaderIdAndEpoch(leader_id=-1, leader_epoch=0))
+    no_leader = fetch.LeaderIdAndEpoch(leader_id=-1, leader_epoch=0)
+    nothing = fetch.PartitionData(error_code=NOT_LEADER, current_leader=no_leader)
     driver.observer.take_answer(fetch_answer(nothing), 1000)
     question = driver.observer.next_question()
     assert question.not_before_ms > 1000

@@ -1,0 +1,157 @@
+"""``tidelog metadata describe``: prints the metadata of a KRaft cluster, from its controllers or from a directory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tidelog.client import ClientError, parse_bootstrap
+
+if TYPE_CHECKING:
+    from tidelog.broker.metadata.metadata_image import MetadataImage
+
+HELP = "describe the metadata of a KRaft cluster: brokers, topics, configs, users, ACLs"
+DEFAULT_TIMEOUT_S = 10.0
+EXIT_FAILED = 1
+_LISTS = ("replicas", "isr", "adding", "removing", "elr", "lastKnownElr")
+_ALWAYS_SHOWN = ("replicas", "isr")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="describe")
+    describe = actions.add_parser("describe", help="print the metadata image", allow_abbrev=False)
+    source = describe.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--bootstrap-controller", metavar="HOST:PORT", help="controllers of a running cluster, separated by commas"
+    )
+    source.add_argument("--directory", metavar="PATH", help="a __cluster_metadata-0, or the log directory it is in")
+    describe.add_argument("--json", action="store_true", help="one JSON object")
+    describe.add_argument(
+        "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="give up after this; default: 10"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from tidelog.broker.cluster.metadata_tail import MetadataLostError
+    from tidelog.broker.cluster.observer import ObserverError
+    from tidelog.broker.metadata.image_description import describe_image
+    from tidelog.metadata_follower import CatchUpError, NotAControllerError
+    from tidelog.protocol.errors import KafkaError
+
+    try:
+        image = read_directory(arguments.directory) if arguments.directory is not None else ask_controllers(arguments)
+    except (
+        KafkaError, ClientError, ObserverError, MetadataLostError, CatchUpError, NotAControllerError, OSError,
+    ) as error:  # fmt: skip
+        print(f"tidelog metadata: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    description = describe_image(image)
+    if arguments.json:
+        print(json.dumps(description, indent=2))
+    else:
+        for line in text_lines(description):
+            print(line)
+    return 0
+
+
+def read_directory(path: str) -> MetadataImage:
+    """Read the image that a directory holds. Raises KafkaStorageError."""
+    from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
+    from tidelog.log.system.file_system import OsFileSystem
+    from tidelog.protocol.errors import KafkaStorageError
+
+    inner = os.path.join(path, METADATA_DIRECTORY)
+    directory = inner if os.path.isdir(inner) else path
+    if not os.path.isdir(directory):
+        raise KafkaStorageError(f"{path}: there is no such directory")
+    if not any(name.endswith((".log", ".checkpoint")) for name in os.listdir(directory)):
+        raise KafkaStorageError(f"{path}: neither a {METADATA_DIRECTORY} nor a directory that holds one")
+    return read_metadata_image(OsFileSystem(), directory)
+
+
+def ask_controllers(arguments: argparse.Namespace) -> MetadataImage:
+    """Follow the controllers until the image is theirs.
+
+    Raises ClientError, ObserverError, MetadataLostError, CatchUpError, NotAControllerError, KafkaError.
+    """
+    from tidelog.broker.cluster.observer import ObserverConfig
+    from tidelog.broker.cluster.quorum import Address
+    from tidelog.metadata_follower import MetadataFollower
+
+    listed = arguments.bootstrap_controller.split(",")
+    bootstrap = tuple(Address(*parse_bootstrap(one.strip(), "--bootstrap-controller")) for one in listed)
+    with MetadataFollower(ObserverConfig(bootstrap)) as follower:
+        return follower.catch_up(arguments.timeout)
+
+
+def text_lines(description: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a description for people; what there is none of is left out."""
+    yield f"offset {description['offset']}, epoch {description['epoch']}, {_time_text(description['timestamp'])}"
+    yield f"next producer id {description['nextProducerId']}"
+    yield from _section("features", [f"{name} {level}" for name, level in description["features"].items()])
+    yield from _section("controllers", [_node_text(one) for one in description["controllers"]])
+    yield from _section("brokers", [_broker_text(one) for one in description["brokers"]])
+    yield from _section("topics", [line for topic in description["topics"] for line in _topic_lines(topic)])
+    yield from _section("configs", [_config_text(one) for one in description["configs"]])
+    yield from _section("quotas", [_quota_text(one) for one in description["quotas"]])
+    yield from _section(
+        "users", [f"{one['name']}  {one['mechanism']}  {one['iterations']} iterations" for one in description["users"]]
+    )
+    yield from _section("acls", ["  ".join(str(value) for value in one.values()) for one in description["acls"]])
+    yield from _section("tokens", description["tokens"])
+
+
+def _section(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield f"{title}:"
+        yield from (f"  {line}" for line in lines)
+
+
+def _time_text(timestamp_ms: int) -> str:
+    if timestamp_ms < 0:
+        return "no records"
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _node_text(node: dict[str, Any]) -> str:
+    endpoints = (f"{one['name']}://{_host_text(one['host'])}:{one['port']}" for one in node["endpoints"])
+    return "  ".join((str(node["id"]), *endpoints))
+
+
+def _host_text(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _broker_text(broker: dict[str, Any]) -> str:
+    parts = [_node_text(broker), f"epoch {broker['epoch']}"]
+    parts += [f"rack {broker['rack']}"] if broker["rack"] is not None else []
+    parts += ["fenced"] if broker["fenced"] else []
+    parts += ["in controlled shutdown"] if broker["inControlledShutdown"] else []
+    return "  ".join(parts)
+
+
+def _topic_lines(topic: dict[str, Any]) -> Iterator[str]:
+    yield f"{topic['name']}  id {topic['id']}  {len(topic['partitions'])} partitions"
+    for one in topic["partitions"]:
+        place = f"  {one['partition']}  leader {one['leader']}  epoch {one['leaderEpoch']}"
+        lists = (f"{key} {_list_text(one[key])}" for key in _LISTS if one[key] or key in _ALWAYS_SHOWN)
+        yield "  ".join((place, *lists))
+
+
+def _list_text(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers)) or "none"
+
+
+def _config_text(configs: dict[str, Any]) -> str:
+    values = ", ".join(f"{key}={value}" for key, value in configs["values"].items())
+    return f"{configs['type']} {configs['name'] or '(all)'}: {values}"
+
+
+def _quota_text(quota: dict[str, Any]) -> str:
+    entity = ", ".join(f"{kind} {'(default)' if name is None else name}" for kind, name in quota["entity"].items())
+    return f"{entity}: " + ", ".join(f"{key}={value:g}" for key, value in quota["values"].items())

@@ -1,0 +1,115 @@
+"""A blocking connection between an ``Observer`` and the controllers it follows.
+
+It asks one question at a time and waits for the answer; the observer decides whom to ask and what. For commands; a
+broker has channels of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from tidelog.broker.cluster.observer import Observer, ObserverConfig, Question
+from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.replay import Published
+from tidelog.client import Client, ClientError
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.messages import fetch, fetch_snapshot
+
+DEFAULT_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 5.0
+"""Wait for one answer; a controller holds a Fetch for half a second when there is nothing new."""
+LEAST_FETCH_VERSION = 17
+"""The Fetch of Kafka 3.9, the first whose answers name the leader's endpoint to observers (KIP-853)."""
+
+
+class NotAControllerError(Exception):
+    """The address answers, but not as a controller of a quorum."""
+
+
+class CatchUpError(Exception):
+    """No controller led to the committed metadata in time."""
+
+
+class MetadataFollower:
+    """An observer with one connection to the controller it asks. One thread at a time."""
+
+    def __init__(self, config: ObserverConfig) -> None:
+        self.observer = Observer(config)
+        self._client: Client | None = None
+        self._address: Address | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+        self._client = self._address = None
+
+    def catch_up(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> MetadataImage:
+        """Follow until the image holds all that the leader says is committed, and return it.
+
+        Raises CatchUpError when that takes longer than ``timeout_s``, and what ``step`` raises.
+        """
+        deadline = time.monotonic() + timeout_s
+        self.step()
+        while not self.observer.is_caught_up:
+            if time.monotonic() > deadline:
+                reason = self.observer.last_failure or f"{self._address} has committed nothing in its epoch"
+                raise CatchUpError(f"no metadata within {timeout_s:g} s: {reason}")
+            self.step()
+        return self.observer.image
+
+    def step(self) -> Published | None:
+        """Ask one question, when its time has come; return the new image, if the answer made one.
+
+        Raises NotAControllerError, and what ``Observer.take_answer`` raises.
+        """
+        question = self.observer.next_question()
+        time.sleep(max(0.0, question.not_before_ms / 1000 - time.monotonic()))
+        try:
+            answer = self._ask(question)
+        except (ClientError, InvalidRequestError) as error:
+            self.close()
+            self.observer.take_failure(str(error), time.monotonic() * 1000)
+            return None
+        return self.observer.take_answer(answer, time.monotonic() * 1000)
+
+    def _ask(self, question: Question) -> fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse:
+        client = self._client_of(question.address)
+        if isinstance(question.request, fetch.FetchRequest):
+            return client.call(question.request, fetch.FetchResponse)
+        return client.call(question.request, fetch_snapshot.FetchSnapshotResponse)
+
+    def _client_of(self, address: Address) -> Client:
+        """Return the connection to this controller. Raises ClientError, NotAControllerError."""
+        if self._client is None or self._address != address:
+            self.close()
+            client = Client(str(address), REQUEST_TIMEOUT_S)
+            self._client, self._address = client, address
+            _ensure_controller(client)
+        return self._client
+
+
+def _ensure_controller(client: Client) -> None:
+    served = client.api_versions()
+    if ApiKey.FETCH_SNAPSHOT not in served:
+        raise NotAControllerError(
+            f"{client.bootstrap} is no controller: it does not serve FetchSnapshot; a broker's listener is another one "
+            "than its controller's"
+        )
+    highest = served.get(ApiKey.FETCH, (0, -1))[1]
+    if highest < LEAST_FETCH_VERSION:
+        raise NotAControllerError(
+            f"{client.bootstrap} serves Fetch up to version {highest}: Kafka 3.9 and later serve {LEAST_FETCH_VERSION}"
+        )
