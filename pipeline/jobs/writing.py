@@ -25,7 +25,6 @@ from tidelog.client import ClientError, parse_bootstrap
 from tidelog.pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
 from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.options.sink_options import SinkOptions
-from tidelog.pipeline.sink.build import SectionBuilder
 from tidelog.pipeline.sink.commit import Publication, publish
 from tidelog.pipeline.sink.rows import BatchBuilder
 from tidelog.pipeline.sink.staging import StagingFile, TaskIdentity, remove_files
@@ -190,7 +189,6 @@ class TopicWriter:
                      if name in names},
             partitions_of=self._counts.of,
             first=self._first,
-            sections=SectionBuilder(),
             keyless_bytes={},
         )  # fmt: skip
         with StagingFile(self._options.staging, task) as file:

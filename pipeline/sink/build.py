@@ -1,38 +1,64 @@
-"""The choice of a builder of record sections from columns: kernels for many rows if numba is there, else plain Python.
+"""The builder of record sections from columns: of an Arrow batch's buffers, not of its rows.
 
-After KERNEL_ROWS rows the kernels are imported (0.7 s, once per process, from numba's cache on disk; 5 s more where
-nothing is cached yet), in the calling thread: this serves writers outside the broker, which have nothing else to do
-meanwhile. In a process that has them they are used at once. Results are equal
-(``tidelog.pipeline.sink.build_reference``).
+A writer that holds its records as columns has, per field, one buffer of bytes and where each row's stretch of it lies.
+From there to the records section of a magic 2 batch are three steps, each for many rows at once:
+
+    key_hashes     murmur2 of each key: the partition it belongs to, as Kafka's own producer chooses it
+    take           how many rows, from the first on, make a section of at most so many bytes
+    encode         those rows' records, deltas against the first row's timestamp, offsets 0, 1, 2 ...
+
+The rows of one section need not lie side by side: ``rows`` names them in order, so that a batch of rows for many
+partitions is sorted by partition in its row numbers alone. ``tidelog.pipeline.sink.sections`` does the work, uncompiled
+as well (10 µs a row). Free functions, any thread.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidelog.pipeline.sink import build_reference
-from tidelog.pipeline.sink.build_reference import ByteColumn, RecordColumns, Taken
+from tidelog.pipeline.sink import sections
 from tidelog.protocol.record.record_batch import Buffer
 
-if TYPE_CHECKING:
-    from tidelog.pipeline.sink.build_reference import IntegerArray
+ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
+IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["ByteColumn", "RecordColumns", "SectionBuilder", "Taken", "byte_column", "read_only"]
 
-#: Rows of one builder after which importing the kernels pays: the plain version takes 10 µs a row.
-KERNEL_ROWS = 50_000
-_KERNELS = "tidelog.pipeline.sink.build_kernels"
+class ByteColumn(NamedTuple):
+    """One field of many rows: row i is ``data[start[i] : start[i] + length[i]]``, or null where the length is -1."""
+
+    data: ByteArray
+    start: IntegerArray
+    length: IntegerArray
+
+
+class RecordColumns(NamedTuple):
+    """Records as columns of equal length; row i has the headers from ``header_start[i]`` on, ``header_count[i]`` many.
+
+    ``timestamp`` is in ms. ``header_key`` holds no nulls. Arrays are uint8 (data) and int64, contiguous.
+    """
+
+    key: ByteColumn
+    value: ByteColumn
+    timestamp: IntegerArray
+    header_start: IntegerArray
+    header_count: IntegerArray
+    header_key: ByteColumn
+    header_value: ByteColumn
+
+
+class Taken(NamedTuple):
+    """Rows that make one section: how many, its bytes, and the times of its batch in ms."""
+
+    rows: int
+    section_bytes: int
+    base_timestamp: int
+    max_timestamp: int
 
 
 def read_only(array: IntegerArray) -> IntegerArray:
-    """The array as int64, contiguous and closed for writing, as the kernels take it."""
+    """The array as int64, contiguous and closed for writing."""
     view = np.ascontiguousarray(array, np.int64).view()
     view.flags.writeable = False
     return view
@@ -45,53 +71,20 @@ def byte_column(data: Buffer, start: IntegerArray, length: IntegerArray) -> Byte
     return ByteColumn(view, read_only(start), read_only(length))
 
 
-@functools.cache
-def load_kernels() -> ModuleType | None:
-    """The kernels, imported now if need be; None where numba is not installed."""
-    if importlib.util.find_spec("numba") is None:
-        return None
-    from tidelog.log.records.kernel_loader import ensure_cache_directory
-
-    ensure_cache_directory(Path(__file__).resolve().parent)
-    from tidelog.pipeline.sink import build_kernels
-
-    return build_kernels
+def key_hashes(keys: ByteColumn) -> IntegerArray:
+    """``murmur2 & 0x7fffffff`` per row, to be taken modulo the number of partitions; -1 for a null key."""
+    hashes: IntegerArray = np.empty(keys.length.size, np.int64)
+    sections.key_hashes(keys, hashes)
+    return hashes
 
 
-class SectionBuilder:
-    """Builds sections from columns; ``kernel_rows`` None never uses kernels. One thread at a time."""
+def take(columns: RecordColumns, rows: IntegerArray, first: int, limit_bytes: int) -> Taken:
+    """The rows ``rows[first:first + count]`` whose section has at most ``limit_bytes``; one at least, however large."""
+    return Taken(*sections.take(columns, rows, first, limit_bytes))
 
-    def __init__(self, kernel_rows: int | None = KERNEL_ROWS) -> None:
-        self._kernel_rows = kernel_rows
-        self._kernels: ModuleType | None = None
-        self._rows = 0
 
-    def expect_rows(self, count: int) -> None:
-        """Announce the next rows: change over to the kernels, for good, when that is worth it."""
-        if self._kernels is not None or self._kernel_rows is None:
-            return
-        self._rows += count
-        if self._rows >= self._kernel_rows or _KERNELS in sys.modules:
-            self._kernels = load_kernels()
-
-    def key_hashes(self, keys: ByteColumn) -> IntegerArray:
-        """See ``build_reference.key_hashes``; int64, shape (rows,)."""
-        if self._kernels is None:
-            return np.array(build_reference.key_hashes(keys), np.int64)
-        hashes: IntegerArray = np.empty(keys.length.size, np.int64)
-        self._kernels.key_hashes(keys, hashes)
-        return hashes
-
-    def take(self, columns: RecordColumns, rows: IntegerArray, first: int, limit_bytes: int) -> Taken:
-        """See ``build_reference.take``."""
-        if self._kernels is None:
-            return build_reference.take(columns, rows.tolist(), first, limit_bytes)
-        return Taken(*self._kernels.take(columns, rows, first, limit_bytes))
-
-    def encode(self, columns: RecordColumns, rows: IntegerArray, first: int, taken: Taken) -> Buffer:
-        """See ``build_reference.encode``."""
-        if self._kernels is None:
-            return build_reference.encode(columns, rows.tolist(), first, taken)
-        section = np.empty(taken.section_bytes, np.uint8)
-        self._kernels.encode(columns, rows, first, taken.rows, section)
-        return section.data
+def encode(columns: RecordColumns, rows: IntegerArray, first: int, taken: Taken) -> Buffer:
+    """The records section of the rows ``take`` found from ``first`` on."""
+    section = np.empty(taken.section_bytes, np.uint8)
+    sections.encode(columns, rows, first, taken.rows, section)
+    return section.data

@@ -27,11 +27,11 @@ import pyarrow as pa
 
 from tidelog.pipeline.errors import OptionError, PipelineError
 from tidelog.pipeline.options.sink_options import SinkOptions
-from tidelog.pipeline.sink.build import ByteColumn, RecordColumns, SectionBuilder, byte_column, read_only
+from tidelog.pipeline.sink.build import ByteColumn, RecordColumns, byte_column, encode, key_hashes, read_only, take
 from tidelog.protocol.record.record_batch import BatchOptions, BatchTimes, assemble_batch
 
 if TYPE_CHECKING:
-    from tidelog.pipeline.sink.build_reference import IntegerArray
+    from tidelog.pipeline.sink.build import IntegerArray
 
 _BYTES = ("string", "binary")
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -95,7 +95,6 @@ class BatchBuilder:
     columns: dict[str, int]
     partitions_of: Callable[[str], int]
     first: int
-    sections: SectionBuilder
     keyless_bytes: dict[str, int]
 
     def batches(self, arrow: Iterable[pa.RecordBatch]) -> Iterator[BuiltBatch]:
@@ -115,7 +114,6 @@ class BatchBuilder:
         if not gathered:
             return
         table = pa.Table.from_batches(gathered)
-        self.sections.expect_rows(table.num_rows)
         columns = self._record_columns(table)
         topics, codes = self._topics(table)
         partitions = self._partitions(table, columns, topics, codes)
@@ -131,9 +129,9 @@ class BatchBuilder:
     ) -> Iterator[BuiltBatch]:
         first = 0
         while first < len(rows):
-            taken = self.sections.take(columns, rows, first, self.options.batch_bytes)
+            taken = take(columns, rows, first, self.options.batch_bytes)
             data = assemble_batch(
-                self.sections.encode(columns, rows, first, taken),
+                encode(columns, rows, first, taken),
                 BatchOptions(compression=self.options.codec),
                 base_offset=0,
                 last_offset_delta=taken.rows - 1,
@@ -176,7 +174,7 @@ class BatchBuilder:
     ) -> IntegerArray:
         counts = np.array([self.partitions_of(topic) for topic in topics], np.int64)[codes]
         asked = self._column(table, "partition")
-        hashes = self.sections.key_hashes(columns.key)
+        hashes = key_hashes(columns.key)
         chosen: IntegerArray = hashes % counts
         for code in np.unique(codes[hashes < 0]).tolist():
             self._place_keyless(columns, np.flatnonzero((hashes < 0) & (codes == code)), topics[code], counts, chosen)

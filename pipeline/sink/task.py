@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from tidelog.pipeline.cluster import Cluster, Trouble, is_passing
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.options.sink_options import SinkOptions
-from tidelog.pipeline.sink.build import SectionBuilder
 from tidelog.pipeline.sink.rows import BatchBuilder
 from tidelog.pipeline.sink.staging import StagedFile, StagingFile, TaskIdentity
 
@@ -63,7 +62,6 @@ def stage_rows(
         columns=columns,
         partitions_of=PartitionCounts(options).of,
         first=task.partition,
-        sections=SectionBuilder(),
         keyless_bytes={},
     )
     with StagingFile(options.staging, task) as file:

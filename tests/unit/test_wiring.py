@@ -34,7 +34,6 @@ SYS_MODULES_ALLOWED = {
     "broker/loop/thread_rule.py": "the debug check wraps modules, also those that are imported already",
     "broker/loop/late_imports.py": "a module that is imported already needs no thread",
     "protocol/record/crc.py": "takes the package if another has imported it; its own import costs 64 ms of the start",
-    "pipeline/sink/build.py": "kernels that another task of this worker has loaded cost nothing more",
 }
 
 # Attributes that are set from outside although they take a function: "path: attribute" -> why.

@@ -1,27 +1,31 @@
-"""Sections from columns: the plain version against the format's own builder, the kernels against the plain version."""
+"""Sections from columns: the reference against the format's own reader, compiled code against the reference."""
 
 from __future__ import annotations
 
-import sys
 from itertools import accumulate
 from random import Random
+from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support import build_reference
+from tests.support.extensions import uncompiled
 from tests.support.records import NOW_MS, record_lists
-from tests.support.requirements import missing
-from tidelog.pipeline.sink import build_reference
-from tidelog.pipeline.sink.build import ByteColumn, RecordColumns, SectionBuilder, byte_column, load_kernels, read_only
+from tidelog.pipeline.sink import build
+from tidelog.pipeline.sink import sections as compiled
+from tidelog.pipeline.sink.build import ByteColumn, RecordColumns, Taken, byte_column, read_only
 from tidelog.protocol.record.record_batch import BatchOptions, BatchTimes, Record, RecordBatch, assemble_batch
 
-if load_kernels() is None:
-    missing("numba", "pip install 'tidelog[kernels]'")
+PLAIN = uncompiled(compiled)
 
-PLAIN, COMPILED = SectionBuilder(kernel_rows=None), SectionBuilder(kernel_rows=0)
-COMPILED.expect_rows(1)
+
+@pytest.fixture(params=["as built", "uncompiled"], autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "uncompiled":
+        monkeypatch.setattr(build, "sections", PLAIN)
 
 
 def column(rows: list[bytes | None]) -> ByteColumn:
@@ -44,9 +48,9 @@ def columns_of(records: list[Record]) -> RecordColumns:
     )
 
 
-def sections(builder: SectionBuilder, columns: RecordColumns, rows: list[int], limit_bytes: int) -> list[bytes]:
+def sections(builder: ModuleType, columns: RecordColumns, rows: list[int], limit_bytes: int) -> list[bytes]:
     """Batches of all rows in order, each at most ``limit_bytes`` of section."""
-    numbers = read_only(np.array(rows, np.int64))
+    numbers = read_only(np.array(rows, np.int64)) if builder is build else rows
     made, first = [], 0
     while first < len(rows):
         taken = builder.take(columns, numbers, first, limit_bytes)
@@ -61,16 +65,16 @@ def sections(builder: SectionBuilder, columns: RecordColumns, rows: list[int], l
     return made
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(record_lists(max_size=30), st.integers(1, 2000), st.randoms(use_true_random=False))
-def test_both_engines_build_the_same_sections_and_they_hold_the_records(
+def test_sections_are_those_of_the_reference_and_hold_the_records(
     records: list[Record], limit: int, random: Random
 ) -> None:
     order = list(range(len(records)))
     random.shuffle(order)
     columns = columns_of(records)
-    built = sections(PLAIN, columns, order, limit)
-    assert sections(COMPILED, columns, order, limit) == built
+    built = sections(build_reference, columns, order, limit)
+    assert sections(build, columns, order, limit) == built
     read = [record for batch in built for record in RecordBatch(batch).records()]
     expected = [records[index] for index in order]
     assert [r._replace(offset=0, headers=tuple(r.headers)) for r in read] == [r._replace(offset=0) for r in expected]
@@ -79,14 +83,13 @@ def test_both_engines_build_the_same_sections_and_they_hold_the_records(
 
 def test_a_section_ends_before_the_row_that_would_pass_the_limit() -> None:
     columns = columns_of([Record(0, NOW_MS, None, b"v" * 50)] * 5)
-    taken = PLAIN.take(columns, read_only(np.arange(5)), 1, 130)
+    taken = build.take(columns, read_only(np.arange(5)), 1, 130)
     assert (taken.rows, taken.section_bytes) == (2, 2 * 57)
 
 
 def test_one_row_is_taken_however_large() -> None:
     columns = columns_of([Record(0, NOW_MS, None, b"v" * 5000)] * 2)
-    for builder in (PLAIN, COMPILED):
-        assert builder.take(columns, read_only(np.arange(2)), 0, 100).rows == 1
+    assert build.take(columns, read_only(np.arange(2)), 0, 100).rows == 1
 
 
 #: Computed by Apache Kafka 4.3's own ``Utils.murmur2``, from the table of its unit test.
@@ -103,26 +106,47 @@ KAFKA_HASHES = {
 @pytest.mark.parametrize("key", KAFKA_HASHES)
 def test_keys_hash_as_in_kafka(key: bytes) -> None:
     assert build_reference.murmur2(key) == KAFKA_HASHES[key] & 0xFFFFFFFF
+    assert build.key_hashes(column([key])).tolist() == [KAFKA_HASHES[key] & 0x7FFFFFFF]
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=20))
-def test_both_engines_hash_keys_alike(keys: list[bytes | None]) -> None:
-    assert COMPILED.key_hashes(column(keys)).tolist() == PLAIN.key_hashes(column(keys)).tolist()
+def test_keys_hash_as_by_the_reference(keys: list[bytes | None]) -> None:
+    assert build.key_hashes(column(keys)).tolist() == build_reference.key_hashes(column(keys))
 
 
-def test_kernels_wait_for_enough_rows() -> None:
-    loaded = sys.modules.pop("tidelog.pipeline.sink.build_kernels")
-    builder = SectionBuilder(kernel_rows=10)
-    builder.expect_rows(5)
-    builder.expect_rows(4)
-    assert builder._kernels is None
-    builder.expect_rows(1)
-    assert builder._kernels is load_kernels()
-    sys.modules["tidelog.pipeline.sink.build_kernels"] = loaded
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 1 << 47), min_size=1, max_size=8), st.data())
+def test_sections_of_any_columns_are_those_of_the_reference(times: list[int], draw: st.DataObject) -> None:
+    """Fields may overlap, and rows come twice or never: columns say where bytes lie, nothing else."""
+    count = len(times)
+    data = draw.draw(st.binary(min_size=1, max_size=300))
+
+    def fields(rows: int, least: int = -1) -> ByteColumn:
+        starts = [draw.draw(st.integers(0, len(data))) for _ in range(rows)]
+        sizes = [draw.draw(st.integers(least, len(data) - start)) for start in starts]
+        return byte_column(data, np.array(starts, np.int64), np.array(sizes, np.int64))
+
+    key, value, header_value = fields(count), fields(count), fields(3)
+    header_key = byte_column(b"name", np.zeros(3, np.int64), np.array([0, 4, 2]))
+    starts = read_only(np.array([draw.draw(st.integers(0, 3)) for _ in times]))
+    counts = read_only(np.array([draw.draw(st.integers(0, 3 - start)) for start in starts.tolist()]))
+    columns = RecordColumns(key, value, read_only(np.array(times)), starts, counts, header_key, header_value)
+    rows = draw.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=12))
+    limit = draw.draw(st.integers(1, 400))
+    assert sections(build, columns, rows, limit) == sections(build_reference, columns, rows, limit)
 
 
-def test_kernels_that_are_there_are_used_at_once() -> None:
-    builder = SectionBuilder()
-    builder.expect_rows(1)
-    assert builder._kernels is load_kernels()
+def test_buffers_are_let_go_of() -> None:
+    for module in (compiled, PLAIN):
+        data = bytearray(b"key")
+        out, hashes, rows = bytearray(20), bytearray(8), bytearray(8)
+        field = ByteColumn(data, bytearray(8), bytearray((3).to_bytes(8, "little")))  # type: ignore[arg-type]
+        none = byte_column(b"", np.zeros(0, np.int64), np.zeros(0, np.int64))
+        zero = read_only(np.zeros(1, np.int64))
+        columns = RecordColumns(field, field, zero, zero, zero, none, none)
+        module.key_hashes(field, hashes)
+        taken = Taken(*module.take(columns, rows, 0, 100))
+        assert module.encode(columns, rows, 0, taken.rows, out) == taken.section_bytes
+        for used in (data, out, hashes, rows):
+            used.append(0)  # raises BufferError while it is held

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.build_reference import murmur2
 from tests.support.depth import DEPTH
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.options.sink_options import SinkOptions
-from tidelog.pipeline.sink.build import SectionBuilder
-from tidelog.pipeline.sink.build_reference import murmur2
 from tidelog.pipeline.sink.rows import BatchBuilder, RowError, sink_columns
 from tidelog.protocol.record.record_batch import Record, RecordBatch
 
@@ -48,7 +47,6 @@ def build(
         columns=sink_columns([(name, _spark_type(name)) for name in arrow[0].schema.names], settings_),
         partitions_of=lambda _topic: partitions,
         first=first,
-        sections=SectionBuilder(kernel_rows=None),
         keyless_bytes={},
     )
     found: dict[tuple[str, int], list[Record]] = {}

@@ -1,0 +1,73 @@
+"""The builder of record sections from columns in plain Python, over the format's own builder: the oracle of
+``tidelog.pipeline.sink.sections``. ``tidelog.pipeline.sink.build`` describes its functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog.pipeline.sink.build import ByteColumn, RecordColumns, Taken
+from tidelog.protocol.record.record_batch import Record, append_record
+
+_SEED = 0x9747B28C
+_MULTIPLIER = 0x5BD1E995
+_WORD = 0xFFFFFFFF
+
+
+def field_of(column: ByteColumn, index: int) -> bytes | None:
+    """The bytes of one row."""
+    start, length = int(column.start[index]), int(column.length[index])
+    return None if length < 0 else column.data[start : start + length].tobytes()
+
+
+def record_of(columns: RecordColumns, index: int, offset: int) -> Record:
+    """One row as a record at ``offset``."""
+    first = int(columns.header_start[index])
+    headers = tuple(
+        ((field_of(columns.header_key, at) or b"").decode("utf-8"), field_of(columns.header_value, at))
+        for at in range(first, first + int(columns.header_count[index]))
+    )
+    key, value = field_of(columns.key, index), field_of(columns.value, index)
+    return Record(offset, int(columns.timestamp[index]), key, value, headers)
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit hash of a key, unsigned, as Kafka's producers compute it (MurmurHash2 with Kafka's seed)."""
+    size = len(data)
+    whole = size & ~3
+    hashed = _SEED ^ size
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _WORD
+        word = (word ^ word >> 24) * _MULTIPLIER & _WORD
+        hashed = hashed * _MULTIPLIER & _WORD ^ word
+    if size > whole:
+        hashed = (hashed ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _WORD
+    hashed = (hashed ^ hashed >> 13) * _MULTIPLIER & _WORD
+    return hashed ^ hashed >> 15
+
+
+def key_hashes(keys: ByteColumn) -> list[int]:
+    """``murmur2 & 0x7fffffff`` per row, to be taken modulo the number of partitions; -1 for a null key."""
+    found = (field_of(keys, index) for index in range(len(keys.length)))
+    return [-1 if key is None else murmur2(key) & 0x7FFFFFFF for key in found]
+
+
+def take(columns: RecordColumns, rows: Sequence[int], first: int, limit_bytes: int) -> Taken:
+    """The rows ``rows[first:first + count]`` whose section has at most ``limit_bytes``; one at least, however large."""
+    base_timestamp = max_timestamp = int(columns.timestamp[rows[first]])
+    section = bytearray()
+    for count, index in enumerate(rows[first:]):
+        before = len(section)
+        append_record(section, record_of(columns, int(index), count), 0, base_timestamp)
+        if count and len(section) > limit_bytes:
+            return Taken(count, before, base_timestamp, max_timestamp)
+        max_timestamp = max(max_timestamp, int(columns.timestamp[index]))
+    return Taken(len(rows) - first, len(section), base_timestamp, max_timestamp)
+
+
+def encode(columns: RecordColumns, rows: Sequence[int], first: int, taken: Taken) -> bytearray:
+    """The records section of the rows ``take`` found from ``first`` on."""
+    section = bytearray()
+    for count in range(taken.rows):
+        append_record(section, record_of(columns, int(rows[first + count]), count), 0, taken.base_timestamp)
+    return section
