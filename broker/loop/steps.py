@@ -16,6 +16,7 @@ done so far stands, as it does when a client dies between two requests. Loop thr
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -23,6 +24,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol.errors import KafkaError
+
+logger = logging.getLogger(__name__)
 
 E = TypeVar("E", bound=BaseException)
 K = TypeVar("K")
@@ -154,6 +157,9 @@ class Job:
                 self.done.complete(end.value)
         except (KafkaError, CloseConnectionError) as error:
             self.done.fail(error)
+        except Exception:
+            logger.exception("a request's steps failed")
+            self.done.fail(CloseConnectionError("a request cannot be answered: see the log"))
         else:
             self._is_running = False
             self.seconds += (self._runner.clock() - began) / 1000

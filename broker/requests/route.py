@@ -137,7 +137,7 @@ class Route(RequestCount):
         if response is None:
             return None
         frame = yield from self._encode_in_steps(correlation_id, response)
-        held = [*elements_of(request), *elements_of(response)]
+        held = [*elements_of(request), *([] if response.__class__ is bytes else elements_of(response))]
         del request, response
         yield from let_go(held)
         return frame

@@ -175,3 +175,27 @@ def test_who_waits_is_hurried_along(world: World) -> None:
     queued.done.hurry()
     world.turns()
     assert queued.done.result() == "a"
+
+
+@pytest.mark.parametrize("slices", [0, 3])
+def test_a_mistake_in_steps_closes_the_connection_and_stops_nobody_else(world: World, slices: int) -> None:
+    def mistaken() -> Steps[str]:
+        yield from world.steps("wrong", slices)
+        raise AttributeError("a mistake of ours")
+
+    failures: list[Exception] = []
+
+    def settle(done: Deferred[str]) -> None:
+        with pytest.raises(CloseConnectionError) as error:
+            done.result()
+        failures.append(error.value)
+
+    if not slices:
+        with pytest.raises(CloseConnectionError):
+            world.runner.run(mistaken())
+        return
+    job_of(world.runner.run(mistaken())).done.on_done(settle)
+    other = job_of(world.runner.run(world.steps("right", 5)))
+    world.turns()
+    assert len(failures) == 1
+    assert other.done.result() == "right"
