@@ -18,6 +18,7 @@ from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
 from tidelog.broker.metadata.snapshot import read_snapshot
 from tidelog.log.manager import METADATA_DIRECTORY as METADATA_DIRECTORY
 from tidelog.log.segment.batch_scan import crc_matches, iter_batches
+from tidelog.log.segment.resync import find_resume_position
 from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedVersionError
 from tidelog.protocol.record.record_batch import RecordBatch
@@ -57,7 +58,7 @@ def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata
             raise KafkaStorageError(f"{path}: {error}") from error
     for path in _segments_from(names, directory, replay.next_offset):
         try:
-            _take_segment(replay, read_batches(file_system, path))
+            _take_segment(replay, read_batches(file_system, path, may_be_torn=path == _last_segment(names, directory)))
         except (CorruptMessageError, UnsupportedVersionError) as error:
             raise KafkaStorageError(f"{path}: {error}") from error
     published = replay.publish()
@@ -90,16 +91,29 @@ def parse_snapshot_name(name: str) -> SnapshotId | None:
     return SnapshotId(int(offset), int(epoch)) if offset.isdigit() and epoch.isdigit() else None
 
 
-def read_batches(file_system: FileSystem, path: str) -> Iterator[RecordBatch]:
-    """Yield the batches of a segment or snapshot. Raises CorruptMessageError, KafkaStorageError."""
+def read_batches(file_system: FileSystem, path: str, *, may_be_torn: bool = False) -> Iterator[RecordBatch]:
+    """Yield the batches of a segment or snapshot.
+
+    Raises CorruptMessageError, KafkaStorageError. In a log that ``may_be_torn`` damage without a whole batch after it
+    is the end: what a power loss left of records that were not acknowledged.
+    """
     file = file_system.open_file(path, writable=False)
+    position, end = 0, file.size()
     try:
-        for header, view in iter_batches(file, 0, file.size()):
+        for header, view in iter_batches(file, 0, end):
             if not crc_matches(header, view):
                 raise CorruptMessageError(f"wrong checksum in the batch at byte {header.position}")
             yield RecordBatch(view)
+            position += header.size
+    except CorruptMessageError:
+        if not may_be_torn or find_resume_position(file, position, end, ()) < end:
+            raise
     finally:
         file.close()
+
+
+def _last_segment(names: list[str], directory: str) -> str:
+    return os.path.join(directory, max(name for name in names if name.endswith(".log")))
 
 
 def _segments_from(names: list[str], directory: str, offset: int) -> Iterator[str]:

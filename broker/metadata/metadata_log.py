@@ -135,8 +135,7 @@ class MetadataLog:
         return snapshot
 
     def cut_below(self, snapshot: SnapshotId) -> None:
-        """Forget the log below a snapshot that was written, and older snapshots. Any thread. Raises
-        KafkaStorageError."""
+        """Forget the log below a snapshot, and older snapshots. Any thread. Raises KafkaStorageError."""
         self.snapshot = snapshot
         self._log.update_high_watermark(self.end_offset)
         self._log.roll()

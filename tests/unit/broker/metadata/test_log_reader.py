@@ -107,12 +107,34 @@ def test_snapshot_that_is_not_whole_is_told(tmp_path: Path) -> None:
         read_metadata_image(OsFileSystem(), str(source.path / METADATA_DIRECTORY))
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+LAST = [(topic(), 0), (config("5"), 0), (config("6"), 0), (config("7"), 0)]
+
+
+def damaged(tmp_path: Path, position: int) -> MetadataImage:
+    """The image of a log of two batches with one flipped bit; a negative position counts from its end."""
     source = KafkaDirectory(tmp_path / "kafka")
-    source.add_metadata([(topic(), 0)])
+    source.add_metadata(LAST)
     path = source.path / METADATA_DIRECTORY / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
-    data[-1] ^= 1
+    data[position] ^= 1
     path.write_bytes(data)
+    return read_metadata_image(OsFileSystem(), str(source.path / METADATA_DIRECTORY))
+
+
+def test_damage_before_good_batches_is_told(tmp_path: Path) -> None:
     with pytest.raises(KafkaStorageError, match="wrong checksum"):
-        read_metadata_image(OsFileSystem(), str(source.path / METADATA_DIRECTORY))
+        damaged(tmp_path, 70)
+
+
+def test_a_torn_tail_was_not_acknowledged(tmp_path: Path) -> None:
+    assert damaged(tmp_path, -1).configs == {(2, "orders"): {"retention.ms": "5"}}
+
+
+@pytest.mark.parametrize("tail", [bytes(1), bytes(100), b"\x01" * 100, bytes(5000)])
+def test_whatever_follows_the_last_whole_batch_is_not_read(tmp_path: Path, tail: bytes) -> None:
+    source = KafkaDirectory(tmp_path / "kafka")
+    source.add_metadata(LAST)
+    path = source.path / METADATA_DIRECTORY / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes() + tail)
+    image = read_metadata_image(OsFileSystem(), str(source.path / METADATA_DIRECTORY))
+    assert image.configs == {(2, "orders"): {"retention.ms": "7"}}
