@@ -52,9 +52,9 @@ def produce(topic: str, *parts: tuple[int, bytes | bytearray], version: int = PR
     return framed(PRODUCE, version, request.encode(version))
 
 
-def fetch(topic: str, version: int) -> bytes:
-    """Fetch of partition 0 from its beginning."""
-    asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MEBIBYTE)
+def fetch(topic: str, version: int, partition: int = 0) -> bytes:
+    """Fetch of a partition from its beginning."""
+    asked = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=MEBIBYTE)
     request = FetchRequest(
         max_wait_ms=0, min_bytes=1, max_bytes=MEBIBYTE, topics=[FetchTopic(topic=topic, partitions=[asked])]
     )

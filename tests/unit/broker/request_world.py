@@ -1,0 +1,101 @@
+"""A broker with a wide topic and a dispatcher, for tests that measure the work of requests turn by turn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.broker.requests.route import Pending
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.transferable import release_slices
+
+CALLS_PER_MS = 3_000
+"""A call and what is done between calls take about a third of a microsecond."""
+TEXTS = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+
+
+class Counter:
+    """Counts calls while something runs."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def milliseconds(self) -> float:
+        return self.calls / CALLS_PER_MS
+
+    def count(self, work: Callable[[], object]) -> int:
+        before = self.calls
+        sys.setprofile(self._event)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        return self.calls - before
+
+    def _event(self, _frame: object, event: str, _argument: object) -> None:
+        if event in ("call", "c_call"):
+            self.calls += 1
+
+
+def uncounted(work: Callable[[], object]) -> float:
+    """Do work that is not measured."""
+    work()
+    return 0.0
+
+
+class World:
+    """A broker with a wide topic, a dispatcher whose clock counts calls, and the turns of a loop counted one by one."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data = DataBroker(directory, TEXTS)
+        self.data.topics.create_topic("wide", 10_000)
+        coordinators_of(self.data.broker).start()
+        self.counter = Counter()
+        self.dispatcher = Dispatcher(self.data.broker)
+        self.dispatcher.runner.clock = self.counter.milliseconds
+        self.measure: Callable[[Callable[[], object]], float] = self.counter.count
+
+    def ask(self, frame: bytes) -> list[float]:
+        """Send a request; the work of each turn until it is answered.
+
+        It is sent before without being counted: what a first use of anything costs is no part of its work, whichever
+        tests ran before.
+        """
+        self.answer(frame, uncounted)
+        return self.answer(frame, self.measure)
+
+    def answer(self, frame: bytes, measure: Callable[[Callable[[], object]], float]) -> list[float]:
+        """Send a request and measure each turn until it is answered."""
+        answers: list[Any] = []
+        received = bytearray(frame)
+
+        def dispatch() -> None:
+            try:
+                answer = self.dispatcher.dispatch(self.data.context(0), memoryview(received))
+            except (InvalidRequestError, CloseConnectionError):
+                answers.append(None)
+                return
+            if isinstance(answer, Pending):
+                answer.on_answer(answers.append)
+                answer.hurry()
+            else:
+                answers.append(answer)
+
+        turns = [measure(dispatch)]
+        while not answers:
+            soon, self.data.loop.soon = self.data.loop.soon, []
+            if not soon:
+                self.data.loop.advance(1000)  # a timer: the end of a wait
+            turns += [measure(callback) for callback in soon]
+        release_slices(answers[0])
+        return turns
