@@ -141,7 +141,7 @@ class ColumnReader:
         self._arena_rows = 0  # rows in front of the table whose bytes are in the arena
         self._table = np.zeros((layout.COLUMNS, min(TABLE_ROWS, 64 + piece.size_bytes // 16)), np.int64)
         self._progress = np.zeros(layout.PROGRESS_SLOTS, np.int64)
-        self._bounds = np.zeros(2, np.int64)
+        self._bounds = np.zeros(layout.BOUNDS_SLOTS, np.int64)
         self._key = np.frombuffer(self._filter.key or b"", np.uint8).copy()
         self._limits = np.array(
             [piece.start_offset, piece.end_offset, self._filter.min_time, self._filter.max_time,
@@ -163,6 +163,7 @@ class ColumnReader:
         while self._fill(at):
             if self._markers is not None:
                 self._aborted = self._markers.aborted_below(self._chunk.array, self._chunk.used, self._position)
+                self._bounds[layout.VERIFIED_FROM :] = self._markers.verified
             at = yield from self._decode_filled()
             if self._is_ended:
                 self._check_end(at)
@@ -174,7 +175,7 @@ class ColumnReader:
         at = 0
         while not self._is_ended:
             before = self._rows
-            self._bounds[:] = at, self._chunk.used
+            self._bounds[: layout.VERIFIED_FROM] = at, self._chunk.used
             status = columns.decode_chunk(
                 self._chunk.array, self._bounds, self._limits, self._key, self._aborted, self._table, self._progress
             )

@@ -4,6 +4,7 @@ cimport tidelog.protocol.compiled.words as words
 cdef long long _HEADER_BYTES, _LENGTH_OFFSET, _MIN_RECORD_BYTES
 cdef long long _CONTROL, _TRANSACTIONAL, _APPEND_TIME_BIT, _CODEC
 cdef long long _COLUMNS, _HEADERS_START, _HEADERS
+cdef long long _BEGIN, _SIZE, _VERIFIED_FROM, _VERIFIED_TO
 cdef long long _START_OFFSET, _END_OFFSET, _MIN_TIME, _MAX_TIME, _HAS_KEY, _CLEANED_BELOW
 cdef long long _ROWS, _CONSUMED, _NEXT_OFFSET
 cdef long long _NEED_BYTES, _TABLE_FULL, _END, _COMPRESSED, _OLD_FORMAT, _BAD_CRC, _MALFORMED, _HOLE
@@ -34,9 +35,10 @@ cdef long long _decode_batches(
     long long* aborted, long long transactions, long long* table, long long capacity,
     long long* progress) noexcept nogil
 
-@cython.locals(base=longlong, length=longlong, delta=longlong, attributes=longlong, batch_size=longlong, is_late=bint)
+@cython.locals(base=longlong, length=longlong, delta=longlong, attributes=longlong, batch_size=longlong, is_late=bint,
+               size=longlong, is_verified=bint)
 cdef (long long, long long, bint) _look(
-    const unsigned char* chunk, long long at, long long size, long long least, long long* limits,
+    const unsigned char* chunk, long long at, long long* bounds, long long least, long long* limits,
     long long* aborted, long long transactions) noexcept nogil
 
 @cython.locals(low=longlong, high=longlong, middle=longlong, other=longlong)

@@ -27,6 +27,8 @@ _MIN_RECORD_BYTES = 7
 _CONTROL, _TRANSACTIONAL, _APPEND_TIME_BIT, _CODEC = 0x20, 0x10, 0x08, 0x07
 # What the layout declares, as numbers that C reads.
 _COLUMNS, _HEADERS_START, _HEADERS = layout.COLUMNS, layout.HEADERS_START, layout.HEADERS
+_BEGIN, _SIZE = layout.BEGIN, layout.SIZE
+_VERIFIED_FROM, _VERIFIED_TO = layout.VERIFIED_FROM, layout.VERIFIED_TO
 _START_OFFSET, _END_OFFSET, _MIN_TIME = layout.START_OFFSET, layout.END_OFFSET, layout.MIN_TIME
 _MAX_TIME, _HAS_KEY, _CLEANED_BELOW = layout.MAX_TIME, layout.HAS_KEY, layout.CLEANED_BELOW
 _ROWS, _CONSUMED, _NEXT_OFFSET = layout.ROWS, layout.CONSUMED, layout.NEXT_OFFSET
@@ -44,7 +46,7 @@ Integers = memoryview
 def decode_chunk(chunk: Any, bounds: Any, limits: Any, key: Any, aborted: Any, table: Any, progress: Any) -> int:
     """Decode the whole magic 2 batches of a chunk into ``table``; returns the status at which it stopped.
 
-    ``bounds``: the byte to begin at and the bytes the chunk holds. The module describes the other arguments.
+    The layout describes the arguments.
     """
     held = words.hold(chunk)
     span = words.hold(bounds)
@@ -162,8 +164,8 @@ def _decode_batches(
     aborted: Integers, transactions: int, table: Integers, capacity: int, progress: Integers,
 ) -> int:  # fmt: skip
     """See :func:`decode_chunk`; ``capacity``: rows of the table."""
-    at = bounds[0]
-    size = bounds[1]
+    at = bounds[_BEGIN]
+    size = bounds[_SIZE]
     status = _NEED_BYTES
     while size - at > 16:
         if progress[_NEXT_OFFSET] >= limits[_END_OFFSET]:
@@ -172,7 +174,7 @@ def _decode_batches(
         if chunk[at + 16] != 2:
             status = _OLD_FORMAT
             break
-        status, batch_size, is_wanted = _look(chunk, at, size, progress[_NEXT_OFFSET], limits, aborted, transactions)
+        status, batch_size, is_wanted = _look(chunk, at, bounds, progress[_NEXT_OFFSET], limits, aborted, transactions)
         if status == _NEED_BYTES and batch_size > 0 and is_wanted:
             status = _decode_batch(chunk, at, batch_size, limits, key, key_size, table, capacity, progress)
         if status != _NEED_BYTES or batch_size == 0:
@@ -184,9 +186,10 @@ def _decode_batches(
 
 
 def _look(
-    chunk: Bytes, at: int, size: int, least: int, limits: Integers, aborted: Integers, transactions: int
+    chunk: Bytes, at: int, bounds: Integers, least: int, limits: Integers, aborted: Integers, transactions: int
 ) -> tuple[int, int, bool]:
     """(status, batch size or 0 when it is cut, whether it may hold rows); NEED_BYTES means nothing is wrong."""
+    size = bounds[_SIZE]
     if size - at < _HEADER_BYTES:
         return _NEED_BYTES, 0, False
     base = words.load_be_i64(chunk, at)
@@ -198,7 +201,10 @@ def _look(
         return _MALFORMED, 0, False
     if length > size - at - _LENGTH_OFFSET:
         return _NEED_BYTES, 0, False
-    if words.load_be_u32(chunk, at + 17) != words.crc32c(chunk, at + 21, length + _LENGTH_OFFSET - 21):
+    is_verified = bounds[_VERIFIED_FROM] <= at < bounds[_VERIFIED_TO]
+    if not is_verified and words.load_be_u32(chunk, at + 17) != words.crc32c(
+        chunk, at + 21, length + _LENGTH_OFFSET - 21
+    ):
         return _BAD_CRC, 0, False
     if base > least and base > limits[_START_OFFSET] and base > limits[_CLEANED_BELOW]:
         return _HOLE, 0, False

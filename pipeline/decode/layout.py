@@ -23,6 +23,10 @@ from __future__ import annotations
 
 OFFSET, TIMESTAMP, TIMESTAMP_TYPE, KEY_START, KEY_SIZE, VALUE_START, VALUE_SIZE, HEADERS_START, HEADERS = range(9)
 COLUMNS = 9
+#: Slots of ``bounds``: the byte to begin at, the bytes the chunk holds, and from where to where the CRCs of batches are
+#: known to hold.
+BEGIN, SIZE, VERIFIED_FROM, VERIFIED_TO = range(4)
+BOUNDS_SLOTS = 4
 #: Slots of ``limits``: offsets [START_OFFSET, END_OFFSET), times [MIN_TIME, MAX_TIME] in ms, 1 when one key counts,
 #: and the offset below which a cleaner may have removed records.
 START_OFFSET, END_OFFSET, MIN_TIME, MAX_TIME, HAS_KEY, CLEANED_BELOW = range(6)

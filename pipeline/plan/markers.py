@@ -5,9 +5,10 @@
     damage on the way        a marker may be lost in it: for transactions open there the ``.txnindex`` files decide,
                              and where they say nothing about the marker that comes next, reading is refused
 
-A walk begins where its reader does and looks at each batch once, so that a log without transactions costs a look at
-batch headers. A cleaner keeps the marker of a transaction as long as it keeps a batch of it. Offsets that went with a
-segment count as damage unless a cleaner has worked there. One thread.
+A walk begins where its reader does and looks at each batch once, in the reader's own chunk as far as that goes. Ahead
+of it, it reads only where a transaction is open, in steps that grow. A cleaner keeps the marker of a transaction as
+long as it keeps a batch of it. Offsets that went with a segment count as damage unless a cleaner has worked there. One
+thread.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ from tidelog.protocol.record.record_batch import (
 )
 
 CHUNK_BYTES = 2 * 1024 * 1024
+#: The first step ahead of the reader, which is taken for each chunk that ends within a transaction; others are twice
+#: as long as the one before, up to CHUNK_BYTES. What is read here the reader reads again.
+STEP_BYTES = 128 * 1024
 _TABLE_ROWS = 4096
 _ATTEMPTS = 5
 
@@ -81,6 +85,9 @@ class MarkerWalk:
         self._index: list[tuple[int, int, int]] | None = None
         self._table = np.zeros((_TABLE_ROWS, at.COLUMNS), np.int64)
         self._buffer = np.zeros(0, np.uint8)
+        self._step = STEP_BYTES
+        #: The bytes of the last chunk, from one batch's begin to another's, in which each batch has a CRC that holds.
+        self.verified = (0, 0)
 
     def close(self) -> None:
         """Close the file that the walk opened last."""
@@ -93,10 +100,13 @@ class MarkerWalk:
 
         Raises PipelineError when damage leaves it open whether a transaction was aborted.
         """
+        self.verified = (0, 0)
+        self._step = STEP_BYTES
         if self._at is self._own and position <= self._at.position < position + size:
-            self._take_chunk(buffer[self._at.position - position : size])
+            start = self._at.position - position
+            self.verified = (start, start + self._take_chunk(buffer[start:size]))
         end = position + size
-        while self._waits_below(end) and self._advance():
+        while (self._is_behind(buffer, size, position) or self._waits_below(end)) and self._advance():
             pass
         for producer_id in [p for p, found in self._open.items() if self._matters(found, end)]:
             self._end(producer_id, None, is_abort=False)  # the log ends without its marker
@@ -105,9 +115,19 @@ class MarkerWalk:
     def _matters(self, found: _Open, end: int) -> bool:
         return found.position is not None and found.position < end and found.first < self._end_offset
 
+    def _is_behind(self, buffer: ByteArray, size: int, position: int) -> bool:
+        """Return whether these bytes go on where the walk stands with more than a batch that their end cuts."""
+        here = self._at
+        if here is not self._own or here.position >= position + size:
+            return False
+        rest = buffer[max(0, here.position - position) : size]
+        if here.position < position or len(rest) < LOG_OVERHEAD:
+            return here.position < position or position + size >= here.file.size
+        end = here.position + int.from_bytes(rest[8:LOG_OVERHEAD].tobytes(), "big") + LOG_OVERHEAD
+        return not position + size < end <= here.file.size
+
     def _waits_below(self, end: int) -> bool:
-        is_behind = self._at is self._own and self._at.position < min(end, self._own.file.size)
-        return is_behind or any(self._matters(found, end) for found in self._open.values())
+        return any(self._matters(found, end) for found in self._open.values())
 
     # ---- bytes
 
@@ -118,37 +138,44 @@ class MarkerWalk:
         here = self._at
         if here.position >= here.file.size:
             return self._go_to_next_segment()
-        if not len(self._buffer):
-            self._buffer = np.empty(CHUNK_BYTES, np.uint8)
-        wanted = min(len(self._buffer), here.file.size - here.position)
+        wanted = min(self._step, here.file.size - here.position)
+        if len(self._buffer) < wanted:
+            self._buffer = np.empty(wanted, np.uint8)
         size = here.file.read_into(here.position, self._buffer[:wanted].data)
         before = here.position
         self._take_chunk(self._buffer[:size])
-        if here.position == before:
-            claimed = int.from_bytes(self._buffer[8:12].tobytes(), "big") + LOG_OVERHEAD
-            if len(self._buffer) < claimed <= here.file.size - before:
-                self._buffer = np.empty(claimed, np.uint8)
-            else:
-                self._resume(before, "it is cut by the end of the file")
+        if here.position > before:
+            self._step = min(2 * self._step, CHUNK_BYTES)
+            return True
+        claimed = int.from_bytes(self._buffer[8:12].tobytes(), "big") + LOG_OVERHEAD
+        if size < claimed <= here.file.size - before:
+            self._step = claimed
+        else:
+            self._resume(before, "it is cut by the end of the file")
         return True
 
-    def _take_chunk(self, chunk: ByteArray) -> None:
-        """Walk over the whole batches of bytes that lie where the walk stands."""
-        begin, done, size = self._at.position, 0, len(chunk)
+    def _take_chunk(self, chunk: ByteArray) -> int:
+        """Walk over the whole batches of bytes that lie where the walk stands; returns how many bytes from the first
+        on are batches of magic 2 with valid checksums."""
+        begin, done, size, valid = self._at.position, 0, len(chunk), -1
         while done < size:
             stop, count, done = self._engine.walk_batches(chunk, done, size, self._table)
             rows = self._table[:count]
             damaged = np.flatnonzero(rows[:, at.IS_VALID] == 0)
             self._take_rows(rows[: damaged[0]] if len(damaged) else rows, chunk, begin)
+            is_whole = not len(damaged) and stop != at.NOT_MINE
+            if valid < 0 and not is_whole:
+                valid = int(rows[damaged[0], at.POSITION]) if len(damaged) else done
             if len(damaged):
                 done = self._resume(begin + int(rows[damaged[0], at.POSITION]), "a wrong checksum") - begin
             elif stop == at.NOT_MINE:
                 done = self._pass_other(chunk, done, begin)
                 if done < 0:
-                    return
+                    return valid
             elif stop == at.NEED_BYTES:
                 break
         self._at.position = begin + done
+        return valid if valid >= 0 else done
 
     def _pass_other(self, chunk: ByteArray, done: int, begin: int) -> int:
         """Pass an old message, which is in no transaction, or damage; returns -1 when more bytes are needed."""

@@ -13,6 +13,7 @@ from tidelog.pipeline.decode.layout import (
     BAD_CRC,
     BASE_OFFSET,
     BASE_TIMESTAMP,
+    BEGIN,
     CLEANED_BELOW,
     COMPRESSED,
     CONSUMED,
@@ -36,8 +37,11 @@ from tidelog.pipeline.decode.layout import (
     ROWS,
     SECTION_END,
     SECTION_START,
+    SIZE,
     START_OFFSET,
     TABLE_FULL,
+    VERIFIED_FROM,
+    VERIFIED_TO,
 )
 from tidelog.protocol.errors import InvalidRecordError
 from tidelog.protocol.record.crc import crc32c
@@ -87,10 +91,10 @@ def decode_chunk(
 ) -> int:
     """Decode the whole magic 2 batches of a chunk into ``table``; returns the status at which it stopped.
 
-    ``bounds``: the byte to begin at and the bytes the chunk holds. The module describes the other arguments.
+    The layout describes the arguments.
     """
     data = chunk.data
-    at, size = int(bounds[0]), int(bounds[1])
+    at, size = int(bounds[BEGIN]), int(bounds[SIZE])
     status = NEED_BYTES
     while size - at > MAGIC_OFFSET:
         if progress[NEXT_OFFSET] >= limits[END_OFFSET]:
@@ -99,7 +103,7 @@ def decode_chunk(
         if data[at + MAGIC_OFFSET] != MAGIC_V2:
             status = OLD_FORMAT
             break
-        status, batch_size, is_wanted = _look(data, at, size, int(progress[NEXT_OFFSET]), limits, aborted)
+        status, batch_size, is_wanted = _look(data, at, bounds, int(progress[NEXT_OFFSET]), limits, aborted)
         if status == NEED_BYTES and batch_size and is_wanted:
             context = _context(data, at, batch_size)
             room = table.shape[1] - int(progress[ROWS])
@@ -118,9 +122,10 @@ def decode_chunk(
 
 
 def _look(
-    data: memoryview, at: int, size: int, least: int, limits: IntegerArray, aborted: IntegerArray
+    data: memoryview, at: int, bounds: IntegerArray, least: int, limits: IntegerArray, aborted: IntegerArray
 ) -> tuple[int, int, bool]:
     """(status, the batch's size or 0 when it is cut, whether it may hold rows): NEED_BYTES means nothing is wrong."""
+    size = int(bounds[SIZE])
     if size - at < RECORD_BATCH_OVERHEAD:
         return NEED_BYTES, 0, False
     base_offset, length, _, _, crc, attributes, delta, _, max_timestamp, producer, _, _, _ = HEADER.unpack_from(
@@ -133,7 +138,8 @@ def _look(
     if length > size - at - LOG_OVERHEAD:
         return NEED_BYTES, 0, False
     batch_size = length + LOG_OVERHEAD
-    if crc32c(data[at + ATTRIBUTES_OFFSET : at + batch_size]) != crc:
+    is_verified = bounds[VERIFIED_FROM] <= at < bounds[VERIFIED_TO]
+    if not is_verified and crc32c(data[at + ATTRIBUTES_OFFSET : at + batch_size]) != crc:
         return BAD_CRC, 0, False
     if base_offset > max(least, limits[START_OFFSET], limits[CLEANED_BELOW]):
         return HOLE, 0, False

@@ -32,14 +32,14 @@ class Run:
 
     def __init__(
         self, decoder: Any, data: bytes, limits: tuple[int, ...] = EVERYTHING, *, key: bytes = b"",
-        aborted: tuple[tuple[int, int, int], ...] = (), room: int = ROOM,
+        aborted: tuple[tuple[int, int, int], ...] = (), room: int = ROOM, verified: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
         self.buffer = padded(data)
         self.table = np.zeros((layout.COLUMNS, room), np.int64)
         self.progress = np.zeros(layout.PROGRESS_SLOTS, np.int64)
         self.status = decoder.decode_chunk(
             self.buffer,
-            np.array([0, len(data)], np.int64),
+            np.array([0, len(data), *verified], np.int64),
             np.array(limits, np.int64),
             np.frombuffer(key, np.uint8).copy(),
             np.array(aborted, np.int64).reshape(-1, 3),
@@ -147,7 +147,11 @@ def test_decoders_agree_on_damaged_headers_too(data: bytes, draw: st.DataObject)
     if draw.draw(st.booleans()):
         size = min(len(data), 12 + int.from_bytes(damaged[8:12], "big"))
         damaged[17:21] = crc32c(bytes(damaged[21:size])).to_bytes(4, "big")
-    states = [Run(decoder, bytes(damaged), aborted=((5, 0, 1 << 40),)).state() for decoder in DECODERS.values()]
+    verified = (draw.draw(st.sampled_from([0, 1, len(data)])), draw.draw(st.sampled_from([0, 1, len(data)])))
+    states = [
+        Run(decoder, bytes(damaged), aborted=((5, 0, 1 << 40),), verified=verified).state()
+        for decoder in DECODERS.values()
+    ]
     assert states[1] == states[0]
     assert states[2] == states[0]
 
@@ -191,6 +195,14 @@ class TestStops:
             damaged[position] ^= 1
             run = Run(decoder, bytes(damaged))
             assert (run.status, run.rows) in ((layout.BAD_CRC, 0), (layout.MALFORMED, 0)), position
+
+    def test_a_checksum_that_is_known_to_hold_is_not_computed_again(self, decoder: ModuleType) -> None:
+        damaged = bytearray(BATCH + LATER)
+        damaged[17] ^= 1
+        damaged[len(BATCH) + 17] ^= 1
+        run = Run(decoder, bytes(damaged), verified=(0, len(BATCH)))
+        assert (run.status, run.progress[layout.CONSUMED], run.rows) == (layout.BAD_CRC, len(BATCH), 3)
+        assert Run(decoder, bytes(damaged), verified=(1, len(damaged))).status == layout.BAD_CRC
 
     def test_compressed_and_old_batches_are_left(self, decoder: ModuleType) -> None:
         packed = bytes(build_batch([Record(0, 1, b"k", b"v")], BatchOptions(compression=1)))
@@ -250,7 +262,7 @@ def test_header_fields(records: list[Record]) -> None:
 def test_buffers_are_let_go_of() -> None:
     for decoder in (columns, uncompiled(columns)):
         buffer, table = bytearray(BATCH + bytes(layout.PADDING)), bytearray(8 * layout.COLUMNS * ROOM)
-        bounds, limits = bytearray(np.array([0, len(BATCH)]).tobytes()), bytearray(np.array(EVERYTHING).tobytes())
+        bounds, limits = bytearray(np.array([0, len(BATCH), 0, 0]).tobytes()), bytearray(np.array(EVERYTHING).tobytes())
         key, aborted, progress = bytearray(), bytearray(), bytearray(8 * layout.PROGRESS_SLOTS)
         assert decoder.decode_chunk(buffer, bounds, limits, key, aborted, table, progress) == layout.NEED_BYTES
         for used in (buffer, bounds, limits, key, aborted, table, progress):

@@ -26,7 +26,8 @@ from tidelog.log.index.transaction_index import ENTRY
 from tidelog.log.segment.batch_scan import iter_batches
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.audit import transactions as audit_transactions
-from tidelog.pipeline.decode.decode import Isolation, read_slice
+from tidelog.pipeline.decode import column_reader
+from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.files.segment_files import OpenSegment, list_segments
 from tidelog.pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
@@ -34,6 +35,7 @@ from tidelog.pipeline.jobs.compact import CompactRequest, compact
 from tidelog.pipeline.jobs.offline_logs import Configuration
 from tidelog.pipeline.jobs.reports.audit_report import findings
 from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.plan import markers
 from tidelog.pipeline.plan.aborted import aborted_transactions
 from tidelog.pipeline.plan.offsets import log_bounds
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan
@@ -69,6 +71,60 @@ def test_damaged_indices_do_not_change_what_is_read(tmp_path: Path, damage: Dama
         damage(directory, chance)
         assert committed_by_reader(directory) == expected, seed
         assert committed_by_reader(directory, bytes_per_task=1000) == expected, seed
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that end within batches and transactions, as those of large logs do."""
+    monkeypatch.setattr(column_reader, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(markers, "STEP_BYTES", 80)
+    monkeypatch.setattr(markers, "CHUNK_BYTES", 400)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_chunks_may_end_within_batches_and_transactions(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path / "data")
+    write_transactions(data.log("t"), random.Random(0))
+    data.close()
+    assert committed_by_reader(data.path / "t-0") == committed_by_markers(data.path / "t-0")
+
+
+def test_damage_reads_alike_in_chunks_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = DataDirectory(tmp_path / "data")
+    write_transactions(data.log("t"), random.Random(0))
+    data.close()
+    directory = data.path / "t-0"
+    segment = sorted(directory.glob("*.log"))[0]
+    whole, chance = segment.read_bytes(), random.Random(1)
+    for _ in range(25):
+        damaged = bytearray(whole)
+        damaged[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        segment.write_bytes(damaged)
+        outcomes = []
+        for chunk, step in ((1 << 21, 1 << 17), (300, 80)):
+            monkeypatch.setattr(column_reader, "CHUNK_BYTES", chunk)
+            monkeypatch.setattr(markers, "STEP_BYTES", step)
+            try:
+                outcomes.append(committed_by_reader(directory))
+            except PipelineError as error:
+                outcomes.append([(0, type(error).__name__.encode())])
+        assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_log_without_transactions_is_read_once(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path / "data", segment_bytes=1 << 20)
+    for number in range(60):
+        write(data.log("t"), [Record(0, NOW_MS + number, b"k", b"v" * 50)])
+    data.close()
+    place = PartitionDirectory("t", TOPIC_ID, 0, str(data.path / "t-0"))
+    (piece,) = plan(ReadRequest((OffsetRange(place, 0, 60),)))
+    counts = []
+    for isolation in Isolation:
+        options = ReadOptions(isolation)
+        assert sum(batch.num_rows for batch in read_slice(piece, Columns.all(headers=False), options=options)) == 60
+        counts.append(options.count.bytes_read)
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("damage", [remove_all, flip], ids=lambda damage: damage.__name__)
