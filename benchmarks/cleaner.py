@@ -1,6 +1,6 @@
 """The cleaner's benchmark: Tidelog's and Apache Kafka's on equal bytes; ``python -m benchmarks.cleaner [NAME ...]``.
 
-Tidelog's round runs in this process with the kernels loaded (wall clock, user and system CPU). Kafka cleans the same
+Tidelog's round runs in this process (wall clock, user and system CPU). Kafka cleans the same
 segments in a node of its own, several partitions in turn by one thread: the first is cold, the best of the others warm.
 Kafka's figures are those it logs. ``--latency`` measures single-record produce requests with and without a round beside
 them. ``many-keys`` and ``100m-keys`` have more keys than the map holds: 20 million in 2 GB, 100 million in 11 GB (needs
@@ -29,7 +29,7 @@ from benchmarks.procfs import CpuTime, cpu_time
 from benchmarks.report import append_section
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import MissingToolError
-from tidelog.cleaner.engine.engine import load_engine
+from tidelog.cleaner.engine.engine import ENGINE
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, CleanerStats
 from tidelog.log.config import LogConfig
@@ -73,7 +73,7 @@ def clean_here(data: DataSet, made: Path, directory: Path) -> dict[str, float]:
     )
     log.update_high_watermark(log.log_end_offset)
     to_clean = LogToClean(partition, log, 0, log.segments.active.base_offset)
-    cleaner = Cleaner(load_engine(), CleanerOptions(map_bytes=data.map_bytes))
+    cleaner = Cleaner(ENGINE, CleanerOptions(map_bytes=data.map_bytes))
     used, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     stats = cleaner.clean(to_clean, SystemTime().milliseconds())
     seconds = time.perf_counter() - began

@@ -30,7 +30,7 @@ from tidelog.protocol.record.record_batch import Record, build_batch
 
 _LENGTH = struct.Struct(">i")
 VERSION = 3
-SMALL = DataSet("small", "enough for the kernels", 3_000, 100, 100)
+SMALL = DataSet("small", "enough for a first round", 3_000, 100, 100)
 ASIDE = "aside"
 
 
@@ -76,7 +76,7 @@ def broker_with(data_sets: list[DataSet], directory: Path) -> Iterator[str]:
 
 
 def measure_latency(directory: Path, rounds: int) -> dict[str, list[float]]:
-    """Round trips in µs: alone, beside busy processes, while kernels are loaded, beside rounds, and into the very
+    """Round trips in µs: alone, beside busy processes, beside the first round, beside rounds, and into the very
     partitions they clean."""
     first = DATA_SETS["first"]
     make(first, directory / "data")
@@ -91,7 +91,7 @@ def measure_latency(directory: Path, rounds: int) -> dict[str, list[float]]:
             with busy_processes(count):
                 phases[f"beside {count} busy process{'es' * (count > 1)}"] = aside.run_for(3.0)
         loading = aside.run_while(lambda: clean_and_wait(bootstrap, SMALL.name))
-        phases["while kernels are compiled and loaded"] = loading
+        phases["beside the first round"] = loading
         return phases | measure_rounds(bootstrap, aside, [data.name for data in logs])
 
 

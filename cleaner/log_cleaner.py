@@ -4,8 +4,7 @@
 
 A round that fails quarantines its partition with the reason, for any failure, and the thread goes on. A thread
 that ends for any other reason is replaced and counted. The rate of ``log.cleaner.io.max.bytes.per.second`` is
-shared by all threads. Nothing heavy is imported here: numpy comes with the first round, numba with the first round over
-more than a little, after a child process has compiled the kernels. Smaller rounds are done in plain Python.
+shared by all threads. Nothing heavy is imported here: numpy comes with the first round.
 
 All methods may be called by any thread; ``status``, ``shutdown`` and ``abort_and_pause`` wait for others.
 """

@@ -3,8 +3,7 @@
 The thread lowers its priority only after it has the engine. Importing holds the interpreter lock for long; a thread
 of low priority that loses the CPU while it holds the lock would keep the event loop waiting.
 
-numpy comes with the first round; numba with the first round over more than ``KERNEL_BYTES``, after a child process has
-compiled the kernels.
+numpy comes with the first round.
 """
 
 from __future__ import annotations
@@ -30,22 +29,18 @@ if TYPE_CHECKING:
     from tidelog.cleaner.engine.engine import Engine
     from tidelog.cleaner.round.cleaner import CleanerStats
 
-#: Clean and dirty bytes from which a round is worth loading the kernels (and their 90 MB). Plain Python does 20,000 to
-#: 40,000 records a second and holds the interpreter lock meanwhile.
-KERNEL_BYTES = 128 * 1024
-
 #: With so many processors or fewer a helper thread that reads ahead takes the one that the event loop or its client
 #: needs: beside a round produce p99 is 246 to 299 us without it, 500 to 691 with it, and a round takes as long. So it
 #: reads ahead there only while the loop has next to nothing to do.
 FEW_PROCESSORS = 2
 
-EngineLoader = Callable[[bool], "Engine"]
+EngineLoader = Callable[[], "Engine"]
 
 
-def _load_engine(large: bool) -> Engine:
-    from tidelog.cleaner.engine.engine import load_engine
+def _load_engine() -> Engine:
+    from tidelog.cleaner.engine.engine import ENGINE
 
-    return load_engine(large=large)
+    return ENGINE
 
 
 def _processors() -> int:
@@ -84,11 +79,11 @@ class RoundRunner:
         """Clean one log. Raises CleaningAbortedError, KafkaStorageError, and any error that damaged data cause."""
         rounds = _import_cleaner()
         log = cleanable.log
-        engine = self._load_engine(cleanable.clean_bytes + cleanable.cleanable_bytes >= KERNEL_BYTES)
+        engine = self._load_engine()
         give_way()
         options = rounds.CleanerOptions(
             map_bytes=config.map_bytes_per_thread,
-            # One call per chunk and kernel: with 1 MiB instead of 512 KiB a round takes 12 % less CPU (550 MB, 100 B).
+            # One call per chunk and pass: with 1 MiB instead of 512 KiB a round takes 12 % less CPU (550 MB, 100 B).
             io_buffer_bytes=2 * config.io_buffer_size,
             load_factor=config.load_factor,
             hash_algorithm=config.hash_algorithm,

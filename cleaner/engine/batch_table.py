@@ -47,7 +47,13 @@ RETAIN_EMPTY = 2  # the batch stays even when emptied: last sequence of an activ
 MARKER_OF_EMPTY_TRANSACTION = 4  # no batch of its transaction is left: gets a delete horizon
 NOT_INDEXED = 8  # its keys count for nothing: control batch or aborted
 
-# Slots of the statistics vector the kernels fill (int64).
+# Control types of a control batch.
+CONTROL_ABORT = 0
+CONTROL_COMMIT = 1
+CONTROL_OTHER = 2  # unknown, or not to be read
+CONTROL_EMPTIED = 3  # by an earlier round
+
+# Slots of the statistics vector that the engines fill (int64).
 STAT_RECORDS_READ = 0
 STAT_RECORDS_KEPT = 1
 STAT_KEYLESS = 2  # dropped because a compacted log cannot hold them
@@ -65,7 +71,7 @@ DELETE_HORIZON_MASK = 0x40
 # length, attributes, timestamp delta, offset delta, key length, value length, header count: one byte each at least.
 # A batch that claims more records than its bytes can hold is refused before anything is sized after the claim.
 SMALLEST_RECORD = 7
-# Padding after every buffer given to a kernel: it may load a word that starts at the last byte.
+# Padding after every buffer given to an engine: it may load a word that starts at the last byte.
 PADDING = 16
 # Ordinals from here on belong to the dirty section; below it, to the clean one. An ordinal has 40 bits in the map.
 DIRTY_ORDINALS = 1 << 39
@@ -74,7 +80,7 @@ DIRTY_ORDINALS = 1 << 39
 LZ4 = 3
 LZ4_HASH_SLOTS = 4096
 
-# The compiled map of keys (drawn in tidelog.cleaner.engine.map_kernels).
+# The compiled map of keys (drawn in tidelog.cleaner.engine.digest_map).
 ENTRIES_PER_BUCKET = 3
 BUCKET_BYTES = 64
 BUCKET_WORDS = 8

@@ -1,25 +1,20 @@
-"""Engine of a round's record-level work: compiled kernels, or plain Python where numba is not installed.
+"""Engine of a round's record-level work: compiled modules, or plain Python where there are none.
 
 Both engines fill the same tables and write the same bytes (property tests hold them to it), so a round does not know
-which one it has. The kernels are compiled ahead by a child process, because compilation would hold the interpreter lock
-of the serving process for seconds; it leaves an image of their machine code on disk, so that happens once, and numba is
-not imported here at all (``tidelog.log.records.array_kernels``).
+which one it has. The compiled modules run uncompiled, too, but slower than the reference, which is written for that.
 """
 
 from __future__ import annotations
 
 import hashlib
 import mmap
-import threading
 from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tidelog.cleaner.engine import batch_decisions, batch_walk, digest_map, lz4_frames, reference
 from tidelog.cleaner.engine import batch_table as at
-from tidelog.cleaner.engine import reference
-from tidelog.cleaner.engine.kernel_group import CLEANER
 from tidelog.cleaner.engine.offset_map import (
     DIGEST_BYTES,
     MD5_ALGORITHM,
@@ -28,8 +23,6 @@ from tidelog.cleaner.engine.offset_map import (
     SkimpyOffsetMap,
     digest_of,
 )
-from tidelog.log.records.array_kernels import ArrayKernels
-from tidelog.log.records.kernel_loader import load_array_kernels
 
 IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
 WordArray = np.ndarray[Any, np.dtype[np.uint64]]
@@ -80,7 +73,7 @@ class KeyMap(Protocol):
 
 
 class Engine(Protocol):
-    """Record-level work; ``tidelog.cleaner.engine.kernels`` describes each call."""
+    """Record-level work; ``tidelog.cleaner.engine.batch_walk`` and ``batch_decisions`` describe each call."""
 
     name: str
 
@@ -151,7 +144,7 @@ class TransactionRows:
         self.fences = np.array(sorted(fences), np.int64).reshape(-1, 2)
         self.clock = clock
         self.open_producers: set[int] = set()  # of the reference
-        self.producers = np.full((64, 2), -1, np.int64)  # of the kernels
+        self.producers = np.full((64, 2), -1, np.int64)  # of the compiled engine
         self.producers_used = 0
 
     def snapshot(self) -> tuple[set[int], IntegerArray, int]:
@@ -277,18 +270,29 @@ class ReferenceEngine:
         return ReferenceMap(memory, load_factor, algorithm)
 
 
+class Modules(NamedTuple):
+    """The modules of the compiled engine; tests put in the same ones as plain Python."""
+
+    batch_walk: Any = batch_walk
+    batch_decisions: Any = batch_decisions
+    digest_map: Any = digest_map
+    lz4_frames: Any = lz4_frames
+
+
+AS_BUILT = Modules()
+
+
 class BucketMap:
-    """:class:`KeyMap` in compiled code (layout: ``tidelog.cleaner.engine.map_kernels``). Grows by 4 up to ``memory``
+    """:class:`KeyMap` in compiled code (layout: ``tidelog.cleaner.engine.digest_map``). Grows by 4 up to ``memory``
     bytes: few keys stay in the processor's caches, and a round over few keys costs no 128 MiB."""
 
-    def __init__(self, kernels: Any, memory: int, load_factor: float, algorithm: str, first_bytes: int) -> None:
-        self._kernels = kernels
+    def __init__(self, module: Any, memory: int, load_factor: float, algorithm: str, first_bytes: int) -> None:
+        self._module = module
         self._memory = memory // at.BUCKET_BYTES * at.BUCKET_BYTES
         if not self._memory:
             raise ValueError(f"{memory} bytes hold no bucket of {at.BUCKET_BYTES} bytes")
         self._load_factor = load_factor
-        algorithm_number = at.MD5 if algorithm.lower() == MD5_ALGORITHM else at.SIPHASH
-        self._hashing = (algorithm_number, np.frombuffer(PROCESS_SECRET, np.uint64))
+        self._algorithm = at.MD5 if algorithm.lower() == MD5_ALGORITHM else at.SIPHASH
         self.limit = self._limit(self._memory)
         self._counters = np.zeros(at.COUNTERS, np.int64)
         self._digests: WordArray = np.empty((0, 3), np.uint64)
@@ -304,8 +308,7 @@ class BucketMap:
         memory = mmap.mmap(-1, size)
         # A probe into 4 KiB pages misses the TLB as well: 69 ns per put, 36 ns with huge pages.
         memory.madvise(mmap.MADV_HUGEPAGE)
-        words: WordArray = np.frombuffer(memory, np.uint64)
-        self._table: tuple[Any, Any, Any] = (words, words.view(np.uint32), words.view(np.uint8))
+        self._table: WordArray = np.frombuffer(memory, np.uint64)
 
     @property
     def size(self) -> int:
@@ -319,7 +322,7 @@ class BucketMap:
     def _hash(self, buffer: ByteArray, keys: IntegerArray, count: int) -> WordArray:
         if len(self._digests) < count:
             self._digests = np.empty((count, 3), np.uint64)
-        self._kernels.hash_keys(buffer, keys, count, self._hashing, self._digests)
+        self._module.hash_keys(buffer, keys, count, self._algorithm, PROCESS_SECRET, self._digests)
         return self._digests[:count]
 
     def put(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: tuple[ByteArray, ByteArray]) -> int:
@@ -328,9 +331,9 @@ class BucketMap:
     def put_digests(self, digests: WordArray, bits: tuple[ByteArray, ByteArray]) -> int:
         done: int = 0
         while True:
-            held = self._table[0].nbytes
+            held = self._table.nbytes
             limit = self.limit if held == self._memory else self._limit(held)
-            done = self._kernels.put_block(digests, (done, len(digests)), self._table, bits, limit, self._counters)
+            done = self._module.put_block(digests, (done, len(digests)), self._table, bits, limit, self._counters)
             if done == len(digests) or held == self._memory:
                 return done
             self._grow()
@@ -338,68 +341,64 @@ class BucketMap:
     def _grow(self) -> None:
         old = self._table
         statistics = self._counters[1:].copy()
-        self._allocate(min(self._memory, old[0].nbytes * GROWTH))
+        self._allocate(min(self._memory, old.nbytes * GROWTH))
         self._counters[:] = 0
         for piece in self._entries(old):
             no_bits: ByteArray = np.empty(0, np.uint8)
-            self._kernels.put_block(piece, (0, len(piece)), self._table, (no_bits, no_bits), self.limit, self._counters)
+            self._module.put_block(piece, (0, len(piece)), self._table, (no_bits, no_bits), self.limit, self._counters)
         self._counters[1:] = statistics
 
-    def _entries(self, table: Any) -> Iterator[WordArray]:
-        buckets = table[0].nbytes // at.BUCKET_BYTES
+    def _entries(self, table: WordArray) -> Iterator[WordArray]:
+        buckets = table.nbytes // at.BUCKET_BYTES
         step = min(buckets, _DRAIN_BUCKETS)
         digests: WordArray = np.empty((step * at.ENTRIES_PER_BUCKET, 3), np.uint64)
         for first in range(0, buckets, step):
-            found = self._kernels.entries_of(table, (first, min(first + step, buckets)), digests)
+            found = self._module.entries_of(table, (first, min(first + step, buckets)), digests)
             if found:
                 yield digests[:found]
 
     def look_up(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: ByteArray, bias: int) -> None:
         digests = self._hash(buffer, keys, count)
-        self._kernels.look_up_block(digests, count, self._table, bits, bias, self._counters)
+        self._module.look_up_block(digests, count, self._table, bits, bias, self._counters)
 
     def drain(self) -> Iterator[WordArray]:
         yield from self._entries(self._table)
         self.clear()
 
     def clear(self) -> None:
-        self._table[0][:] = 0
+        self._table[:] = 0
         self._counters[at.SIZE_COUNTER] = 0
 
     def close(self) -> None:
-        words: WordArray = np.zeros(at.BUCKET_WORDS, np.uint64)
-        self._table = (words, words.view(np.uint32), words.view(np.uint8))
+        self._table = np.zeros(at.BUCKET_WORDS, np.uint64)
 
 
-class KernelEngine:
+class CompiledEngine:
     """:class:`Engine` in compiled code, without the interpreter lock."""
 
-    name = "kernels"
+    name = "compiled"
 
-    def __init__(self, kernels: Any = None) -> None:
-        """``kernels`` has ``tidelog.cleaner.engine.kernel_group.CLEANER``'s as attributes; None: numba's, imported
-        now."""
-        if kernels is None:
-            from tidelog.cleaner.engine.numba_kernels import KERNELS
-
-            kernels = SimpleNamespace(**KERNELS)
-        self._kernels = kernels
-        self.scan = kernels.scan_batches
-        self.parse = kernels.parse_records
-        self.index_entries = kernels.index_entries
-        self.expand = kernels.expand_lz4
+    def __init__(self, modules: Modules = AS_BUILT) -> None:
+        self._modules = modules
+        self.scan = modules.batch_walk.scan_batches
+        self.parse = modules.batch_walk.parse_records
+        self.index_entries = modules.batch_walk.index_entries
+        self.expand = modules.lz4_frames.expand_lz4
+        self.pack = modules.lz4_frames.pack_lz4
 
     def decide(
         self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
     ) -> list[int]:
-        needed = transactions.producers_used + rows[1] - rows[0]
-        if 2 * needed > len(transactions.producers):
-            self._make_room(transactions, rows[1] - rows[0])
-        markers: IntegerArray = np.empty(rows[1] - rows[0], np.int64)
-        found, added = self._kernels.decide_batches(
-            buffer,
+        count = rows[1] - rows[0]
+        if 2 * (transactions.producers_used + count) > len(transactions.producers):
+            self._make_room(transactions, count)
+        types: IntegerArray = np.full(count, at.CONTROL_OTHER, np.int64)
+        self._modules.batch_walk.find_control_types(buffer, table, rows, types)
+        markers: IntegerArray = np.empty(count, np.int64)
+        found, added = self._modules.batch_decisions.decide_batches(
             table,
             rows,
+            types,
             transactions.aborted,
             (transactions.last_batches, transactions.fences),
             transactions.producers,
@@ -413,7 +412,7 @@ class KernelEngine:
         old = transactions.producers
         still_open = int(np.count_nonzero(old[:, 1] > 0))
         new: IntegerArray = np.full((1 << (4 * (still_open + more)).bit_length(), 2), -1, np.int64)
-        transactions.producers_used = self._kernels.move_producers(old, new)
+        transactions.producers_used = self._modules.batch_decisions.move_producers(old, new)
         transactions.producers = new
 
     def filter(
@@ -426,52 +425,19 @@ class KernelEngine:
         out: tuple[ByteArray, IntegerArray],
         stats: IntegerArray,
     ) -> tuple[int, int, int]:
-        return self._kernels.filter_batches(  # type: ignore[no-any-return]
+        return self._modules.batch_walk.filter_batches(  # type: ignore[no-any-return]
             buffer, table, rows, superseded[0], superseded[1], clock, out[0], out[1], stats
         )
-
-    def pack(
-        self, out: ByteArray, out_table: IntegerArray, rows: tuple[int, int], packed: ByteArray, target: int
-    ) -> tuple[int, int]:
-        hashes: IntegerArray = np.empty(at.LZ4_HASH_SLOTS, np.int64)
-        return self._kernels.pack_lz4(out, out_table, rows, packed, target, hashes)  # type: ignore[no-any-return]
 
     def partition(self, digests: WordArray, partitions: int) -> tuple[WordArray, IntegerArray]:
         ordered: WordArray = np.empty_like(digests)
         starts: IntegerArray = np.zeros(partitions + 1, np.int64)
-        self._kernels.partition_digests(digests, len(digests), ordered, starts)
+        self._modules.digest_map.partition_digests(digests, len(digests), ordered, starts)
         return ordered, starts
 
     def new_map(self, memory: int, load_factor: float, algorithm: str, first_bytes: int = FIRST_MAP_BYTES) -> KeyMap:
-        return BucketMap(self._kernels, memory, load_factor, algorithm, first_bytes)
+        return BucketMap(self._modules.digest_map, memory, load_factor, algorithm, first_bytes)
 
 
-class _Loaded:
-    """Kernel engine of this process once it is loaded, or a note that loading failed."""
-
-    lock = threading.Lock()
-    engine: Engine | None = None
-
-
-def load_engine(*, large: bool = True) -> Engine:
-    """Return the engine for a round: plain Python for small rounds; the kernels for ``large`` ones and all later ones.
-
-    The first large round waits until a child process has compiled them (8 s of CPU, once per installation) and they are
-    loaded (some ms; 1 s where numba has to do it). Where numba is missing plain Python does it all. Any thread but
-    the event loop's.
-    """
-    if _Loaded.engine is None and large:
-        with _Loaded.lock:
-            if _Loaded.engine is None:
-                _Loaded.engine = ReferenceEngine()
-                # When the loader fails it logs why and makes no call.
-                load_array_kernels(CLEANER, _use_image, _use_numba).join()
-    return _Loaded.engine or ReferenceEngine()
-
-
-def _use_image(kernels: ArrayKernels) -> None:
-    _Loaded.engine = KernelEngine(kernels)
-
-
-def _use_numba(module: ModuleType) -> None:
-    _Loaded.engine = module.ENGINE
+ENGINE: Engine = CompiledEngine() if all(module.IS_COMPILED for module in AS_BUILT) else ReferenceEngine()
+"""The engine for rounds: the compiled one where the modules are compiled. It keeps no state; any thread."""

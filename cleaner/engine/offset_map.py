@@ -8,8 +8,8 @@ window and step on by one. An all-zero entry is free. With ``md5`` buffer and st
 Apache Kafka's map. The default digest is SipHash-2-4 with 128 bits under a random key of this process, so that a
 client cannot craft two keys that collide. In a compacted log a collision deletes a record that is not obsolete.
 
-This is the reference: clear, and fast enough without the kernels (``tidelog.cleaner.engine.map_kernels`` does the same
-work at machine speed in a layout of its own). Not shared between threads.
+This is the reference: clear, and fast enough as plain Python (``tidelog.cleaner.engine.digest_map`` does the same work
+at machine speed in a layout of its own). Not shared between threads.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Record-level work of the cleaner in plain Python: the reference for ``tidelog.cleaner.engine.kernels``, and the
-engine where numba is not installed.
+"""Record-level work of the cleaner in plain Python: the reference for the compiled modules beside it, and the engine
+where they are not compiled.
 
 Same functions, same tables, same bytes out; each is written the obvious way, over ``bytes`` and ``struct``. The
 oracle of the property tests.
@@ -166,7 +166,7 @@ def _describe_any(data: bytes, position: int, size: int, offsets: tuple[int, int
 def scan_batches(
     buffer: ByteArray, limits: tuple[int, int], offsets: tuple[int, int], table: IntegerArray
 ) -> tuple[int, int, int]:
-    """See ``tidelog.cleaner.engine.kernels.scan_batches``."""
+    """See ``tidelog.cleaner.engine.batch_walk.scan_batches``."""
     data = buffer.tobytes()
     position, end = limits
     row = 0
@@ -189,7 +189,7 @@ def scan_batches(
 
 
 def parse_records(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: IntegerArray) -> int:
-    """See ``tidelog.cleaner.engine.kernels.parse_records``."""
+    """See ``tidelog.cleaner.engine.batch_walk.parse_records``."""
     data = buffer.tobytes()
     found = 0
     for row in table[rows[0] : rows[1]]:
@@ -285,7 +285,7 @@ class BatchFilter:
         position, size = int(row[at.POSITION]), int(row[at.SIZE])
         poison = row[at.STATE] == BatchState.POISON
         return self.data[position : position + size], {
-            at.OUT_LAST_OFFSET: int(row[at.BASE_OFFSET] + row[at.LAST_OFFSET_DELTA]),
+            at.OUT_LAST_OFFSET: _signed64(int(row[at.BASE_OFFSET]) + int(row[at.LAST_OFFSET_DELTA])),
             at.OUT_MAX_TIMESTAMP: _NO_TIMESTAMP if poison else int(row[at.MAX_TIMESTAMP]),
             at.OUT_COUNT: 0 if poison else int(row[at.COUNT]),
         }
@@ -353,7 +353,7 @@ def filter_batches(
     out_table: IntegerArray,
     stats: IntegerArray,
 ) -> tuple[int, int, int]:
-    """See ``tidelog.cleaner.engine.kernels.filter_batches``."""
+    """See ``tidelog.cleaner.engine.batch_walk.filter_batches``."""
     batch_filter = BatchFilter(buffer.tobytes(), superseded, bias, clock, stats)
     target = written = 0
     for number in range(rows[0], rows[1]):
@@ -379,7 +379,7 @@ def filter_batches(
 def index_entries(
     out_table: IntegerArray, written: int, interval: int, state: IntegerArray, entries: IntegerArray
 ) -> int:
-    """See ``tidelog.cleaner.engine.kernels.index_entries``."""
+    """See ``tidelog.cleaner.engine.batch_walk.index_entries``."""
     found = 0
     for row in out_table[:written]:
         if row[at.OUT_MAX_TIMESTAMP] > state[2]:
@@ -470,7 +470,7 @@ class BatchDecisions:
 def decide_batches(
     buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
 ) -> list[int]:
-    """See ``tidelog.cleaner.engine.transaction_kernels.decide_batches``; returns the aborted transactions whose marker
+    """See ``tidelog.cleaner.engine.batch_decisions.decide_batches``; returns the aborted transactions whose marker
     stays."""
     decisions = BatchDecisions(buffer.tobytes(), transactions)
     for row in table[rows[0] : rows[1]]:

@@ -18,7 +18,7 @@ from tidelog.log.records.array_kernels import KernelGroup
 from tidelog.log.records.kernel_loader import IMAGE_MACHINE, ROOT
 
 #: Where groups of kernels are declared, in modules named ``*_group.py``.
-PACKAGES = ("tidelog/log", "tidelog/cleaner")
+PACKAGES = ("tidelog/log",)
 #: Compilation gives way to the broker it works for.
 NICENESS = 10
 

@@ -24,7 +24,6 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = tuple(
     f"{directory}/{pattern}"
     for directory in (
-        "cleaner/engine",
         "log/records",
         "log/recovery",
         "log/find/engine",

@@ -29,8 +29,6 @@ from tidelog.pipeline.jobs.source import LogSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Rounds over less are done in plain Python, as the broker does.
-KERNEL_BYTES = 128 * 1024
 DEFAULT_MAP_BYTES = 128 * 1024 * 1024
 
 
@@ -127,7 +125,7 @@ def _known(checkpoints: dict[str, dict[TopicPartition, int]], plan: LogPlan) -> 
 
 def compact_log(work: CompactWork) -> CompactResult:
     """One cleaning round over one log. Raises KafkaStorageError."""
-    from tidelog.cleaner.engine.engine import load_engine
+    from tidelog.cleaner.engine.engine import ENGINE
     from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 
     log = open_log(work.log)
@@ -136,8 +134,7 @@ def compact_log(work: CompactWork) -> CompactResult:
         if not cleanable.cleanable_bytes:
             clean_below = first_dirty_offset(log, work.checkpoint)
             return CompactResult(work.log.name, work.log.path, clean_below, 0, 0, 0, 0, 0)
-        engine = load_engine(large=cleanable.clean_bytes + cleanable.cleanable_bytes >= KERNEL_BYTES)
-        cleaner = Cleaner(engine, CleanerOptions(map_bytes=work.map_bytes))
+        cleaner = Cleaner(ENGINE, CleanerOptions(map_bytes=work.map_bytes))
         stats = cleaner.clean(cleanable, work.now_ms, dry_run=work.dry_run)
         return CompactResult(
             work.log.name,

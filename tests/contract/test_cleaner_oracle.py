@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.cleaning import records_of, whole
 from tests.support.kafka_jars import broker_classpath
-from tidelog.cleaner.engine.engine import Engine, ReferenceEngine, load_engine
+from tidelog.cleaner.engine.engine import ENGINE, Engine, ReferenceEngine
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
@@ -127,7 +127,7 @@ def request_for(directory: Path) -> LoadRequest:
     )
 
 
-@pytest.mark.parametrize("engine", [ReferenceEngine(), load_engine()], ids=["reference", "kernels"])
+@pytest.mark.parametrize("engine", [ReferenceEngine(), ENGINE], ids=["reference", "as built"])
 @pytest.mark.parametrize("map_bytes", [1024 * 1024, 1024], ids=["map", "hash ranges"])
 def test_both_cleaners_leave_equal_records(
     directories: tuple[Path, Path], tmp_path: Path, engine: Engine, map_bytes: int

@@ -22,7 +22,7 @@ from tidelog.commands.compaction import admin_address
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOPIC = "compacted"
-#: From the request for a round to the kill. A round over 1 MB takes 30 to 300 ms, the first one also loads kernels.
+#: From the request for a round to the kill. A round over 1 MB takes 30 to 300 ms, the first one also imports numpy.
 DELAYS_S = (0.002, 0.02, 0.05, 0.08, 0.12, 0.2, 0.4, 0.8, 1.5, 3.0)
 RECORDS = 4_000
 KEYS = 700

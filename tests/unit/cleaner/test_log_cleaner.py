@@ -39,7 +39,7 @@ def filled(directory: Path) -> UnifiedLog:
 
 @contextmanager
 def running(logs: list[UnifiedLog], config: CleanerConfig = CONFIG, **options: Any) -> Iterator[LogCleaner]:
-    options = {"load_engine": lambda _large: ReferenceEngine(), **options}
+    options = {"load_engine": lambda: ReferenceEngine(), **options}
     cleaner = LogCleaner(lambda: list(logs), OsFileSystem(), SystemTime(), config, **options)
     cleaner.startup()
     try:
@@ -68,7 +68,7 @@ def test_threads_give_way_to_those_that_answer_requests(tmp_path: Path) -> None:
     threads: list[int] = []
     seen: list[int] = []
 
-    def load(_large: bool) -> Engine:
+    def load() -> Engine:
         threads.append(threading.get_native_id())
         seen.append(os.getpriority(os.PRIO_PROCESS, threads[0]))
         return ReferenceEngine()
@@ -121,7 +121,7 @@ def test_unknown_partition_and_stopped_cleaner_say_so(tmp_path: Path) -> None:
 def test_any_failure_quarantines_the_partition_and_the_thread_goes_on(tmp_path: Path, error: Exception) -> None:
     log, fail = filled(tmp_path), [True]
 
-    def load(_large: bool) -> Engine:
+    def load() -> Engine:
         if fail:
             raise error
         return ReferenceEngine()
@@ -144,7 +144,7 @@ def test_any_failure_quarantines_the_partition_and_the_thread_goes_on(tmp_path: 
 def test_thread_that_dies_is_replaced_and_its_partition_quarantined(tmp_path: Path) -> None:
     log, die = filled(tmp_path), [True]
 
-    def load(_large: bool) -> Engine:
+    def load() -> Engine:
         if die:
             die.clear()
             raise KeyboardInterrupt
@@ -185,7 +185,7 @@ def test_switched_off_cleaner_starts_nothing(tmp_path: Path) -> None:
 def test_round_over_a_log_that_is_deleted_ends_quietly(tmp_path: Path) -> None:
     log = filled(tmp_path)
 
-    def load(_large: bool) -> Engine:
+    def load() -> Engine:
         log.abandon()
         return ReferenceEngine()
 

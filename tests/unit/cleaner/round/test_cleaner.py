@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, log_bytes, open_log, records_of, whole
 from tests.support.depth import DEPTH
-from tidelog.cleaner.engine.engine import Engine, ReferenceEngine, load_engine
+from tidelog.cleaner.engine.engine import ENGINE, Engine, ReferenceEngine
 from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, CleanerStats, RoundHooks
@@ -27,7 +27,6 @@ from tidelog.protocol.record.message_set import MessageSetOptions, build_message
 from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch, iter_batches, set_crc
 
 REFERENCE = ReferenceEngine()
-KERNELS = load_engine()
 SMALL = CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024)
 #: What a round is told, step by step, about reading ahead.
 READS_AHEAD: list[Callable[[], bool]] = [lambda: True, lambda: False, cycle([True, False, False]).__next__]
@@ -108,7 +107,7 @@ def play(log: UnifiedLog, steps: list[Any], engine: Engine, options: CleanerOpti
     assert check_directory(log.environment.file_system, log.directory) == []
 
 
-@pytest.fixture(params=[REFERENCE, KERNELS], ids=["reference", "kernels"])
+@pytest.fixture(params=[REFERENCE, ENGINE], ids=["reference", "as built"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine in turn."""
     return request.param  # type: ignore[no-any-return]
@@ -136,8 +135,8 @@ def test_map_of_few_keys_gives_the_same_through_hash_ranges(engine: Engine, step
 @given(steps=STEPS)
 def test_engines_leave_equal_bytes(steps: list[Any]) -> None:
     contents = []
-    kernels = [(KERNELS, replace(SMALL, reads_ahead=rule)) for rule in READS_AHEAD]
-    for engine, options in ((REFERENCE, SMALL), *kernels):
+    as_built = [(ENGINE, replace(SMALL, reads_ahead=rule)) for rule in READS_AHEAD]
+    for engine, options in ((REFERENCE, SMALL), *as_built):
         with tempfile.TemporaryDirectory() as directory:
             log = open_log(Path(directory), compacted(segment_bytes=600))
             play(log, steps, engine, options)

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, log_bytes, open_log, records_of, whole
 from tidelog.cleaner.engine import batch_table as at
 from tidelog.cleaner.engine.batch_table import BatchState
-from tidelog.cleaner.engine.engine import Engine, IntegerArray, ReferenceEngine, load_engine
+from tidelog.cleaner.engine.engine import ENGINE, Engine, IntegerArray, ReferenceEngine
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.cleaner.round.stretches import Stretch, Stretches
 
 NO_OFFSETS: IntegerArray = np.zeros(0, np.int64)
-ENGINES = [ReferenceEngine(), load_engine()]
+ENGINES = [ReferenceEngine(), ENGINE]
 
 
 def rows(*changes: dict[int, int]) -> IntegerArray:
@@ -110,7 +110,7 @@ def write(directory: Path, seed: int) -> None:
     log.close()
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=["reference", "kernels"])
+@pytest.mark.parametrize("engine", ENGINES, ids=["reference", "as built"])
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("map_bytes", [64 * 1024, 512])
 def test_with_and_without_them_a_round_leaves_the_same(

@@ -14,7 +14,6 @@ from types import ModuleType
 
 import pytest
 
-from tidelog.cleaner.engine.kernel_group import CLEANER
 from tidelog.log.find.engine.kernel_group import FIND
 from tidelog.log.records import compile as compile_module
 from tidelog.log.records import kernel_loader
@@ -161,12 +160,12 @@ def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_all_that_a_broker_loads_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is handed to the loader stands in a group that is found, on processors with images and on others."""
-    loaded = {FIND.module, CLEANER.module}
+    loaded = {FIND.module}
     assert {group.module for group in compile_module.groups()} == loaded
     monkeypatch.setattr(compile_module, "IMAGE_MACHINE", platform.machine())
     assert set(compile_module.broker_modules()) == loaded
     monkeypatch.setattr(compile_module, "IMAGE_MACHINE", "another")
-    assert set(compile_module.broker_modules()) == {FIND.fallback, CLEANER.fallback}
+    assert set(compile_module.broker_modules()) == {FIND.fallback}
 
 
 def test_every_module_that_writes_an_image_is_of_a_group() -> None:

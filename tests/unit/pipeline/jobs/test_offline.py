@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.pipelines import NOW_MS, DataDirectory, fill
-from tidelog.cleaner.engine.engine import load_engine
+from tidelog.cleaner.engine.engine import ENGINE
 from tidelog.cleaner.log_to_clean import look_at
 from tidelog.cleaner.round.cleaner import Cleaner
 from tidelog.log.check import check_directory
@@ -191,7 +191,7 @@ def test_segments_are_those_the_cleaner_writes(data: DataDirectory, tmp_path: Pa
     for partition in range(3):
         log = by_cleaner.log("orders", partition)
         cleanable = look_at(log, None, NOW_MS)
-        stats = Cleaner(load_engine(large=False)).clean(cleanable, NOW_MS)
+        stats = Cleaner(ENGINE).clean(cleanable, NOW_MS)
         assert (results[partition].records_after, results[partition].clean_below) == (
             stats.records_after,
             stats.end_offset,

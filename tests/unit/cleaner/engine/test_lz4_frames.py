@@ -1,9 +1,10 @@
-"""LZ4 in kernels beside its library: equal contents both ways, nothing accepted that the library refuses, and no byte
+"""Compiled LZ4 beside its library: equal contents both ways, nothing accepted that the library refuses, and no byte
 outside of the room."""
 
 from __future__ import annotations
 
 import random
+from types import ModuleType
 
 import lz4.frame
 import numpy as np
@@ -12,38 +13,52 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.depth import DEPTH
+from tests.support.extensions import uncompiled
 from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine import lz4_frames
 from tidelog.cleaner.engine.batch_table import BatchState
-from tidelog.cleaner.engine.engine import ByteArray, IntegerArray, KernelEngine, load_engine
+from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 from tidelog.protocol.record.compression import CompressionType, compress
 
-ENGINE = load_engine()
+MODULES = (lz4_frames, uncompiled(lz4_frames))
 GUARD = b"\xa5" * 64
 PIECES = st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(1, 30)), max_size=30)
 
 
 def packed(data: bytes) -> bytes:
-    """The frame that the kernel makes."""
+    """The frame that we make, compiled or not."""
+    one, other = (packed_by(module, data) for module in MODULES)
+    assert one == other
+    return one
+
+
+def packed_by(module: ModuleType, data: bytes) -> bytes:
     out = np.frombuffer(bytes(at.BATCH_OVERHEAD) + data + bytes(at.PADDING), np.uint8).copy()
     row: IntegerArray = np.zeros((1, at.OUT_COLUMNS), np.int64)
     row[0, at.OUT_SIZE], row[0, at.OUT_CODEC] = at.BATCH_OVERHEAD + len(data), at.LZ4
     room = len(data) + len(data) // 128 + 64 + at.BATCH_OVERHEAD
     target: ByteArray = np.frombuffer(bytes(room) + GUARD, np.uint8).copy()
-    done, end = ENGINE.pack(out, row, (0, 1), target, 0)
+    done, end = module.pack_lz4(out, row, (0, 1), target, 0)
     assert (done, int(row[0, at.OUT_SIZE])) == (1, end)
     assert target[room:].tobytes() == GUARD
     return target[at.BATCH_OVERHEAD : end].tobytes()
 
 
 def expanded(frame: bytes, room: int, count: int = 0) -> bytes | None:
-    """Expand a frame with the kernel, None when it leaves it to the library."""
+    """Expand a frame, compiled or not; None when it is left to the library."""
+    one, other = (expanded_by(module, frame, room, count) for module in MODULES)
+    assert one == other
+    return one
+
+
+def expanded_by(module: ModuleType, frame: bytes, room: int, count: int) -> bytes | None:
     start = at.BATCH_OVERHEAD + len(frame)
     end = start + at.BATCH_OVERHEAD + room
     buffer = np.frombuffer(bytes(at.BATCH_OVERHEAD) + frame + bytes(end - start) + GUARD, np.uint8).copy()
     row: IntegerArray = np.zeros((1, at.COLUMNS), np.int64)
     row[0, at.STATE], row[0, at.ATTRIBUTES], row[0, at.COUNT] = BatchState.PACKED, at.LZ4, count
     row[0, at.BODY], row[0, at.BODY_SIZE] = at.BATCH_OVERHEAD, len(frame)
-    done, used = ENGINE.expand(buffer, row, (0, 1), start, (end, 1 << 30, 1 << 40))
+    done, used = module.expand_lz4(buffer, row, (0, 1), start, (end, 1 << 30, 1 << 40))
     assert buffer[end:].tobytes() == GUARD
     if row[0, at.STATE] != BatchState.EXPANDED:
         assert used == start
@@ -64,7 +79,7 @@ def frames_of(data: bytes) -> list[bytes]:
 
 @settings(max_examples=200 * DEPTH, deadline=None)
 @given(pieces=PIECES)
-def test_what_kernel_and_library_compress_the_other_expands(pieces: list[tuple[bytes, int]]) -> None:
+def test_what_we_or_the_library_compress_the_other_expands(pieces: list[tuple[bytes, int]]) -> None:
     data = b"".join(piece * times for piece, times in pieces)
     frame = packed(data)
     assert bytes(lz4.frame.decompress(frame)) == data
@@ -121,12 +136,24 @@ def test_a_count_that_the_records_cannot_hold_is_poison() -> None:
     assert expanded(frame, 700, count=101) is None
 
 
-def test_numba_itself_gives_the_same() -> None:
-    out = np.frombuffer(bytes(at.BATCH_OVERHEAD) + b"abc" * 500 + bytes(at.PADDING), np.uint8).copy()
-    results = []
-    for engine in (ENGINE, KernelEngine()):
-        row: IntegerArray = np.zeros((1, at.OUT_COLUMNS), np.int64)
-        row[0, at.OUT_SIZE], row[0, at.OUT_CODEC] = at.BATCH_OVERHEAD + 1500, at.LZ4
-        target: ByteArray = np.zeros(2000, np.uint8)
-        results.append((engine.pack(out, row, (0, 1), target, 0), target.tobytes()))
-    assert results[0] == results[1]
+def test_batches_are_compressed_as_they_are_alone() -> None:
+    """The positions that the compressor remembers of one batch are none of the next."""
+    data = [b"the same text again and again " * 9, b"the same text again and again " * 7, bytes(300)]
+    out = np.frombuffer(b"".join(bytes(at.BATCH_OVERHEAD) + piece for piece in data) + bytes(at.PADDING), np.uint8)
+    rows: IntegerArray = np.zeros((3, at.OUT_COLUMNS), np.int64)
+    rows[:, at.OUT_SIZE] = [at.BATCH_OVERHEAD + len(piece) for piece in data]
+    rows[:, at.OUT_POSITION] = np.cumsum(rows[:, at.OUT_SIZE]) - rows[:, at.OUT_SIZE]
+    rows[:, at.OUT_CODEC] = at.LZ4
+    target: ByteArray = np.zeros(2000, np.uint8)
+    done, end = lz4_frames.pack_lz4(out, rows, (0, 3), target, 0)
+    assert done == 3
+    expected = [bytes(at.BATCH_OVERHEAD) + packed(piece) for piece in data]
+    found = [
+        bytes(8) + bytes(4) + batch[12:17] + bytes(4) + batch[21:] for batch in pieces(target[:end].tobytes(), rows)
+    ]
+    assert found == expected
+
+
+def pieces(data: bytes, rows: IntegerArray) -> list[bytes]:
+    ends = np.cumsum(rows[:, at.OUT_SIZE]).tolist()
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
