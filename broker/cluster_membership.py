@@ -1,24 +1,26 @@
-"""Refuses to start where this node is one of several of a Kafka cluster.
+"""Check, before anything is written, that this node is alone and that it can serve what its metadata say.
 
 Tidelog serves as a lone node. On the directory of a broker that others replicate with, it would lead every partition
-and write over logs that the cluster still counts on. Three things tell of a cluster; each is looked at before anything
-is written:
+and write over logs that the cluster still counts on. Three things tell of a cluster:
 
     process.roles, controller.quorum.voters   the configuration of a broker or controller among others
     __cluster_metadata-0/quorum-state         the voters and the leader that a KRaft node knew last
     __cluster_metadata-0/*.log, *.checkpoint  brokers that registered, replicas of partitions
 
-The metadata log is read only where there is one, and Tidelog makes none: a start on its own directory costs nothing.
-Source: KIP-595, KIP-631, KIP-853.
+The start goes on with what was read here, so the metadata log is read once. Source: KIP-595, KIP-631, KIP-853.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tidelog.broker.controller.activation import refusal
 from tidelog.broker.errors import StartError
+from tidelog.broker.metadata.log_reader import LoadedMetadata, read_metadata_log
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.quorum_state import NO_LEADER, read_quorum_state
 from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import KafkaStorageError
@@ -26,22 +28,28 @@ from tidelog.protocol.errors import KafkaStorageError
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
 
-QUORUM_STATE_FILE = "quorum-state"
-NO_LEADER = -1
+logger = logging.getLogger(__name__)
 
 
-def check_is_alone(config: BrokerConfig, file_system: FileSystem) -> None:
-    """Raises StartError when the configuration or a data directory names other nodes of the cluster."""
+def check_is_alone(config: BrokerConfig, file_system: FileSystem) -> LoadedMetadata | None:
+    """Return what the metadata log of the first directory holds, None without one.
+
+    Raises StartError when the configuration or a data directory names other nodes of the cluster, or when the metadata
+    have what this broker does not serve.
+    """
     check_configured_roles(config)
-    for directory in config.log_dirs:
+    found: LoadedMetadata | None = None
+    for number, directory in enumerate(config.log_dirs):
         place = os.path.join(directory, METADATA_DIRECTORY)
         try:
             if file_system.exists(place):
-                check_directory(file_system, place, config.node_id)
+                loaded = check_directory(file_system, place, config.node_id)
+                found = loaded if number == 0 else found
         except KafkaStorageError as error:
             raise StartError(
                 f"{place} cannot be read, so it is not known who else is in its cluster: {error}"
             ) from error
+    return found
 
 
 def check_configured_roles(config: BrokerConfig) -> None:
@@ -61,9 +69,27 @@ def check_configured_roles(config: BrokerConfig) -> None:
         )
 
 
-def check_directory(file_system: FileSystem, place: str, node_id: int) -> None:
-    """Raises StartError when the metadata of a KRaft node name others, KafkaStorageError when they cannot be read."""
-    others = (quorum_of(file_system, place) | members_of(file_system, place)) - {node_id}
+def check_directory(file_system: FileSystem, place: str, node_id: int) -> LoadedMetadata:
+    """Return what a metadata log holds.
+
+    Raises StartError when it names other nodes or has what this broker does not serve, KafkaStorageError when it cannot
+    be read.
+    """
+    state = read_quorum_state(file_system, place)
+    voters = set() if state is None else {*state.voters, state.leader_id} - {NO_LEADER}
+    refuse_others(place, voters - {node_id})
+    loaded = read_metadata_log(file_system, place)
+    refuse_others(place, members_of(loaded.image) - {node_id})
+    reason = refusal(loaded.image)
+    if reason is not None:
+        raise StartError(f"{place}: {reason}")
+    if state is not None and not state.is_ours:
+        logger.warning("takes over the metadata log of Apache Kafka in %s, %d topics", place, len(loaded.image.topics))
+    return loaded
+
+
+def refuse_others(place: str, others: set[int]) -> None:
+    """Raises StartError when there are other nodes."""
     if others:
         listed = ", ".join(map(str, sorted(others)))
         raise StartError(
@@ -72,23 +98,7 @@ def check_directory(file_system: FileSystem, place: str, node_id: int) -> None:
         )
 
 
-def quorum_of(file_system: FileSystem, place: str) -> set[int]:
-    """The voters and the leader in ``quorum-state``; empty without that file. Raises KafkaStorageError."""
-    path = os.path.join(place, QUORUM_STATE_FILE)
-    if not file_system.exists(path):
-        return set()
-    try:
-        state: Any = json.loads(file_system.read_file(path))
-        voters = {int(voter["voterId"]) for voter in state.get("currentVoters") or ()}
-        return (voters | {int(state["leaderId"])}) - {NO_LEADER}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise KafkaStorageError(f"{path} is no quorum state: {error!r}") from error
-
-
-def members_of(file_system: FileSystem, place: str) -> set[int]:
-    """The brokers that the metadata log names. Raises KafkaStorageError."""
-    from tidelog.broker.metadata.log_reader import read_metadata_image  # only on the directory of a KRaft node
-
-    image = read_metadata_image(file_system, place)
+def members_of(image: MetadataImage) -> set[int]:
+    """Return the brokers that an image names."""
     replicas = {replica for topic in image.topics.values() for state in topic.partitions for replica in state.replicas}
     return replicas | set(image.brokers)

@@ -32,6 +32,7 @@ from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.metadata.image import MetadataCache
+from tidelog.broker.metadata.log_reader import LoadedMetadata
 from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.broker.metrics.registry import Metrics
 from tidelog.broker.replica.fetch_session import FetchSessionCache
@@ -62,6 +63,8 @@ class ClaimedDirectories(NamedTuple):
     locks: list[OpenFile]
     failures: dict[str, KafkaStorageError]
     """Path as configured -> why it is offline from the start."""
+    metadata: LoadedMetadata | None = None
+    """What the metadata log held when it was checked."""
 
 
 class Foundation(NamedTuple):
@@ -76,6 +79,7 @@ class Foundation(NamedTuple):
     log_manager: LogManager
     cluster_id: str
     locks: list[OpenFile]
+    metadata: LoadedMetadata | None = None
 
 
 async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop) -> Broker:
@@ -94,6 +98,7 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
             log_manager=log_manager_of(config, file_system, time, claimed.failures),
             cluster_id=claimed.cluster_id,
             locks=claimed.locks,
+            metadata=claimed.metadata,
         )
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays)
@@ -110,7 +115,7 @@ def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
     The logs are not opened yet. Raises KafkaStorageError, ConfigError.
     """
     config, loop, timers, log_manager = ground.config, ground.loop, ground.timers, ground.log_manager
-    controller = build_controller(log_manager, config.node_id, ground.time)
+    controller = build_controller(log_manager, config.node_id, ground.time, ground.metadata)
     metadata, topic_configs = MetadataCache(), TopicConfigs(config)
     purgatory = Purgatory(timers, loop.call_soon)
     run_in_thread = partial(in_thread, loop, ground.executor, turns=timers.turns)
@@ -141,15 +146,18 @@ def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
     return broker
 
 
-def build_controller(log_manager: LogManager, node_id: int, time: Time) -> EmbeddedController:
-    """Open the metadata log in the first data directory; a new one begins with the levels of features.
+def build_controller(
+    log_manager: LogManager, node_id: int, time: Time, known: LoadedMetadata | None = None
+) -> EmbeddedController:
+    """Open the metadata log in the first data directory; a new one begins with the levels of features. ``known`` is
+    what the log held when it was checked.
 
     Raises KafkaStorageError.
     """
     directory = log_manager.directories[0]
     place = MetadataPlace(directory.path, directory.state, log_manager.environment)
     convert_store(place, node_id, time)
-    controller = open_controller(place, node_id, time)
+    controller = open_controller(place, node_id, time, known)
     controller.commit(activation_records(controller.image, node_id), sync=False)
     return controller
 
@@ -183,7 +191,7 @@ def finish_deletions(broker: Broker) -> None:
 def set_creation_mode(mode: str) -> None:
     """Let everything this process makes have ``mode`` (octal, of a directory) at most, whatever umask it began with.
 
-    The umask reaches all who make files: the log, SQLite, the indices.
+    The umask reaches all who make files: the log, the indices.
     """
     os.umask(0o777 & ~int(mode, 8))
 
@@ -217,7 +225,7 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
     cluster, or the first cannot be used;
     CheckpointCorruptError for a damaged ``meta.properties``.
     """
-    check_is_alone(config, file_system)
+    metadata = check_is_alone(config, file_system)
     locks: list[OpenFile] = []
     identities: dict[str, MetaProperties | None] = {}
     failures: dict[str, KafkaStorageError] = {}
@@ -241,7 +249,7 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
             f"the first data directory, {config.log_dirs[0]}, holds the broker's metadata and cannot be used: "
             f"{failures[config.log_dirs[0]]}"
         )
-    return ClaimedDirectories(cluster_id, locks, failures)
+    return ClaimedDirectories(cluster_id, locks, failures, metadata)
 
 
 def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog.broker.controller.features import first_levels
+from tidelog.broker.controller.features import first_levels, highest_level
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage
-from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.records import PartitionChangeRecord
 
 REMOTE_STORAGE = "remote.storage.enable"
 
 
 def activation_records(image: MetadataImage, node_id: int) -> Iterator[VersionedRecord]:
-    """Yield the levels of a new log, and an election of this node for each partition that it does not lead.
-
-    Raises KafkaStorageError when this broker could not serve truthfully what the metadata say.
-    """
-    refuse_what_cannot_be_served(image, node_id)
+    """Yield the levels of a new log, and an election of this node for each partition that it does not lead."""
     yield from first_levels(image)
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
@@ -34,16 +29,16 @@ def activation_records(image: MetadataImage, node_id: int) -> Iterator[Versioned
                 yield VersionedRecord(change)
 
 
-def refuse_what_cannot_be_served(image: MetadataImage, node_id: int) -> None:
-    """Raises KafkaStorageError that names what the metadata have and this broker has not."""
+def refusal(image: MetadataImage) -> str | None:
+    """Return what the metadata have and this broker has not, None where it can serve all they say."""
+    for name, level in image.features.items():
+        if level > highest_level(name):
+            return f"{name} is at level {level}, and this release knows up to {highest_level(name)}"
     if image.acls:
-        raise KafkaStorageError(f"the metadata have {len(image.acls)} ACLs, and this broker would not enforce them")
+        return f"the metadata have {len(image.acls)} ACLs, and this broker would not enforce them"
     if image.tokens:
-        raise KafkaStorageError(f"the metadata have {len(image.tokens)} delegation tokens, which are not served")
+        return f"the metadata have {len(image.tokens)} delegation tokens, which are not served"
     for (kind, name), texts in image.configs.items():
         if kind == TOPIC_RESOURCE and texts.get(REMOTE_STORAGE) == "true":
-            raise KafkaStorageError(f"part of topic {name} is in remote storage, which is not served")
-    for topic in image.topics.values():
-        for number, state in enumerate(topic.partitions):
-            if set(state.replicas) != {node_id}:
-                raise KafkaStorageError(f"{topic.name}-{number} has its replicas on {list(state.replicas)}")
+            return f"part of topic {name} is in remote storage, which is not served"
+    return None

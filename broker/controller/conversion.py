@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from tidelog.broker.controller.client_quotas import QuotaChange, quota_record
 from tidelog.broker.controller.embedded import open_controller
-from tidelog.broker.controller.features import first_levels, level_record, supported_features
+from tidelog.broker.controller.features import first_level, first_levels, level_record
 from tidelog.broker.controller.producer_ids import block_record
 from tidelog.broker.controller.scram_credentials import ScramMechanism, credential_record
 from tidelog.broker.controller.topics import creation_records
@@ -102,7 +102,7 @@ def records_of_store(path: str, node_id: int) -> Iterator[VersionedRecord]:
         raise KafkaStorageError(f"cannot read metadata store {path}: {error}") from error
     stored = {key: bytes(value) for key, value in rows}
     yield from _level_records(stored)
-    level = supported_features()[METADATA_VERSION].highest
+    level = first_level(METADATA_VERSION)
     for key, value in stored.items():
         _, kind, name = key.split("/", 2)
         if kind == "topics":

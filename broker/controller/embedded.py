@@ -161,13 +161,16 @@ class EmbeddedController:
             self._log.close()
 
 
-def open_controller(place: MetadataPlace, node_id: int, time: Time) -> EmbeddedController:
+def open_controller(
+    place: MetadataPlace, node_id: int, time: Time, known: LoadedMetadata | None = None
+) -> EmbeddedController:
     """Open the metadata log, or make it, with this node as its leader, and read what it holds.
 
-    Raises KafkaStorageError.
+    ``known`` is what it held a moment ago; it is read again unless it still ends there. Raises KafkaStorageError.
     """
     log = open_metadata_log(place, node_id)
-    loaded = read_metadata_log(place.environment.file_system, place.path)
+    if known is None or known.end_offset != log.end_offset:
+        known = read_metadata_log(place.environment.file_system, place.path)
     log.append_leader_change(node_id, time.milliseconds())
-    image = loaded.image if loaded.image.offset >= 0 else EMPTY_IMAGE
-    return EmbeddedController(log, LoadedMetadata(image, loaded.deletions), time, node_id)
+    image = known.image if known.image.offset >= 0 else EMPTY_IMAGE
+    return EmbeddedController(log, known._replace(image=image), time, node_id)

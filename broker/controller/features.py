@@ -1,8 +1,9 @@
 """Feature levels (KIP-584): the range that this broker supports, and the level that is in force.
 
 A feature is offered when its APIs are in the registry. A new node starts with the highest levels, so that clients get
-all there is; a client may update them. They are records of the metadata log. The levels in force stand in the
-MetadataCache, with the log's offset as their epoch, because every new connection asks for them. Loop thread only.
+all there is, but with a metadata.version that older releases of Kafka read too. A client may update them. They are
+records of the metadata log. The levels in force stand in the MetadataCache, with the log's offset as their epoch,
+because every new connection asks for them. Loop thread only.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ class FeatureRange(NamedTuple):
 
 # Feature -> range and the API, in this version or a later one, without which it is not offered.
 _FEATURES = {
-    "metadata.version": (FeatureRange(7, 25), ApiKey.API_VERSIONS, 0),  # 3.3-IV3 to 4.0-IV3
+    "metadata.version": (FeatureRange(7, 30), ApiKey.API_VERSIONS, 0),  # 3.3-IV3 to 4.3-IV0
     "group.version": (FeatureRange(0, 1), ApiKey.CONSUMER_GROUP_HEARTBEAT, 0),
     "transaction.version": (FeatureRange(0, 2), ApiKey.END_TXN, 5),
     "share.version": (FeatureRange(0, 1), ApiKey.SHARE_GROUP_HEARTBEAT, 1),
     "streams.version": (FeatureRange(0, 1), ApiKey.STREAMS_GROUP_HEARTBEAT, 0),
 }
+_FIRST_LEVELS = {"metadata.version": 25}  # 4.0-IV3: every Kafka 4 reads it
+_OTHER_FEATURES = {
+    "eligible.leader.replicas.version": 1,  # of a partition with one replica there are none
+    "kraft.version": 1,
+}
+"""Features of Kafka that may be finalized in a directory and are not offered, and their highest level."""
 
 
 def supported_features() -> dict[str, FeatureRange]:
@@ -53,10 +60,21 @@ def show_features(image: MetadataImage, metadata: MetadataCache) -> None:
 
 
 def first_levels(image: MetadataImage) -> list[VersionedRecord]:
-    """Return the records that give the features of a new node their highest levels; metadata.version comes first."""
+    """Return the records that give the features of a new node their first levels; metadata.version comes first."""
     if image.features:
         return []
-    return [level_record(name, levels.highest) for name, levels in supported_features().items()]
+    return [level_record(name, first_level(name)) for name in supported_features()]
+
+
+def first_level(name: str) -> int:
+    """Return the level that a feature has on a new node."""
+    return _FIRST_LEVELS.get(name, _FEATURES[name][0].highest)
+
+
+def highest_level(name: str) -> int:
+    """Return the highest level of a feature at which this broker can work, 0 for one it does not know."""
+    offered = supported_features().get(name)
+    return _OTHER_FEATURES.get(name, 0) if offered is None else offered.highest
 
 
 def level_record(name: str, level: int) -> VersionedRecord:

@@ -1,8 +1,8 @@
 """Reader of a ``__cluster_metadata-0`` directory: the image after its newest snapshot and the log behind it. Read-only.
 
 The directory holds segments like any partition's, and snapshots beside them. The newest snapshot holds all that was
-true before its end offset; the log goes on from there. What follows the last complete batch was not acknowledged and
-is not read. Source: KafkaMetadataLog of Kafka 4.3, KIP-630, KIP-631.
+true before its end offset; the log goes on from there. What follows the last whole batch was not synced, so no client
+was told of it, and it is not read. Source: KafkaMetadataLog of Kafka 4.3, KIP-630, KIP-631.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
 from tidelog.broker.metadata.snapshot import read_snapshot
 from tidelog.log.manager import METADATA_DIRECTORY as METADATA_DIRECTORY
-from tidelog.log.segment.batch_scan import crc_matches, iter_batches
-from tidelog.log.segment.resync import find_resume_position
-from tidelog.log.system.file_system import FileSystem
+from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, iter_batches, parse_header
+from tidelog.log.system.file_system import FileSystem, OpenFile
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedVersionError
-from tidelog.protocol.record.record_batch import RecordBatch
+from tidelog.protocol.record.record_batch import MAGIC_OFFSET, RECORD_BATCH_OVERHEAD, RecordBatch
 
 SNAPSHOT_SUFFIX = ".checkpoint"
 _OFFSET_DIGITS = 20
@@ -30,10 +29,11 @@ _SNAPSHOT_NAME_LENGTH = _OFFSET_DIGITS + 1 + _EPOCH_DIGITS + len(SNAPSHOT_SUFFIX
 
 
 class LoadedMetadata(NamedTuple):
-    """Content of a metadata log: its image, and topics whose deletion may not be finished (id -> name)."""
+    """Content of a metadata log: its image, topics whose deletion may not be finished (id -> name), its end."""
 
     image: MetadataImage
     deletions: dict[bytes, str]
+    end_offset: int
 
 
 def read_metadata_image(file_system: FileSystem, directory: str) -> MetadataImage:
@@ -44,7 +44,8 @@ def read_metadata_image(file_system: FileSystem, directory: str) -> MetadataImag
 def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata:
     """Return what the ``__cluster_metadata-0`` in ``directory`` holds.
 
-    Raises KafkaStorageError: unreadable, damaged in front of good batches, or written by a newer Kafka.
+    A batch that is torn, and what follows it, was not synced: it is not read. Raises KafkaStorageError: unreadable,
+    damaged where it was synced, or written by a newer Kafka.
     """
     names = file_system.list_names(directory)
     replay, deletions = MetadataReplay(), dict[bytes, str]()
@@ -56,16 +57,12 @@ def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata
             replay, deletions = MetadataReplay(content.image), content.deletions
         except (CorruptMessageError, UnsupportedVersionError) as error:
             raise KafkaStorageError(f"{path}: {error}") from error
-    for path in _segments_from(names, directory, replay.next_offset):
-        try:
-            _take_segment(replay, read_batches(file_system, path, may_be_torn=path == _last_segment(names, directory)))
-        except (CorruptMessageError, UnsupportedVersionError) as error:
-            raise KafkaStorageError(f"{path}: {error}") from error
+    _take_segments(replay, file_system, list(_segments_from(names, directory, replay.next_offset)))
     published = replay.publish()
     if published is None:
-        return LoadedMetadata(replay.image, deletions)
+        return LoadedMetadata(replay.image, deletions, replay.next_offset)
     note_deletions(deletions, published.delta)
-    return LoadedMetadata(published.image, deletions)
+    return LoadedMetadata(published.image, deletions, replay.next_offset)
 
 
 def note_deletions(deletions: dict[bytes, str], delta: MetadataDelta) -> None:
@@ -91,29 +88,16 @@ def parse_snapshot_name(name: str) -> SnapshotId | None:
     return SnapshotId(int(offset), int(epoch)) if offset.isdigit() and epoch.isdigit() else None
 
 
-def read_batches(file_system: FileSystem, path: str, *, may_be_torn: bool = False) -> Iterator[RecordBatch]:
-    """Yield the batches of a segment or snapshot.
-
-    Raises CorruptMessageError, KafkaStorageError. In a log that ``may_be_torn`` damage without a whole batch after it
-    is the end: what a power loss left of records that were not acknowledged.
-    """
+def read_batches(file_system: FileSystem, path: str) -> Iterator[RecordBatch]:
+    """Yield the batches of a segment or snapshot. Raises CorruptMessageError, KafkaStorageError."""
     file = file_system.open_file(path, writable=False)
-    position, end = 0, file.size()
     try:
-        for header, view in iter_batches(file, 0, end):
+        for header, view in iter_batches(file, 0, file.size()):
             if not crc_matches(header, view):
                 raise CorruptMessageError(f"wrong checksum in the batch at byte {header.position}")
             yield RecordBatch(view)
-            position += header.size
-    except CorruptMessageError:
-        if not may_be_torn or find_resume_position(file, position, end, ()) < end:
-            raise
     finally:
         file.close()
-
-
-def _last_segment(names: list[str], directory: str) -> str:
-    return os.path.join(directory, max(name for name in names if name.endswith(".log")))
 
 
 def _segments_from(names: list[str], directory: str, offset: int) -> Iterator[str]:
@@ -124,8 +108,74 @@ def _segments_from(names: list[str], directory: str, offset: int) -> Iterator[st
             yield os.path.join(directory, f"{base:020d}.log")
 
 
-def _take_segment(replay: MetadataReplay, batches: Iterator[RecordBatch]) -> None:
-    """Take the batches that the replay has not taken yet."""
-    for batch in batches:
-        if batch.last_offset >= replay.next_offset:
-            replay.take_batch(batch)
+def _take_segments(replay: MetadataReplay, file_system: FileSystem, paths: list[str]) -> None:
+    """Take the batches that the replay has not taken yet, up to the first that is torn.
+
+    Raises KafkaStorageError.
+    """
+    for number, path in enumerate(paths):
+        file = file_system.open_file(path, writable=False)
+        try:
+            damage = _take_segment(replay, file)
+        except (CorruptMessageError, UnsupportedVersionError) as error:
+            raise KafkaStorageError(f"{path}: {error}") from error
+        finally:
+            file.close()
+        if damage is not None:
+            for later in paths[number:]:
+                _refuse_synced_damage(file_system, later, damage)
+            return
+
+
+class _Damage(NamedTuple):
+    """The first batch that is damaged, and the epoch of the batch before it."""
+
+    text: str
+    epoch: int
+
+
+def _take_segment(replay: MetadataReplay, file: OpenFile) -> _Damage | None:
+    """Take a segment's batches; returns the damage that ended it. Raises CorruptMessageError for records that
+    contradict each other, UnsupportedVersionError."""
+    batches = iter_batches(file, 0, file.size())
+    epoch = replay.epoch
+    while True:
+        try:
+            header, view = next(batches, (None, None))
+        except CorruptMessageError as error:
+            return _Damage(str(error), epoch)
+        if header is None or view is None:
+            return None
+        if not crc_matches(header, view):
+            return _Damage(f"wrong checksum in the batch at byte {header.position} of {file.path}", epoch)
+        epoch = max(epoch, header.leader_epoch)
+        if header.last_offset >= replay.next_offset:
+            replay.take_batch(RecordBatch(view))
+
+
+def _refuse_synced_damage(file_system: FileSystem, path: str, damage: _Damage) -> None:
+    """Raises KafkaStorageError where a whole batch of a later epoch follows: a start syncs what it has read before it
+    appends, so the damage was not there."""
+    content = file_system.read_file(path)
+    data = memoryview(content)
+    magic = content.find(b"\x02", MAGIC_OFFSET)
+    while magic >= 0:
+        header = _header_at(data, magic - MAGIC_OFFSET, path)
+        if header is not None and header.leader_epoch > damage.epoch and crc_matches(header, _bytes_of(header, data)):
+            raise KafkaStorageError(f"{damage.text}, in front of good ones")
+        magic = content.find(b"\x02", magic + 1)
+
+
+def _bytes_of(header: BatchHeader, data: memoryview) -> memoryview:
+    return data[header.position : header.position + header.size]
+
+
+def _header_at(data: memoryview, position: int, path: str) -> BatchHeader | None:
+    """Return the header of what may be a batch at ``position``."""
+    if position + RECORD_BATCH_OVERHEAD > len(data):
+        return None
+    try:
+        header = parse_header(data, position, position, path)
+    except CorruptMessageError:
+        return None
+    return header if position + header.size <= len(data) else None

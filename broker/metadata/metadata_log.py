@@ -167,6 +167,7 @@ def open_metadata_log(place: MetadataPlace, node_id: int) -> MetadataLog:
             file_system.unlink(os.path.join(place.path, name), missing_ok=True)
     snapshot = newest_snapshot(file_system.list_names(place.path))
     log = load_log(_load_request(place, 0 if snapshot is None else snapshot.end_offset))
+    log.flush()  # what a killed process left in the page cache is served from here on
     state = read_quorum_state(file_system, place.path)
     epoch = max(state.leader_epoch if state else 0, log.leader_epochs.latest_epoch, snapshot.epoch if snapshot else 0)
     write_quorum_state(file_system, place.path, QuorumState(node_id, epoch + 1, (node_id,)))

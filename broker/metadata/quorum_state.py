@@ -16,6 +16,7 @@ from tidelog.protocol.errors import KafkaStorageError
 QUORUM_STATE_FILE = "quorum-state"
 NO_LEADER = -1
 _STATIC_VERSION = 0
+_WRITER = "tidelog"
 
 
 class QuorumState(NamedTuple):
@@ -24,6 +25,8 @@ class QuorumState(NamedTuple):
     leader_id: int
     leader_epoch: int
     voters: tuple[int, ...] = ()
+    is_ours: bool = True
+    """Whether Tidelog wrote it: Kafka does not read that field, and leaves it out when it writes the file."""
 
 
 def read_quorum_state(file_system: FileSystem, directory: str) -> QuorumState | None:
@@ -34,7 +37,7 @@ def read_quorum_state(file_system: FileSystem, directory: str) -> QuorumState | 
     try:
         state: Any = json.loads(file_system.read_file(path))
         voters = tuple(int(voter["voterId"]) for voter in state.get("currentVoters") or ())
-        return QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), voters)
+        return QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), voters, state.get("writer") == _WRITER)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise KafkaStorageError(f"{path} is no quorum state: {error!r}") from error
 
@@ -49,5 +52,6 @@ def write_quorum_state(file_system: FileSystem, directory: str, state: QuorumSta
         "appliedOffset": 0,
         "currentVoters": [{"voterId": voter} for voter in state.voters],
         "data_version": _STATIC_VERSION,
+        "writer": _WRITER,
     }
     file_system.replace_file(os.path.join(directory, QUORUM_STATE_FILE), json.dumps(text).encode())

@@ -72,6 +72,11 @@ class MetadataReplay:
         """Offset of the record after the last batch that was taken."""
         return self._end.offset + 1
 
+    @property
+    def epoch(self) -> int:
+        """Epoch of the last batch that was taken."""
+        return self._end.epoch
+
     def take_batch(self, batch: RecordBatch) -> None:
         """Take the records of one batch whose checksum was compared.
 

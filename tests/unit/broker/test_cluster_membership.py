@@ -12,9 +12,14 @@ from tests.support.kafka_directories import KafkaDirectory
 from tidelog.broker.cluster_membership import check_is_alone
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
+from tidelog.broker.metadata.quorum_state import QuorumState, write_quorum_state
 from tidelog.broker.startup import claim_directories
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.metadata_records.records import (
+    AccessControlEntryRecord,
+    ConfigRecord,
+    DelegationTokenRecord,
+    FeatureLevelRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
@@ -109,12 +114,60 @@ def test_who_was_unregistered_is_forgotten(tmp_path: Path) -> None:
     check_is_alone(config(tmp_path), FILE_SYSTEM)
 
 
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (AccessControlEntryRecord(id=TOPIC_ID, principal="User:ann"), "1 ACLs"),
+        (DelegationTokenRecord(token_id="t"), "delegation tokens"),
+        (
+            ConfigRecord(resource_type=2, resource_name="t", name="remote.storage.enable", value="true"),
+            "part of topic t is in remote storage",
+        ),
+        (FeatureLevelRecord(name="metadata.version", feature_level=31), "metadata.version is at level 31"),
+        (FeatureLevelRecord(name="share.version", feature_level=9), "share.version is at level 9"),
+        (FeatureLevelRecord(name="tomorrow.version", feature_level=1), "tomorrow.version is at level 1"),
+        (RegisterBrokerRecord(broker_id=5), "other nodes"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anything_is_written(
+    tmp_path: Path, record: Message, text: str
+) -> None:
+    metadata(tmp_path, (record, 0))
+    quorum_state(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(StartError, match=text):
+        claim_directories(FILE_SYSTEM, config(tmp_path))
+    assert contents(tmp_path) == before
+
+
 def test_a_refused_start_writes_nothing(tmp_path: Path) -> None:
     quorum_state(tmp_path, leaderId=1)
-    before = sorted(tmp_path.rglob("*"))
+    before = contents(tmp_path)
     with pytest.raises(StartError):
         claim_directories(FILE_SYSTEM, config(tmp_path))
-    assert sorted(tmp_path.rglob("*")) == before
+    assert contents(tmp_path) == before
+
+
+def contents(directory: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in directory.rglob("*")}
+
+
+def test_a_taken_over_log_is_told_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    metadata(tmp_path, (TopicRecord(name="t", topic_id=TOPIC_ID), 0))
+    quorum_state(tmp_path, leaderId=-1, currentVoters=[{"voterId": NODE}])
+    check_is_alone(config(tmp_path), FILE_SYSTEM)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("takes over the metadata log of Apache Kafka")
+    assert record.getMessage().endswith(", 1 topics")
+
+
+def test_an_own_log_is_taken_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    metadata(tmp_path, (TopicRecord(name="t", topic_id=TOPIC_ID), 0))
+    write_quorum_state(FILE_SYSTEM, str(tmp_path / "__cluster_metadata-0"), QuorumState(NODE, 1, (NODE,)))
+    found = check_is_alone(config(tmp_path), FILE_SYSTEM)
+    assert found is not None
+    assert (list(found.image.topic_ids), found.end_offset) == (["t"], 1)
+    assert not caplog.records
 
 
 def test_a_second_directory_is_looked_at_too(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from tidelog.log.system.file_system import FileSystem, OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 from tidelog.protocol.metadata_records import records
-from tidelog.protocol.schema.fields import Message
 
 NODE, TOPIC_ID = 1, bytes([1] * 16)
 
@@ -155,29 +154,6 @@ def test_this_node_is_elected_where_it_does_not_lead(tmp_path: Path) -> None:
     states = again.image.topics[TOPIC_ID].partitions
     assert [(state.leader, state.leader_epoch, state.isr) for state in states] == [(NODE, 1, (NODE,))] * 2
     again.close()
-
-
-ACL = records.AccessControlEntryRecord(id=TOPIC_ID, principal="User:ann")
-TOKEN = records.DelegationTokenRecord(token_id="t")
-REMOTE = records.ConfigRecord(resource_type=2, resource_name="orders", name="remote.storage.enable", value="true")
-
-
-@pytest.mark.parametrize(("record", "text"), [(ACL, "1 ACLs"), (TOKEN, "delegation tokens"), (REMOTE, "remote")])
-def test_what_cannot_be_served_is_refused(tmp_path: Path, record: Message, text: str) -> None:
-    controller = started(tmp_path)
-    controller.commit([VersionedRecord(record)])
-    controller.close()
-    with pytest.raises(KafkaStorageError, match=text):
-        started(tmp_path)
-
-
-def test_replicas_on_other_nodes_are_refused(tmp_path: Path) -> None:
-    controller = started(tmp_path)
-    partition = records.PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1, 2], isr=[1, 2], leader=1)
-    controller.commit([topic()[0], VersionedRecord(partition)])
-    controller.close()
-    with pytest.raises(KafkaStorageError, match=r"orders-0 has its replicas on \[1, 2\]"):
-        started(tmp_path)
 
 
 @settings(max_examples=25)

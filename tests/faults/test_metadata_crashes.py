@@ -1,0 +1,124 @@
+"""F2, F3 of the metadata log: a kill or a power loss at every call, in starts, commits, syncs, snapshots and stops.
+
+What the next start finds is the state after the last change that was answered, or after a later one; a topic is there
+whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.support.faulty_file_system import FaultyFileSystem, Killed
+from tidelog.broker.cluster_membership import check_is_alone
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.controller.activation import activation_records
+from tidelog.broker.controller.embedded import EmbeddedController, open_controller
+from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.system.time import ManualTime
+from tidelog.protocol.metadata_records import records
+
+NODE = 1
+PARTITIONS = 3
+STEPS = "cusuuNcuusSuuscRuusSScuux"
+"""c: commit and sync, u: commit only, s: sync, S: snapshot, N: a topic, R: stop and start, x: stop."""
+
+
+class Life:
+    """A node over several starts; ``answered`` is the number of the last change that a client was told of."""
+
+    def __init__(self, disk: FaultyFileSystem, directory: Path) -> None:
+        self.disk, self.directory = disk, directory
+        self.made = self.answered = 0
+        self.is_topic_answered = False
+
+    def start(self) -> EmbeddedController:
+        """What a start of the broker does with the metadata."""
+        check_is_alone(BrokerConfig({"log.dirs": str(self.directory)}), self.disk)
+        environment = LogEnvironment(self.disk, ManualTime())
+        place = MetadataPlace(str(self.directory), DirectoryState(str(self.directory)), environment)
+        controller = open_controller(place, NODE, environment.time)
+        controller.commit(activation_records(controller.image, NODE), sync=False)
+        return controller
+
+    def run(self, steps: str) -> None:
+        controller = self.start()
+        has_topic = False
+        for step in steps:
+            if step in "cu":
+                self.made += 1
+                controller.commit([config(self.made)], sync=False)
+            elif step == "N":
+                controller.commit(topic(), sync=False)
+                has_topic = True
+            elif step == "S":
+                controller.take_snapshot(least_bytes=0)
+            elif step in "Rx":
+                controller.close()
+            if step in "csRx":
+                controller.sync() if step in "cs" else None
+                self.answered, self.is_topic_answered = self.made, has_topic
+            if step == "R":
+                controller = self.start()
+
+    def check(self, image: MetadataImage) -> None:
+        """Compare what a start found with what was answered."""
+        found = int(image.configs.get((2, "orders"), {}).get("retention.ms", "0"))
+        assert self.answered <= found <= self.made
+        partitions = [len(state.partitions) for state in image.topics.values()]
+        assert partitions in ([[PARTITIONS]] if self.is_topic_answered else [[], [PARTITIONS]])
+
+
+def config(number: int) -> VersionedRecord:
+    record = records.ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value=str(number))
+    return VersionedRecord(record)
+
+
+def topic() -> list[VersionedRecord]:
+    partitions = [
+        records.PartitionRecord(partition_id=number, topic_id=b"t" * 16, replicas=[NODE], isr=[NODE], leader=NODE)
+        for number in range(PARTITIONS)
+    ]
+    return [VersionedRecord(each) for each in (records.TopicRecord(name="orders", topic_id=b"t" * 16), *partitions)]
+
+
+def call_count(directory: Path) -> int:
+    disk = FaultyFileSystem(str(directory))
+    Life(disk, directory).run(STEPS)
+    return len(disk.calls)
+
+
+@pytest.mark.parametrize("kind", ["killed", "powerless", "torn", "torn, names kept"])
+def test_a_start_finds_all_that_was_answered(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "count").mkdir()
+    count = call_count(tmp_path / "count")
+    for call in range(count):
+        directory = tmp_path / str(call)
+        directory.mkdir()
+        disk = FaultyFileSystem(str(directory), seed=call)
+        life = Life(disk, directory)
+        disk.kill_at = call
+        with contextlib.suppress(Killed):
+            life.run(STEPS)
+        crash(disk, kind)
+        controller = life.start()
+        life.check(controller.image)
+        life.answered = life.made = life.made + 1
+        controller.commit([config(life.made)])
+        disk.crash(torn=random.Random(call).random() < 0.5)
+        life.check(life.start().image)
+
+
+def crash(disk: FaultyFileSystem, kind: str) -> None:
+    if kind == "killed":  # the page cache outlives the process
+        disk.kill_at = None
+        disk.calls.clear()
+        disk.adopt()
+    else:
+        disk.crash(torn="torn" in kind, keep_names="names" in kind)
