@@ -304,8 +304,9 @@ def wait_for_frame(answer: Answer) -> FrameSteps:
 
 
 def elements_of(message: Any) -> Iterator[list[Any]]:
-    """The elements of a message's arrays, and of the arrays within them where there are few of those."""
-    for field in message.FIELDS:
+    """The elements of a message's arrays, and of the arrays within them where there are few of those; none of an answer
+    that is encoded already."""
+    for field in () if message.__class__ is bytes else message.FIELDS:
         value = getattr(message, field.name)
         if isinstance(value, list) and value:
             yield list(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,17 @@ def test_a_mistake_of_ours_is_an_error_of_the_request(
     response = wire.ask(request, ListOffsetsResponse, 11)
     assert {found.error_code for found in response.topics[0].partitions} == {-1}
     assert "API 2 version 11 failed" in caplog.text
+
+
+def test_steps_may_end_with_an_answer_that_is_encoded_already(wire: LongWire, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = bytes(FindCoordinatorResponse(throttle_time_ms=7).encode(6))
+
+    def answer_in_steps(*_: object) -> Generator[None, None, bytes]:
+        yield None
+        return encoded
+
+    monkeypatch.setattr("tidelog.broker.handlers.find_coordinator.handle", answer_in_steps)
+    assert wire.ask(keys(1), FindCoordinatorResponse, 6).throttle_time_ms == 7
 
 
 def fetch(count: int, wait_ms: int) -> FetchRequest:
