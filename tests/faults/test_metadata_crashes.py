@@ -26,7 +26,7 @@ from tidelog.protocol.metadata_records import records
 
 NODE = 1
 PARTITIONS = 3
-STEPS = "cusuuNcuusSuuscRuusSScuux"
+STEPS = "cuuNcusSuuRuSux"
 """c: commit and sync, u: commit only, s: sync, S: snapshot, N: a topic, R: stop and start, x: stop."""
 
 
@@ -39,7 +39,7 @@ class Life:
         self.is_topic_answered = False
 
     def start(self) -> EmbeddedController:
-        """What a start of the broker does with the metadata."""
+        """Start the node, as far as its metadata go."""
         check_is_alone(BrokerConfig({"log.dirs": str(self.directory)}), self.disk)
         environment = LogEnvironment(self.disk, ManualTime())
         place = MetadataPlace(str(self.directory), DirectoryState(str(self.directory)), environment)
