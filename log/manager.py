@@ -70,7 +70,7 @@ TopicConfigs = Callable[[str], LogConfig | None]
 class _Entry:
     """A partition that has a directory: its log once opened, or why it cannot be. See the module for ``lock``."""
 
-    __slots__ = ("clean", "directory", "error", "is_gone", "is_new", "lock", "log", "path", "topic_id")
+    __slots__ = ("clean", "directory", "error", "is_doomed", "is_gone", "is_new", "lock", "log", "path", "topic_id")
 
     def __init__(
         self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None, is_new: bool = False
@@ -85,6 +85,8 @@ class _Entry:
         self.error: KafkaError | None = None
         self.lock = threading.Lock()
         self.is_gone = False
+        self.is_doomed = False
+        """Deleted, but for its directory, which could not be renamed: that is tried again by who needs the name."""
 
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
@@ -283,10 +285,13 @@ class LogManager:
                 with self._lock:
                     entry = self._entries.get(partition) or self._make_entry(partition, topic_id, is_new=is_new)
                     self._entries[partition] = entry
+            if entry.is_doomed:
+                self.delete_log(partition)
+                continue
             if entry.error is not None and not entry.is_gone:
                 return _refuse(entry)
             with entry.lock:
-                if entry.is_gone:
+                if entry.is_gone or entry.is_doomed:
                     continue
                 log = self._load(partition, entry, topic_id, config).log or _refuse(entry)
                 if log.config is not config:
@@ -366,7 +371,11 @@ class LogManager:
                 path = os.path.join(entry.directory.path, name_aside(partition, DELETE_DIRECTORY_SUFFIX))
                 if entry.directory.is_online:
                     rename = partial(_rename_away, self._file_system, entry.path, path)
-                    entry.directory.state.with_reserve(rename)
+                    try:
+                        entry.directory.state.with_reserve(rename)
+                    except KafkaStorageError as error:
+                        _doom(self.environment, entry, error)
+                        raise
                     entry.directory.state.note_name()
                 with self._lock:
                     entry.is_gone = True
@@ -539,6 +548,14 @@ def _rename_away(file_system: FileSystem, path: str, gone: str) -> None:
     except LogStorageError as error:
         if error.os_errno != errno.ENOENT or file_system.exists(path):
             raise
+
+
+def _doom(environment: LogEnvironment, entry: _Entry, error: KafkaStorageError) -> None:
+    """Note that the entry's log is deleted though its directory has its name still. Under the entry's lock."""
+    log, entry.log = entry.log, None
+    entry.error, entry.is_doomed = error, True
+    if log is not None:
+        environment.deletions.schedule(log.config.file_delete_delay_ms, log.release_files)
 
 
 def _remove_deleted(file_system: FileSystem, log: UnifiedLog | None, path: str) -> None:

@@ -34,6 +34,7 @@ class Entry(Protocol):
     error: KafkaError | None
     lock: threading.Lock
     is_gone: bool
+    is_doomed: bool
 
 
 class RoomWatch:
@@ -76,7 +77,7 @@ class RoomWatch:
         for partition, entry in list(self._entries.items()):
             if entry.error is not None and (every or _can_pass(entry.error)):
                 with entry.lock:
-                    if not entry.is_gone and entry.log is None:
+                    if not entry.is_gone and not entry.is_doomed and entry.log is None:
                         self._load(partition, entry)
 
     def _load(self, partition: TopicPartition, entry: Entry) -> None:

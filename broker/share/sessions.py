@@ -68,16 +68,18 @@ class ShareSessions:
     def __init__(self, max_sessions: int) -> None:
         self._max_sessions = max_sessions
         self._sessions: dict[SessionKey, ShareSession] = {}
+        self._of_connection: dict[object, dict[SessionKey, None]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(self, key: SessionKey, partitions: Iterable[PartitionKey], connection: object) -> ShareSession:
         """A new session in place of the member's old one. Raises ShareSessionLimitReachedError."""
-        self._sessions.pop(key, None)
+        self.close(key)
         if len(self._sessions) >= self._max_sessions:
             raise ShareSessionLimitReachedError
         session = self._sessions[key] = ShareSession(partitions, connection)
+        self._of_connection.setdefault(connection, {})[key] = None
         return session
 
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
@@ -94,8 +96,14 @@ class ShareSessions:
 
     def close(self, key: SessionKey) -> ShareSession | None:
         """End a session; None when there is none."""
-        return self._sessions.pop(key, None)
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            keys = self._of_connection[session.connection]
+            del keys[key]
+            if not keys:
+                del self._of_connection[session.connection]
+        return session
 
     def of_connection(self, connection: object) -> list[SessionKey]:
         """The sessions that end with a connection."""
-        return [key for key, session in self._sessions.items() if session.connection is connection]
+        return list(self._of_connection.get(connection, ()))

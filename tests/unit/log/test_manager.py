@@ -47,6 +47,43 @@ def test_clean_restart_opens_lazily_and_serves(tmp_path: Path) -> None:
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+class RenameFails(OsFileSystem):
+    """Renames fail while ``is_broken``."""
+
+    is_broken = False
+
+    def rename(self, source: str, target: str) -> None:
+        if self.is_broken:
+            raise LogStorageError("rename", source, errno.EIO)
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_log_that_could_not_be_deleted_makes_way_for_a_new_one(
+    tmp_path: Path, *, is_open: bool, is_new: bool
+) -> None:
+    files = RenameFails()
+    manager = LogManager([str(tmp_path)], files, ManualTime(NOW_MS), CONFIG)
+    manager.startup()
+    append(manager.get_or_create_log(T0, ID, CONFIG), batch(3))
+    if not is_open:
+        manager.shutdown()
+        manager = LogManager([str(tmp_path)], files, ManualTime(NOW_MS), CONFIG)
+        manager.startup()
+    files.is_broken = True
+    with pytest.raises(KafkaStorageError):
+        manager.delete_log(T0)
+    other = bytes(16 * [7])
+    with pytest.raises(KafkaStorageError):
+        manager.get_or_create_log(T0, other, CONFIG, is_new=is_new)
+    assert list(manager.refused) == [T0]
+    files.is_broken = False
+    log = manager.get_or_create_log(T0, other, CONFIG, is_new=is_new)
+    append(log, batch(1))
+    assert (log.log_end_offset, log.topic_id, manager.refused) == (1, other, {})
+
+
 def test_unclean_restart_recovers(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     log = manager.get_or_create_log(T0, ID, CONFIG)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tidelog.broker.share.sessions import FINAL_EPOCH, SessionKey, ShareSession, ShareSessions
@@ -49,3 +51,28 @@ def test_there_is_one_session_for_a_member_and_so_many_in_all() -> None:
     assert sessions.of_connection(object()) == []
     assert sessions.close(KEY) is not None
     assert sessions.close(KEY) is None
+
+
+def test_a_connection_that_closes_costs_its_own_sessions_alone() -> None:
+    sessions = ShareSessions(10_000)
+    connections = [object() for _ in range(100)]
+    for number in range(2_000):
+        sessions.open(SessionKey("g", str(number)), [], connections[number % 100])
+    steps = 0
+
+    def note(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    first = connections[0]
+    sys.settrace(lambda *_: note)
+    try:
+        ended = sessions.of_connection(first)
+    finally:
+        sys.settrace(None)
+    assert len(ended) == 20
+    assert steps < 20, "lines run, or elements of a comprehension"
+    for key in ended:
+        sessions.close(key)
+    assert sessions.of_connection(first) == []
+    assert len(sessions) == 1_980
