@@ -18,7 +18,6 @@ from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
 from tidelog.broker.coordinator.group.records import GroupRecordSerde
 from tidelog.broker.coordinator.group.shard import GroupShard
 from tidelog.broker.coordinator.group.streams.config import streams_config
-from tidelog.broker.coordinator.runtime.durability import SyncGate
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
@@ -51,7 +50,6 @@ class Coordinators:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.gate = SyncGate()
         self._groups = Lazy(self._build_groups)
         self._share = Lazy(self._build_share)
         self._share_members = Lazy(self._build_share_members)
@@ -208,7 +206,7 @@ class Coordinators:
             call_later=broker.timers.schedule,
         )
         markers = BrokerMarkerWriter(broker, self)
-        return TransactionCoordinator(runtime, markers=markers, config=config, when_durable=self.gate.after)
+        return TransactionCoordinator(runtime, markers=markers, config=config)
 
     def start(self) -> None:
         """Load what the internal topics hold, and forget what belongs to topics that were deleted before a crash."""

@@ -10,10 +10,11 @@ known. Loop thread only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.transaction.state import PartitionKey
+from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,
@@ -38,24 +39,32 @@ _RETRIABLE = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotC
 
 def check_transactional_batch(
     broker: Broker, version: int, transactional_id: str, partition: PartitionKey, records: memoryview
-) -> None:
-    """Check, or in version 2 add, the partition for the producer of this batch.
+) -> Deferred[None]:
+    """Check, or in version 2 add, the partition for the producer of this batch; settles when that is committed.
 
     Raises InvalidTxnStateError, TransactionAbortableError, InvalidProducerEpochError, InvalidProducerIdMappingError,
     ConcurrentTransactionsError, or NotEnoughReplicasError where the client is only to come again.
     """
     batch = RecordBatch(records)
     if not batch.is_transactional:
-        return
+        return completed(None)
     transactions = coordinators_of(broker).transactions
     producer = (batch.producer_id, batch.producer_epoch)
     try:
         if version >= FIRST_VERSION_THAT_ADDS:
-            transactions.add_partitions(transactional_id, producer, (partition,), 2)
+            checked = transactions.add_partitions(transactional_id, producer, (partition,), 2)
         elif broker.config.get_bool("transaction.partition.verification.enable"):
-            transactions.verify_partition(transactional_id, producer, partition)
+            checked = transactions.verify_partition(transactional_id, producer, partition)
+        else:
+            return completed(None)
+        return checked.otherwise(refuse_for_now)
     except KafkaError as error:
         raise _for_producer(version, error) from error
+
+
+def refuse_for_now(_error: KafkaError) -> NoReturn:
+    """Raise NotEnoughReplicasError: that the partition is part of the transaction may be lost."""
+    raise NotEnoughReplicasError("the transaction is not committed to the log")
 
 
 def _for_producer(version: int, error: KafkaError) -> KafkaError:

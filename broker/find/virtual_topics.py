@@ -26,6 +26,7 @@ from tidelog.broker.find.indexing import indexing_of, is_indexed
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metadata.virtual_names import parse_query, split_name
+from tidelog.broker.replica.commits import Commits
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.find.filtering import Matching, MatchReader, Reading, gap_batch
@@ -209,6 +210,7 @@ class VirtualPartition(Partition):
         self.topic_id = image.topic_id
         self.node_id = real.node_id
         self.is_internal = real.is_internal
+        self._commits = Commits()
         self.take_over(PartitionState(real.replicas, real.isr, real.leader, real.leader_epoch))
         self._log = None  # there is none of its own to configure or to measure
         self.produce_responses = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.errors import error_for_old_producer
-from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -24,19 +24,20 @@ _FIRST_VERSION_WITH_FENCED = 2
 _CLIENT_TRANSACTION_VERSION = 1
 
 
-@durably
-def handle(broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest
+) -> Deferred[AddOffsetsToTxnResponse]:
     """Add the partition of the group, which may be the empty one. Raises what adding raises."""
     coordinators = coordinators_of(broker)
     partition = (GROUP_METADATA_TOPIC, coordinators.groups.runtime.partition_for(request.group_id))
     producer = (request.producer_id, request.producer_epoch)
     try:
-        coordinators.transactions.add_partitions(
+        added = coordinators.transactions.add_partitions(
             request.transactional_id, producer, (partition,), _CLIENT_TRANSACTION_VERSION
         )
     except KafkaError as error:
         raise error if context.api_version >= _FIRST_VERSION_WITH_FENCED else error_for_old_producer(error) from error
-    return AddOffsetsToTxnResponse()
+    return added.then(lambda _: AddOffsetsToTxnResponse())
 
 
 def error_response(request: AddOffsetsToTxnRequest, error: KafkaError) -> AddOffsetsToTxnResponse:

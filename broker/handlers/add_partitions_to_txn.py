@@ -9,9 +9,9 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.errors import for_old_producer
-from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.coordinator.transaction.state import PartitionKey
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps, all_settled
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import NONE, KafkaError, OperationNotAttemptedError, UnknownTopicOrPartitionError
@@ -34,21 +34,22 @@ _FIRST_VERSION_WITH_FENCED = 2
 _CLIENT_TRANSACTION_VERSION = 1
 
 
-@durably
 def handle(
     broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Steps[AddPartitionsToTxnResponse]:
     """Add or verify; each partition has its own error."""
+    waits: list[Deferred[None]] = []
     if context.api_version >= _FIRST_BATCHED_VERSION:
         results = []
         for transaction in request.transactions:
-            codes = _handle_one(broker, transaction)
+            codes = _handle_one(broker, transaction, waits)
             yield None
             topic_results = _results(transaction.topics, codes)
             results.append(
                 AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topic_results)
             )
             yield None
+        yield from all_settled(waits)
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
@@ -56,8 +57,9 @@ def handle(
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    errors = _handle_one(broker, transaction)
+    errors = _handle_one(broker, transaction, waits)
     yield None
+    yield from all_settled(waits)
     if context.api_version < _FIRST_VERSION_WITH_FENCED:
         errors = {partition: for_old_producer(code) for partition, code in errors.items()}
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, errors))
@@ -71,7 +73,9 @@ def error_response(request: AddPartitionsToTxnRequest, error: KafkaError) -> Add
     )
 
 
-def _handle_one(broker: Broker, transaction: AddPartitionsToTxnTransaction) -> dict[PartitionKey, int]:
+def _handle_one(
+    broker: Broker, transaction: AddPartitionsToTxnTransaction, waits: list[Deferred[None]]
+) -> dict[PartitionKey, int]:
     """The error code of each partition."""
     partitions = _partitions(transaction.topics)
     missing = {partition for partition in partitions if not _exists(broker, partition)}
@@ -83,13 +87,17 @@ def _handle_one(broker: Broker, transaction: AddPartitionsToTxnTransaction) -> d
     codes = dict.fromkeys(partitions, NONE)
     try:
         if not transaction.verify_only:
-            transactions.add_partitions(transaction.transactional_id, producer, partitions, _CLIENT_TRANSACTION_VERSION)
+            waits.append(
+                transactions.add_partitions(
+                    transaction.transactional_id, producer, partitions, _CLIENT_TRANSACTION_VERSION
+                )
+            )
             return codes
     except KafkaError as error:
         return dict.fromkeys(partitions, error.code)
     for partition in partitions:
         try:
-            transactions.verify_partition(transaction.transactional_id, producer, partition)
+            waits.append(transactions.verify_partition(transaction.transactional_id, producer, partition))
         except KafkaError as error:
             codes[partition] = error.code
     return codes

@@ -26,9 +26,11 @@ def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Steps[ConsumerGroupDescribeResponse]:
     """Describe each; each group has its own error."""
-    describe = coordinators_of(broker).groups.describe_consumer_group
+    coordinator = coordinators_of(broker).groups
+    describe = coordinator.describe_consumer_group
     names, operations = broker.metadata.topic_names, request.include_authorized_operations
     groups = yield from apply_each(request.group_ids, lambda group_id: describe(group_id, names, operations=operations))
+    yield from coordinator.runtime.wait_until_committed(request.group_ids)
     return ConsumerGroupDescribeResponse(groups=groups)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -21,10 +21,9 @@ MIN_VERSION, MAX_VERSION = 0, 1
 Request = ConsumerGroupHeartbeatRequest
 
 
-@durably
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse:
+) -> Deferred[ConsumerGroupHeartbeatResponse]:
     """One heartbeat; the answer holds the assignment when it has changed or the member asks."""
     return coordinators_of(broker).groups.consumer_group_heartbeat(context, request)
 

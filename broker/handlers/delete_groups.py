@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.durability import durably
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.steps import Steps, all_settled
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -16,14 +15,13 @@ MIN_VERSION, MAX_VERSION = 0, 2
 Request = DeleteGroupsRequest
 
 
-@durably
 def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Steps[DeleteGroupsResponse]:
     """Delete each; each group has its own error."""
     coordinator = coordinators_of(broker).groups
-    results = []
+    deleted = []
     for group_id in request.groups_names:
-        results.append((yield from coordinator.delete_group(group_id)))  # noqa: PERF401 - it yields
-    return DeleteGroupsResponse(results=results)
+        deleted.append((yield from coordinator.delete_group(group_id)))  # noqa: PERF401 - it yields
+    return DeleteGroupsResponse(results=(yield from all_settled(deleted)))
 
 
 def error_response(request: DeleteGroupsRequest, error: KafkaError) -> DeleteGroupsResponse:

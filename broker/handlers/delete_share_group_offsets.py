@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.config import check_enabled
@@ -20,7 +19,6 @@ MIN_VERSION, MAX_VERSION = 0, 0
 Request = DeleteShareGroupOffsetsRequest
 
 
-@durably
 def handle(
     broker: Broker, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> Steps[DeleteShareGroupOffsetsResponse]:

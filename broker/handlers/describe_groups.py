@@ -23,8 +23,11 @@ Request = DescribeGroupsRequest
 def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
     """Describe each; each group has its own error."""
     operations = request.include_authorized_operations
-    describe = partial(coordinators_of(broker).groups.describe_group, context, operations=operations)
-    return DescribeGroupsResponse(groups=(yield from apply_each(request.groups, describe)))
+    coordinator = coordinators_of(broker).groups
+    describe = partial(coordinator.describe_group, context, operations=operations)
+    groups = yield from apply_each(request.groups, describe)
+    yield from coordinator.runtime.wait_until_committed(request.groups)
+    return DescribeGroupsResponse(groups=groups)
 
 
 def error_response(request: DescribeGroupsRequest, error: KafkaError) -> DescribeGroupsResponse:

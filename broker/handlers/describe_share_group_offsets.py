@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.loop.steps import Steps, apply_each
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
@@ -26,7 +26,11 @@ def handle(
     """Describe each; each group has its own error."""
     check_enabled(broker)
     members = coordinators_of(broker).share_members
-    return DescribeShareGroupOffsetsResponse(groups=(yield from apply_each(request.groups, members.describe_offsets)))
+    groups = []
+    for asked in request.groups:
+        groups.append((yield from members.describe_offsets(asked)))
+        yield None
+    return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
 def error_response(request: DescribeShareGroupOffsetsRequest, error: KafkaError) -> DescribeShareGroupOffsetsResponse:

@@ -28,6 +28,7 @@ def handle(
 ) -> Steps[DescribeTransactionsResponse]:
     """Describe each id; each has its own error."""
     states = yield from apply_each(request.transactional_ids, partial(_describe, broker))
+    yield from coordinators_of(broker).transactions.runtime.wait_until_committed(request.transactional_ids)
     return DescribeTransactionsResponse(transaction_states=states)
 
 

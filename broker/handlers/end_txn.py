@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.errors import error_for_old_producer
-from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -23,15 +23,14 @@ _FIRST_VERSION_WITH_FENCED = 2
 _FIRST_VERSION_THAT_RAISES = 5
 
 
-@durably
-def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
-    """Decide; answered when the decision is in the log. Raises what ``TransactionShard.end`` raises."""
+def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> Deferred[EndTxnResponse]:
+    """Decide; answered when the decision is committed. Raises what ``TransactionShard.end`` raises."""
     version = 2 if context.api_version >= _FIRST_VERSION_THAT_RAISES else 0
     try:
-        producer_id, producer_epoch = coordinators_of(broker).transactions.end(request, version)
+        decided = coordinators_of(broker).transactions.end(request, version)
     except KafkaError as error:
         raise error if context.api_version >= _FIRST_VERSION_WITH_FENCED else error_for_old_producer(error) from error
-    return EndTxnResponse(producer_id=producer_id, producer_epoch=producer_epoch)
+    return decided.then(lambda producer: EndTxnResponse(producer_id=producer[0], producer_epoch=producer[1]))
 
 
 def error_response(request: EndTxnRequest, error: KafkaError) -> EndTxnResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import CoordinatorLoadInProgressError, KafkaError
@@ -14,7 +15,9 @@ MIN_VERSION, MAX_VERSION = 0, 4
 Request = HeartbeatRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: HeartbeatRequest
+) -> HeartbeatResponse | Deferred[HeartbeatResponse]:
     """Keep the session. While the group still loads all is well: an error would make clients rejoin for nothing."""
     try:
         return coordinators_of(broker).groups.heartbeat(request)

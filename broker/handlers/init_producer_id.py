@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -41,10 +41,9 @@ def _after_import(broker: Broker, context: RequestContext, request: InitProducer
     return _answer_of_coordinator(broker, context, request)
 
 
-@durably
 def _answer_of_coordinator(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest
-) -> InitProducerIdResponse:
+) -> Deferred[InitProducerIdResponse]:
     from tidelog.broker.coordinator.coordinators import coordinators_of  # idempotent producers do without
     from tidelog.broker.coordinator.errors import error_for_old_producer
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -22,7 +21,6 @@ Request = JoinGroupRequest
 _FIRST_VERSION_WITH_NULL_PROTOCOL = 7
 
 
-@durably
 def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
     """Join; what the request holds of its frame is copied before this returns."""
     try:

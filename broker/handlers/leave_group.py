@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -18,8 +18,7 @@ MIN_VERSION, MAX_VERSION = 0, 5
 Request = LeaveGroupRequest
 
 
-@durably
-def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> Deferred[LeaveGroupResponse]:
     """Let them go; one rebalance follows."""
     return coordinators_of(broker).groups.leave_group(context, request)
 

@@ -7,11 +7,13 @@ versions go to ``__consumer_offsets``.
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.handlers.partition_chunks import chunks_of, with_fields
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.deferred import completed
+from tidelog.broker.loop.steps import Steps, all_settled
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -27,19 +29,20 @@ MIN_VERSION, MAX_VERSION = 0, 10
 Request = OffsetCommitRequest
 
 
-@durably
 def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Steps[OffsetCommitResponse]:
-    """Append one record per partition, some partitions at a time; answered when they are in the log."""
+    """Append one record per partition, some partitions at a time; answered when they are committed."""
     commit = coordinators_of(broker).groups.commit_offsets
-    answered = []
+    commits = []
     for topics in chunks_of(request.topics):
         part = with_fields(request, topics=topics)
+        refuse = partial(error_response, part)
         try:
-            answered += commit(context, part).topics
+            commits.append(commit(context, part).otherwise(refuse))
         except KafkaError as error:
-            answered += error_response(part, error).topics
+            commits.append(completed(refuse(error)))
         yield None
-    return OffsetCommitResponse(topics=answered)
+    answered = yield from all_settled(commits)
+    return OffsetCommitResponse(topics=[topic for part in answered for topic in part.topics])
 
 
 def error_response(request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.handlers.partition_chunks import chunks_of, with_fields
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.steps import Steps, all_settled
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -17,16 +16,15 @@ MIN_VERSION, MAX_VERSION = 0, 0
 Request = OffsetDeleteRequest
 
 
-@durably
 def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Steps[OffsetDeleteResponse]:
     """Delete, some partitions at a time; each partition has its own error."""
     delete = coordinators_of(broker).groups.delete_offsets
-    answer = OffsetDeleteResponse()
+    deletions = []
     for topics in chunks_of(request.topics):
-        part = delete(with_fields(request, topics=topics))
-        answer.topics += part.topics
+        deletions.append(delete(with_fields(request, topics=topics)))
         yield None
-    return answer
+    answered = yield from all_settled(deletions)
+    return OffsetDeleteResponse(topics=[topic for part in answered for topic in part.topics])
 
 
 def error_response(request: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:

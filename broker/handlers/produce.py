@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, when_all
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.replica.partition import Partition
@@ -44,7 +44,6 @@ from tidelog.protocol.errors import (
     InvalidTopicError,
     KafkaError,
     KafkaStorageError,
-    NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     RequestTimedOutError,
     TransactionalIdAuthorizationFailedError,
@@ -128,7 +127,7 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
         answer = _append_few(broker, context, request)
     else:
         answer = _append_in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
-    return answer if request.transactional_id is None or not acks else _after_its_transaction(broker, answer)
+    return answer
 
 
 def _after_import(broker: Broker, context: RequestContext, request: ProduceRequest) -> Steps[Any]:
@@ -179,7 +178,7 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
     topic = request.topic_data[0]
     data = topic.partition_data[0]
     try:
-        partition, info = _append_records(broker, context, request, topic, data, TURN)
+        partition, info, wait = _append_records(broker, context, request, topic, data, TURN)
     except KafkaError as error:
         return _refused(topic, data.index, context.api_version, error)
     except TooMuchForTurnError:
@@ -190,11 +189,10 @@ def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest
         template = partition.produce_responses[context.api_version] = _response_template(
             topic, data.index, context.api_version
         )
-    if info.last_offset >= partition.high_watermark:
+    if wait is not None:
         answer = _appended(data.index, info)
         topic_answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
-        wait = partition.when_durable(info.last_offset)
-        return _when_durable(ProduceResponse(responses=[topic_answer]), [(answer, wait)])
+        return _when_committed(ProduceResponse(responses=[topic_answer]), [(answer, wait)])
     return template[0] + _pack_offsets(info.first_offset, info.log_append_time, info.log_start_offset) + template[1]
 
 
@@ -238,7 +236,7 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
             for topic in request.topic_data
         ]
     )
-    return _when_durable(response, waits) if waits else response
+    return _when_committed(response, waits) if waits else response
 
 
 def _append_in_steps(
@@ -281,7 +279,7 @@ def _append_each(
         if has_failed:
             raise CloseConnectionError("a produce request with acks=0 failed")
         return None
-    return _when_durable(response, progress.waits) if progress.waits else response
+    return _when_committed(response, progress.waits) if progress.waits else response
 
 
 def _merged(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:
@@ -346,29 +344,14 @@ def _validate_in_thread(
     return shielded(validated.result)
 
 
-def _after_its_transaction(broker: Broker, answer: Answer) -> Answer:
-    """The answer once the coordinator's disk has the partitions that the records added to their transaction."""
-    if isinstance(answer, GeneratorType):
-        return _after_its_transaction_in_steps(broker, answer)
-    coordinators = broker.services.coordinators.made
-    if coordinators is None or not coordinators.gate:
-        return answer
-    held: Deferred[ProduceResponse] = coordinators.gate.hold(answer, refusal=NotEnoughReplicasError)
-    return held
-
-
-def _after_its_transaction_in_steps(broker: Broker, steps: Steps[Answer]) -> Steps[Answer]:
-    return _after_its_transaction(broker, (yield from steps))
-
-
 def _refused(topic: TopicProduceData, index: int, version: int, error: KafkaError) -> ProduceResponse:
     failed = _failed(index, version, error)
     answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[failed])
     return ProduceResponse(responses=[answer])
 
 
-def _when_durable(response: ProduceResponse, waits: Waits) -> Deferred[ProduceResponse]:
-    """The response once every sync it waits for is done; one that failed is its partition's error."""
+def _when_committed(response: ProduceResponse, waits: Waits) -> Deferred[ProduceResponse]:
+    """The response once every partition's records are committed; those that are not get their partition's error."""
     deferred: Deferred[ProduceResponse] = Deferred()
     outstanding = len(waits)
 
@@ -410,12 +393,12 @@ def _append(
     """Append one partition's records: what was appended, or the answer where that is an error or has to wait for a sync
     (then it is noted in ``progress``). Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError."""
     try:
-        partition, info = shielded(_append_records, broker, context, request, topic, data, progress.budget, validated)
+        _, info, wait = shielded(_append_records, broker, context, request, topic, data, progress.budget, validated)
     except KafkaError as error:
         return _failed(data.index, context.api_version, error)
-    if request.acks and info.last_offset >= partition.high_watermark:
+    if wait is not None:
         answer = _appended(data.index, info)
-        progress.waits.append((answer, partition.when_durable(info.last_offset)))
+        progress.waits.append((answer, wait))
         return answer
     return info
 
@@ -441,8 +424,11 @@ def _append_records(
     data: PartitionProduceData,
     budget: WorkBudget,
     validated: ValidationResult | None = None,
-) -> tuple[Partition, LogAppendInfo]:
-    """Append one partition's records. Raises KafkaErrors of all kinds, TooMuchForTurnError, StaleOffsetsError."""
+) -> tuple[Partition, LogAppendInfo, Deferred[None] | None]:
+    """Append one partition's records; the Deferred is there where the answer waits until they are committed.
+
+    Raises KafkaErrors of all kinds, TooMuchForTurnError, StaleOffsetsError.
+    """
     version = context.api_version
     if version >= _FIRST_VERSION_WITH_IDS:
         partition = broker.replica_manager.partition_by_id(topic.topic_id, data.index)
@@ -451,20 +437,26 @@ def _append_records(
     if partition.is_internal and context.client_id != _ADMIN_CLIENT_ID:
         raise InvalidTopicError(f"Cannot append to internal topic {partition.topic_partition.topic}")
     records = check_records(data.records, version)
+    wait = None
     if version >= _FIRST_VERSION_WITH_MAGIC_2 and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL:
-        _check_transaction(broker, version, request.transactional_id, partition.topic_partition, records)
+        wait = _check_transaction(broker, version, request.transactional_id, partition.topic_partition, records)
     info = partition.append_records(records, request.acks, _CLIENT, budget, validated)
     metrics = broker.metrics
     metrics.bytes_in.count += info.size_bytes
     partition.bytes_in += info.size_bytes
     metrics.messages_in.count += info.last_offset - info.first_offset + 1
-    return partition, info
+    if request.acks == 0:
+        return partition, info, None
+    if info.last_offset >= partition.high_watermark:
+        committed = partition.when_committed(info.last_offset)
+        wait = committed if wait is None else when_all((wait, committed), None)
+    return partition, info, wait
 
 
 def _check_transaction(
     broker: Broker, version: int, transactional_id: str | None, partition: TopicPartition, records: memoryview
-) -> None:
-    """Only into an open transaction of its own may a producer write (KIP-890).
+) -> Deferred[None] | None:
+    """Only into an open transaction of its own may a producer write (KIP-890). What to wait for, None if nothing.
 
     Raises TransactionalIdAuthorizationFailedError without an id, and what the coordinator raises.
     """
@@ -472,7 +464,8 @@ def _check_transaction(
         raise TransactionalIdAuthorizationFailedError
     from tidelog.broker.coordinator.produce_check import check_transactional_batch  # most producers need none
 
-    check_transactional_batch(broker, version, transactional_id, partition, records)
+    checked = check_transactional_batch(broker, version, transactional_id, partition, records)
+    return None if checked.done else checked
 
 
 def check_records(records: memoryview | None, version: int) -> memoryview:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.deferred import Deferred, error_of, when_all_done
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from tidelog.broker.share.config import check_enabled
@@ -26,8 +26,9 @@ MIN_VERSION, MAX_VERSION = 1, 2
 Request = ShareAcknowledgeRequest
 
 
-@durably
-def handle(broker: Broker, context: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: ShareAcknowledgeRequest
+) -> ShareAcknowledgeResponse | Deferred[ShareAcknowledgeResponse]:
     """Each partition has its own error.
 
     Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
@@ -43,17 +44,22 @@ def handle(broker: Broker, context: RequestContext, request: ShareAcknowledgeReq
         session.advance()
     who = Acknowledger(group_id, member_id, context.api_version, request.is_renew_ack)
     outcomes = acknowledge_all(groups, broker.metadata, who, request.topics)
+    waits = list(outcomes.values())
     if request.share_session_epoch == FINAL_EPOCH:
-        groups.release_session(key)
-    return ShareAcknowledgeResponse(
-        acquisition_lock_timeout_ms=groups.config(group_id).limits.lock_duration_ms, responses=responses(outcomes)
+        waits.append(groups.release_session(key))
+    return when_all_done(
+        waits,
+        lambda: ShareAcknowledgeResponse(
+            acquisition_lock_timeout_ms=groups.config(group_id).limits.lock_duration_ms, responses=responses(outcomes)
+        ),
     )
 
 
 def responses(outcomes: Outcomes) -> list[ShareAcknowledgeTopicResponse]:
     """Build each partition's result, by topic."""
     topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
-    for (topic_id, index), error in outcomes.items():
+    for (topic_id, index), outcome in outcomes.items():
+        error = error_of(outcome)
         topic = topics.setdefault(topic_id, ShareAcknowledgeTopicResponse(topic_id=topic_id))
         data = PartitionData(partition_index=index)
         if error is not None:

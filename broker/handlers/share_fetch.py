@@ -10,9 +10,12 @@ the session, and of what became of the acknowledgements.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, error_of, when_all_done
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from tidelog.broker.share.config import check_enabled
@@ -33,39 +36,18 @@ from tidelog.protocol.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from tidelog.protocol.transferable import TransferableRecords
 
 API_KEY = ApiKey.SHARE_FETCH
 MIN_VERSION, MAX_VERSION = 1, 2
 Request = ShareFetchRequest
+Response = ShareFetchResponse | Deferred[ShareFetchResponse]
 
 
-def handle(
-    broker: Broker, context: RequestContext, request: ShareFetchRequest
-) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
-    """Acknowledge, then fetch, and wait if there is not enough.
+def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) -> Response | Steps[Response]:
+    """Acknowledge, and once that is committed fetch, and wait if there is not enough.
 
-    What acknowledgements changed is durable before that is said. Raises InvalidRequestError, ShareSessionNotFoundError,
-    InvalidShareSessionEpochError.
+    Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
     """
-    response = acknowledge_and_fetch(broker, context, request)
-    gate = coordinators_of(broker).gate
-    guarded: ShareFetchResponse | Deferred[ShareFetchResponse] = gate.guard(response, drop_records)
-    return guarded
-
-
-def drop_records(response: ShareFetchResponse) -> None:
-    """Release the files of the slices of a response that is not sent."""
-    for topic in response.responses:
-        for data in topic.partitions:
-            if isinstance(data.records, TransferableRecords):
-                data.records.release()
-
-
-def acknowledge_and_fetch(
-    broker: Broker, context: RequestContext, request: ShareFetchRequest
-) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
-    """The response, or that it comes later. Raises as ``handle``."""
     check_enabled(broker)
     group_id, member_id = check_member(request.group_id, request.member_id)
     check_renewal(request)
@@ -81,11 +63,18 @@ def acknowledge_and_fetch(
         outcomes = acknowledge_all(groups, broker.metadata, who, request.topics)
     answer = _Answer(groups, SessionKey(group_id, member_id), outcomes, session)
     if request.share_session_epoch == FINAL_EPOCH:
-        groups.release_session(key)
-        return answer.response({})
+        return when_all_done((*outcomes.values(), groups.release_session(key)), lambda: answer.response({}))
     if request.is_renew_ack:
-        return answer.response({})
-    return fetch(broker, context, request, answer)
+        return when_all_done(outcomes.values(), lambda: answer.response({}))
+    if all(outcome.done for outcome in outcomes.values()):
+        return fetch(broker, context, request, answer)
+    return fetch_after(outcomes, lambda: fetch(broker, context, request, answer))
+
+
+def fetch_after(outcomes: Outcomes, read: Callable[[], Response]) -> Steps[Response]:
+    """Read once the acknowledgements are committed, so that a request that waits for the disk acquires nothing."""
+    yield from outcomes.values()
+    return read()
 
 
 def error_response(request: ShareFetchRequest, error: KafkaError) -> ShareFetchResponse:
@@ -197,7 +186,8 @@ class _Answer:
         """Build the response: fetched records, and results of acknowledgements."""
         self._results = results
         told = self._select_news(results)
-        for partition, error in self._outcomes.items():
+        for partition, outcome in self._outcomes.items():
+            error = error_of(outcome)
             data = told.get(partition)
             if data is None:
                 data = told[partition] = PartitionData(partition_index=partition[1], records=b"")

@@ -28,6 +28,7 @@ def handle(
     describe = coordinators_of(broker).share_members.describe
     names, operations = broker.metadata.topic_names, request.include_authorized_operations
     groups = yield from apply_each(request.group_ids, lambda group_id: describe(group_id, names, operations=operations))
+    yield from coordinators_of(broker).groups.runtime.wait_until_committed(request.group_ids)
     return ShareGroupDescribeResponse(groups=groups)
 
 

@@ -27,6 +27,7 @@ def handle(
     check_enabled(broker)
     describe, operations = coordinators_of(broker).streams_members.describe, request.include_authorized_operations
     groups = yield from apply_each(request.group_ids, lambda group_id: describe(group_id, operations=operations))
+    yield from coordinators_of(broker).groups.runtime.wait_until_committed(request.group_ids)
     return StreamsGroupDescribeResponse(groups=groups)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.group.streams.config import check_enabled
-from tidelog.broker.coordinator.runtime.durability import durably
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -19,10 +19,9 @@ MIN_VERSION, MAX_VERSION = 0, 0
 Request = StreamsGroupHeartbeatRequest
 
 
-@durably
 def handle(
     broker: Broker, context: RequestContext, request: StreamsGroupHeartbeatRequest
-) -> StreamsGroupHeartbeatResponse:
+) -> Deferred[StreamsGroupHeartbeatResponse]:
     """One heartbeat; the answer holds the tasks when they have changed or the member joins."""
     check_enabled(broker)
     return coordinators_of(broker).streams_members.heartbeat(context, request)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -21,7 +20,6 @@ Request = SyncGroupRequest
 _FIRST_VERSION_WITH_PROTOCOL = 5
 
 
-@durably
 def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
     """Answered at once in a stable group, else with the leader's request.
 

@@ -6,11 +6,13 @@ partition to the transaction by itself (KIP-890), before that AddOffsetsToTxn mu
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import Coordinators, coordinators_of
-from tidelog.broker.coordinator.runtime.durability import durably
 from tidelog.broker.handlers.partition_chunks import chunks_of, with_fields
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.steps import Steps, all_settled, settled
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -36,37 +38,39 @@ _FIRST_VERSION_THAT_ADDS = 5
 _FIRST_VERSION_WITH_ABORTABLE = 4
 
 
-@durably
 def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Steps[TxnOffsetCommitResponse]:
     """Check the transaction, then the member, then append. Raises what either coordinator raises."""
     coordinators = coordinators_of(broker)
     refusal: KafkaError | None = None
+    checked = completed(None)
     if broker.config.get_bool("transaction.partition.verification.enable"):
         try:
-            _check_transaction(coordinators, context.api_version, request)
+            checked = _check_transaction(coordinators, context.api_version, request)
         except KafkaError as error:
             refusal = error
-    answered = []
+    commits = []
     for topics in chunks_of(request.topics):
         part = with_fields(request, topics=topics)
+        refuse = partial(error_response, part)
         try:
             if refusal is not None:
                 raise refusal
-            answered += coordinators.groups.commit_offsets_in_transaction(part).topics
+            commits.append(coordinators.groups.commit_offsets_in_transaction(part).otherwise(refuse))
         except KafkaError as error:
-            answered += error_response(part, error).topics
+            commits.append(completed(refuse(error)))
         yield None
-    return TxnOffsetCommitResponse(topics=answered)
+    yield from settled(checked)
+    answered = yield from all_settled(commits)
+    return TxnOffsetCommitResponse(topics=[topic for part in answered for topic in part.topics])
 
 
-def _check_transaction(coordinators: Coordinators, version: int, request: TxnOffsetCommitRequest) -> None:
+def _check_transaction(coordinators: Coordinators, version: int, request: TxnOffsetCommitRequest) -> Deferred[None]:
     partition = (GROUP_METADATA_TOPIC, coordinators.groups.runtime.partition_for(request.group_id))
     producer = (request.producer_id, request.producer_epoch)
     try:
         if version >= _FIRST_VERSION_THAT_ADDS:
-            coordinators.transactions.add_partitions(request.transactional_id, producer, (partition,), 2)
-        else:
-            coordinators.transactions.verify_partition(request.transactional_id, producer, partition)
+            return coordinators.transactions.add_partitions(request.transactional_id, producer, (partition,), 2)
+        return coordinators.transactions.verify_partition(request.transactional_id, producer, partition)
     except ProducerFencedError as error:
         raise InvalidProducerEpochError from error
     except TransactionAbortableError as error:

@@ -10,7 +10,8 @@ from functools import partial
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
-from tidelog.broker.loop.steps import Steps, apply_each
+from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.steps import Steps, all_settled, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import NONE, KafkaError
@@ -30,28 +31,28 @@ Request = WriteTxnMarkersRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Steps[WriteTxnMarkersResponse]:
-    """Write each marker into each of its partitions."""
+    """Write each marker into each of its partitions; answered when they are committed."""
     writer = BrokerMarkerWriter(broker, coordinators_of(broker))
 
-    def write(marker: WritableTxnMarker, topic: str, partition: int) -> int:
+    def write(marker: WritableTxnMarker, topic: str, partition: int) -> Deferred[int]:
         producer = (marker.producer_id, marker.producer_epoch)
         try:
-            writer.write(
+            written = writer.write(
                 (topic, partition),
                 producer,
                 commit=marker.transaction_result,
                 coordinator_epoch=marker.coordinator_epoch,
             )
         except KafkaError as error:
-            return error.code
-        return NONE
+            return completed(error.code)
+        return written.then(lambda _: NONE).otherwise(lambda error: error.code)
 
     markers = []
     for marker in request.markers:
         topics = []
         for topic in marker.topics:
             codes = yield from apply_each(topic.partition_indexes, partial(write, marker, topic.name))
-            topics.append(build_topic_result(topic, codes))
+            topics.append(build_topic_result(topic, (yield from all_settled(codes))))
             yield None
         markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
         yield None

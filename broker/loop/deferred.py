@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 from tidelog.protocol.errors import KafkaError
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _PENDING = object()
 
@@ -75,6 +76,42 @@ class Deferred(Generic[T]):
         else:
             self._callbacks.append(callback)
 
+    def then(self, build: Callable[[T], U]) -> Deferred[U]:
+        """Return a Deferred of ``build(value)``; it fails as this one does, or with what ``build`` raises.
+
+        Abandoning it abandons this one.
+        """
+        return self._follow(lambda: build(self.result()))
+
+    def otherwise(self, recover: Callable[[KafkaError], T]) -> Deferred[T]:
+        """Return a Deferred of the same value; where this one fails, of what ``recover(error)`` returns or raises."""
+
+        def value() -> T:
+            try:
+                return self.result()
+            except KafkaError as error:
+                return recover(error)
+
+        return self._follow(value)
+
+    def _follow(self, value: Callable[[], U]) -> Deferred[U]:
+        following: Deferred[U] = Deferred()
+
+        def settle(_: Deferred[T]) -> None:
+            if following.abandoned:
+                return
+            try:
+                found = value()
+            except KafkaError as error:
+                following.fail(error)
+            else:
+                following.complete(found)
+
+        self.on_done(settle)
+        if not following.done:
+            following.on_abandon(self.abandon)
+        return following
+
     def on_abandon(self, callback: Callable[[], None]) -> None:
         """Set what the owner does when no client waits any more; at most one, the last given stands."""
         self._on_abandon = callback
@@ -102,6 +139,33 @@ class Deferred(Generic[T]):
         self._on_abandon = self._on_hurry = None
         for callback in callbacks or ():
             callback(self)
+
+
+def completed(value: T) -> Deferred[T]:
+    """Return a Deferred that has this value."""
+    deferred: Deferred[T] = Deferred()
+    deferred.complete(value)
+    return deferred
+
+
+def failed(error: KafkaError) -> Deferred[Any]:
+    """Return a Deferred that has this error."""
+    deferred: Deferred[Any] = Deferred()
+    deferred.fail(error)
+    return deferred
+
+
+def when_all(waited_for: Iterable[Deferred[Any]], value: T) -> Deferred[T]:
+    """Return a Deferred of ``value`` once all are settled; it fails with the first error among them."""
+    waits = list(waited_for)
+
+    def check() -> T:
+        for wait in waits:
+            wait.result()
+        return value
+
+    settled = when_all_done(waits, lambda: None)
+    return (settled if isinstance(settled, Deferred) else completed(None)).then(lambda _: check())
 
 
 def error_of(outcome: Deferred[Any] | KafkaError) -> KafkaError | None:

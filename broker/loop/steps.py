@@ -53,6 +53,21 @@ def apply_each(items: Iterable[S], work: Callable[[S], T]) -> Steps[list[T]]:
     return results
 
 
+def settled(deferred: Deferred[T]) -> Steps[T]:
+    """Wait for a Deferred and return its value. Raises what it fails with."""
+    if not deferred.done:
+        yield deferred
+    return deferred.result()
+
+
+def all_settled(deferreds: Iterable[Deferred[T]]) -> Steps[list[T]]:
+    """Wait for each Deferred and return the values. Raises the first error."""
+    values = []
+    for deferred in deferreds:
+        values.append((yield from settled(deferred)))  # noqa: PERF401 - it yields
+    return values
+
+
 class Distinct(NamedTuple, Generic[K, S]):
     """Items by their keys: the last one of each key, and the keys that came more than once."""
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.replica.commits import Commits
 from tidelog.broker.replica.fetch_cursor import FetchCursor, FetchLimits
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
 from tidelog.broker.replica.index_proofs import IndexProofs, void
@@ -68,6 +69,7 @@ class Partition:
     """A partition of which this broker has a replica."""
 
     __slots__ = (
+        "_commits",
         "_flush",
         "_in_thread",
         "_is_unopened",
@@ -108,6 +110,7 @@ class Partition:
         self.topic_id = topic_id
         self.node_id = node_id
         self.is_internal = is_internal
+        self._commits = Commits()
         self.take_over(state)
         self._purgatory = purgatory
         self._open_log = open_log
@@ -129,6 +132,8 @@ class Partition:
         """Take over leader, epoch, replicas and ISR from the metadata image."""
         self.replicas, self.isr, self.leader, self.leader_epoch = state[:4]
         self.is_leader = self.leader == self.node_id
+        if not self.is_leader:
+            self._commits.fail(NotLeaderOrFollowerError())
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Check that this broker leads the partition, in the epoch that the client believes in (KIP-320).
@@ -228,7 +233,7 @@ class Partition:
         if log.config.flush_messages != NEVER or self._flush is not None:
             self._group_flush(log).appended()
             return info
-        log.update_high_watermark(log.log_end_offset)
+        log.update_high_watermark(log.log_end_offset)  # the only replica has it, and no sync is asked for
         self._purgatory.touch(self)
         return info
 
@@ -253,12 +258,23 @@ class Partition:
         self._purgatory.touch(self)
         return info
 
-    def when_durable(self, offset: int) -> Deferred[None]:
-        """Settles when the record at ``offset`` is as safe as ``flush.messages`` asks: then it may be acknowledged.
+    def when_committed(self, offset: int) -> Deferred[None]:
+        """Settles once the high watermark has passed ``offset``: then the record may be acknowledged and shown.
 
-        Fails with KafkaStorageError. Only for an offset at or above the high watermark.
+        Fails with KafkaStorageError when its sync fails, with NotLeaderOrFollowerError when leadership goes elsewhere.
         """
-        return self._group_flush(self.local_log).when_durable(offset)
+        log = self.local_log
+        if offset < log.high_watermark:
+            return completed(None)
+        wait = self._commits.wait(offset)
+        self._group_flush(log).appended()  # after a sync that failed none is under way
+        return wait
+
+    def _advance(self, offset: int) -> None:
+        """Move the high watermark to ``offset``; settle who waits for it."""
+        self.local_log.update_high_watermark(offset)
+        self._purgatory.touch(self)
+        self._commits.advance(self.local_log.high_watermark)
 
     def check_in_sync_replicas(self, least: int) -> None:
         """Raises NotEnoughReplicasError when fewer than ``least`` replicas would have a record."""
@@ -271,7 +287,7 @@ class Partition:
     def _group_flush(self, log: UnifiedLog) -> GroupFlush:
         flush = self._flush
         if flush is None:
-            flush = self._flush = GroupFlush(log, self._in_thread, self.offsets_moved)
+            flush = self._flush = GroupFlush(log, self._in_thread, self._advance, self._commits.fail)
         return flush
 
     def offsets_moved(self) -> None:

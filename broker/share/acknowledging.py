@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.coordinator.share_state.state import StateKey
+from tidelog.broker.loop.deferred import Deferred, completed, failed
 from tidelog.broker.share.sessions import PartitionKey
 from tidelog.broker.share.share_partition import REJECT, RENEW, AcknowledgementBatch
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicIdError, UnknownTopicOrPartitionError
@@ -20,8 +21,8 @@ _FIRST_VERSION_WITH_RENEWAL = 2
 MAX_MEMBER_ID_LENGTH = 36
 """Of a UUID as text: what members choose as their id."""
 
-#: Partition -> what became of its acknowledgements.
-Outcomes = dict[PartitionKey, KafkaError | None]
+#: Partition -> its acknowledgements: settled when they are committed, failed when they were refused.
+Outcomes = dict[PartitionKey, Deferred[None]]
 
 
 class Acknowledger(NamedTuple):
@@ -53,11 +54,12 @@ def acknowledge_all(
                 check_batches(batches, who)
                 if not 0 <= index < image.partition_count:
                     raise UnknownTopicOrPartitionError
+                outcome = completed(None)
                 if batches:
-                    groups.acknowledge(StateKey(who.group_id, topic_id, index), who.member_id, batches)
-                outcomes[topic_id, index] = None
+                    outcome = groups.acknowledge(StateKey(who.group_id, topic_id, index), who.member_id, batches)
+                outcomes[topic_id, index] = outcome
             except KafkaError as error:
-                outcomes[topic_id, index] = error
+                outcomes[topic_id, index] = failed(error)
     return outcomes
 
 

@@ -5,9 +5,9 @@
     locks              one timer per share partition, for its earliest lock
 
 Every change of a share partition goes one way: work it out, write it to ``__share_group_state``, take it over, wake
-the fetches that wait. Fetches wait under ``wake_key`` and under the partition they read. When a group has no members
-any more its share partitions are forgotten: what counts is in the store, and offsets may then be reset. Loop thread
-only. Source: KIP-932.
+the fetches that wait. Clients are told of it when what was written is committed. Fetches wait under ``wake_key`` and
+under the partition they read. When a group has no members any more its share partitions are forgotten: what counts is
+in the store, and offsets may then be reset. Loop thread only. Source: KIP-932.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.config.offset_reset import BY_DURATION, EARLIEST, duration_ms
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written
+from tidelog.broker.loop.deferred import Deferred, completed, when_all
 from tidelog.broker.share.config import ShareConfig, ShareConfigs
 from tidelog.broker.share.sessions import PartitionKey, SessionKey, ShareSessions
 from tidelog.broker.share.share_partition import (
@@ -130,7 +131,7 @@ class ShareGroups:
 
     # -- giving back --------------------------------------------------------------------------------------------
 
-    def acknowledge(self, key: StateKey, member_id: str, batches: Sequence[AcknowledgementBatch]) -> None:
+    def acknowledge(self, key: StateKey, member_id: str, batches: Sequence[AcknowledgementBatch]) -> Deferred[None]:
         """Take a member's acknowledgements over, all or none.
 
         Raises UnknownTopicOrPartitionError for a partition without readers, and as ``SharePartition.acknowledge``.
@@ -140,7 +141,7 @@ class ShareGroups:
             raise UnknownTopicOrPartitionError
         now_ms = self._broker.time.monotonic_ms()
         limits = self.config(key.group_id).limits
-        self._make(served, served.partition.acknowledge(member_id, batches, limits, now_ms))
+        return self._make(served, served.partition.acknowledge(member_id, batches, limits, now_ms))
 
     def take_back(self, session_key: SessionKey, partition: PartitionKey, runs: Iterable[AcquiredRecords]) -> None:
         """An answer is not sent after all: what it gave the member is as it was before."""
@@ -150,18 +151,19 @@ class ShareGroups:
             served.partition.take_back(session_key.member_id, acquired)
             self.wake(served.key)
 
-    def release_session(self, session_key: SessionKey) -> None:
-        """End a session, if there is one: what its member holds is available again."""
+    def release_session(self, session_key: SessionKey) -> Deferred[None]:
+        """End a session, if there is one: what its member holds is available again. Settles when that is committed."""
         session = self.sessions.close(session_key)
-        if session is not None:
-            self._release(session_key, session.partitions)
+        return when_all([] if session is None else self._release(session_key, session.partitions), None)
 
-    def _release(self, session_key: SessionKey, partitions: Iterable[PartitionKey]) -> None:
+    def _release(self, session_key: SessionKey, partitions: Iterable[PartitionKey]) -> list[Deferred[None]]:
         limits = self.config(session_key.group_id).limits
+        written = []
         for topic_id, index in partitions:
             served = self._served.get(StateKey(session_key.group_id, topic_id, index))
             if served is not None:
-                self._make_anyhow(served, served.partition.release(session_key.member_id, limits))
+                written.append(self._make_anyhow(served, served.partition.release(session_key.member_id, limits)))
+        return written
 
     def bind(self, context: RequestContext) -> None:
         """End the connection's sessions when it closes."""
@@ -171,29 +173,31 @@ class ShareGroups:
         for session_key in self.sessions.of_connection(context):
             self.release_session(session_key)
 
-    def _make(self, served: ServedPartition, change: Change) -> None:
-        """Write a change, then take it over. Raises KafkaError."""
-        if change.is_news:
-            self._write(served, change)
+    def _make(self, served: ServedPartition, change: Change) -> Deferred[None]:
+        """Write a change, then take it over. Settles when it is committed. Raises KafkaError."""
+        written = self._write(served, change) if change.is_news else completed(None)
         served.partition.commit(change)
         self.watch(served)
         self.wake(served.key)
+        return written
 
-    def _make_anyhow(self, served: ServedPartition, change: Change) -> None:
+    def _make_anyhow(self, served: ServedPartition, change: Change) -> Deferred[None]:
         """Take a change over though it may not have been written: no member holds these records any more."""
+        written = completed(None)
         if not change.is_news:
-            return
+            return written
         try:
-            self._write(served, change)
+            written = self._write(served, change)
         except KafkaError as error:
             logger.warning("share group %s: records given back were not stored: %s", served.key.group_id, error)
         served.partition.commit(change)
         self.watch(served)
         self.wake(served.key)
+        return written
 
-    def _write(self, served: ServedPartition, change: Change) -> None:
+    def _write(self, served: ServedPartition, change: Change) -> Deferred[None]:
         written = Written(change.start_offset, change.delivery_complete_count, served.leader_epoch, change.batches)
-        self._store().write(served.key, written)
+        return self._store().write(served.key, written)
 
     # -- locks --------------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class ClassicClient:
             group_instance_id=self.instance_id,
         )
         try:
-            code = self.world.coordinator.heartbeat(request).error_code
+            code = self.world.coordinator.heartbeat(request).result().error_code
         except KafkaError as error:
             code = error.code
         if code:
@@ -112,7 +112,7 @@ class ClassicClient:
             members = [MemberIdentity(member_id=self.member_id)]
             request = LeaveGroupRequest(group_id="g", members=members)
             try:
-                self.world.coordinator.leave_group(self.world.context(5), request)
+                self.world.coordinator.leave_group(self.world.context(5), request).result()
             except KafkaError:
                 return  # it had been dropped already
 
@@ -137,7 +137,7 @@ class ConsumerClient:
             topic_partitions=partitions,
         )
         try:
-            answer = self.world.coordinator.consumer_group_heartbeat(self.world.context(1), request)
+            answer = self.world.coordinator.consumer_group_heartbeat(self.world.context(1), request).result()
         except KafkaError:
             self.epoch, self.owned = 0, {}
             return
@@ -151,7 +151,7 @@ class ConsumerClient:
     def leave(self) -> None:
         request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=self.name, member_epoch=-1)
         try:
-            self.world.coordinator.consumer_group_heartbeat(self.world.context(1), request)
+            self.world.coordinator.consumer_group_heartbeat(self.world.context(1), request).result()
         except KafkaError:
             return  # it had been dropped already
 

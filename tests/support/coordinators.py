@@ -17,7 +17,7 @@ from tidelog.broker.coordinator.transaction.coordinator import TransactionCoordi
 from tidelog.broker.coordinator.transaction.records import TransactionRecordSerde
 from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, TransactionShard
 from tidelog.broker.coordinator.transaction.state import PartitionKey, Transaction
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.metadata.image import MetadataCache, TopicImage, unreplicated
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.system.time import ManualTime
@@ -40,6 +40,8 @@ class MemoryTopicLog:
         self.ends: dict[int, int] = {}
         self.failure: KafkaError | None = None
         self.appends = 0
+        self.syncs: dict[int, Deferred[None]] = {}
+        """What partitions wait for until their records are committed."""
 
     def partition_count(self) -> int:
         return self.partitions
@@ -56,6 +58,9 @@ class MemoryTopicLog:
         self.ends[partition] = base_offset + RecordBatch(batch).last_offset_delta + 1
         self.batches.setdefault(partition, []).append(bytes(batch))
         return base_offset
+
+    def uncommitted(self, partition: int) -> Deferred[None] | None:
+        return self.syncs.get(partition)
 
     def start_offset(self, partition: int) -> int:
         return 0
@@ -242,11 +247,13 @@ class RecordingMarkers:
     def __init__(self) -> None:
         self.written: list[tuple[PartitionKey, ProducerIdAndEpoch, bool]] = []
         self.failures: dict[PartitionKey, KafkaError] = {}
+        self.syncs: dict[PartitionKey, Deferred[None]] = {}
 
-    def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> None:
+    def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> Deferred[None]:
         if partition in self.failures:
             raise self.failures[partition]
         self.written.append((partition, producer, commit))
+        return self.syncs.get(partition, completed(None))
 
 
 class TransactionWorld:
@@ -304,7 +311,7 @@ class TransactionWorld:
         """InitProducerId; the id and epoch of the answer."""
         values = {"transactional_id": "x", "transaction_timeout_ms": 60_000, **fields}
         request = InitProducerIdRequest(producer_id=producer[0], producer_epoch=producer[1], **values)
-        response = self.coordinator.init_producer_id(request)
+        response = self.coordinator.init_producer_id(request).result()
         return response.producer_id, response.producer_epoch
 
     def add(self, producer: ProducerIdAndEpoch, *partitions: PartitionKey, version: int = 1) -> None:
@@ -314,4 +321,4 @@ class TransactionWorld:
         request = EndTxnRequest(
             transactional_id="x", producer_id=producer[0], producer_epoch=producer[1], committed=commit
         )
-        return self.coordinator.end(request, version)
+        return self.coordinator.end(request, version).result()

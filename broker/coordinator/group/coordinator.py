@@ -23,8 +23,8 @@ from tidelog.broker.coordinator.group.shard import GroupShard
 from tidelog.broker.coordinator.group.share.group import ShareGroup
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
-from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.steps import Steps, settled
 from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,
@@ -58,11 +58,14 @@ GROUPS_PER_STEP = 100
 _FIRST_BATCHED_LEAVE_VERSION = 3
 _FIRST_GROUP_ID_NOT_FOUND_VERSION = 6
 
+Finish = Callable[[], Deferred[None]]
+"""The last step of a group's deletion, settled when that is committed."""
 
-def finish_at_once(_group_id: str, finish: Callable[[], object]) -> Steps[None]:
+
+def finish_at_once(_group_id: str, finish: Finish) -> Steps[Deferred[None]]:
     """Finish the deletion of a group of which no other coordinator keeps anything."""
     yield None
-    finish()
+    return finish()
 
 
 class GroupCoordinator:
@@ -71,15 +74,21 @@ class GroupCoordinator:
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupShard],
-        delete_share_group: Callable[[str, Callable[[], object]], Steps[None]] = finish_at_once,
+        delete_share_group: Callable[[str, Finish], Steps[Deferred[None]]] = finish_at_once,
     ) -> None:
         """``delete_share_group`` removes what another coordinator keeps of a share group, then calls back."""
         self.runtime = runtime
         self._delete_share_group = delete_share_group
 
-    def _execute(self, group_id: str, result: CoordinatorResult[T]) -> T:
+    def _execute(self, group_id: str, result: CoordinatorResult[T]) -> Deferred[T]:
         try:
             return self.runtime.execute(group_id, result)
+        except KafkaError as error:
+            raise append_error_for_client(error) from error
+
+    def _execute_waiting(self, group_id: str, result: CoordinatorResult[Deferred[T]]) -> Deferred[T]:
+        try:
+            return self.runtime.execute_waiting(group_id, result)
         except KafkaError as error:
             raise append_error_for_client(error) from error
 
@@ -89,20 +98,21 @@ class GroupCoordinator:
         """JoinGroup v0-9; answered when the rebalance is through."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
-        return self._execute(request.group_id, shard.join(context, request))
+        return self._execute_waiting(request.group_id, shard.join(context, request))
 
     def sync_group(self, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
         """SyncGroup v0-5; answered when the leader has brought the assignment."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
-        return self._execute(request.group_id, shard.sync(request))
+        return self._execute_waiting(request.group_id, shard.sync(request))
 
-    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+    def heartbeat(self, request: HeartbeatRequest) -> Deferred[HeartbeatResponse]:
         """Heartbeat v0-4."""
         check_group_id(request.group_id)
-        return self.runtime.shard_for(request.group_id).heartbeat(request)
+        response = self.runtime.shard_for(request.group_id).heartbeat(request)
+        return self.runtime.when_committed(request.group_id, response)
 
-    def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> Deferred[LeaveGroupResponse]:
         """LeaveGroup v0-5; before v3 one member, its error the answer's."""
         check_group_id(request.group_id)
         batched = context.api_version >= _FIRST_BATCHED_LEAVE_VERSION
@@ -111,14 +121,14 @@ class GroupCoordinator:
         try:
             response = self._execute(request.group_id, shard.leave(request.group_id, members))
         except UnknownMemberIdError as error:  # there is no such group
-            response = nobody_left(members, error)
+            response = completed(nobody_left(members, error))
         if batched:
             return response
-        return LeaveGroupResponse(error_code=response.members[0].error_code)
+        return response.then(lambda left: LeaveGroupResponse(error_code=left.members[0].error_code))
 
     def consumer_group_heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> Deferred[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat v0-1."""
         if not request.group_id.strip():
             raise InvalidRequestError("GroupId can't be empty.")
@@ -127,12 +137,12 @@ class GroupCoordinator:
 
     # -- offsets ------------------------------------------------------------------------------------------------
 
-    def commit_offsets(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    def commit_offsets(self, context: RequestContext, request: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:
         """OffsetCommit v0-10."""
         shard = self.runtime.shard_for(request.group_id)
         return self._execute(request.group_id, shard.commit_offsets(context, request))
 
-    def commit_offsets_in_transaction(self, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    def commit_offsets_in_transaction(self, request: TxnOffsetCommitRequest) -> Deferred[TxnOffsetCommitResponse]:
         """TxnOffsetCommit v0-5, after its transaction was checked."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
@@ -144,31 +154,36 @@ class GroupCoordinator:
         """OffsetFetch v0-10, one group; errors stand in the group's answer."""
         try:
             shard = self.runtime.shard_for(request.group_id)
-            return (yield from shard.fetch_offsets(request, require_stable=require_stable, by_id=by_id))
+            answer = yield from shard.fetch_offsets(request, require_stable=require_stable, by_id=by_id)
+            return (yield from settled(self.runtime.when_committed(request.group_id, answer)))
         except KafkaError as error:
             return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
 
-    def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    def delete_offsets(self, request: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
         """OffsetDelete v0."""
         shard = self.runtime.shard_for(request.group_id)
         return self._execute(request.group_id, shard.delete_offsets(request))
 
     # -- administration -----------------------------------------------------------------------------------------
 
-    def delete_group(self, group_id: str) -> Steps[DeletableGroupResult]:
-        """DeleteGroups v0-2, one group."""
+    def delete_group(self, group_id: str) -> Steps[Deferred[DeletableGroupResult]]:
+        """DeleteGroups v0-2, one group; an error stands in the result, which is settled when it is committed."""
+
+        def refuse(error: KafkaError) -> DeletableGroupResult:
+            return DeletableGroupResult(group_id=group_id, error_code=error.code)
+
         yield None
         try:
             if isinstance(self.runtime.shard_for(group_id).groups.get(group_id), ShareGroup):
-                yield from self._delete_share_group(group_id, lambda: self._delete_now(group_id))
+                deleted = yield from self._delete_share_group(group_id, lambda: self._delete_now(group_id))
             else:
-                self._delete_now(group_id)
+                deleted = self._delete_now(group_id)
         except KafkaError as error:
-            return DeletableGroupResult(group_id=group_id, error_code=error.code)
-        return DeletableGroupResult(group_id=group_id)
+            return completed(refuse(error))
+        return deleted.then(lambda _: DeletableGroupResult(group_id=group_id)).otherwise(refuse)
 
-    def _delete_now(self, group_id: str) -> None:
-        self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))
+    def _delete_now(self, group_id: str) -> Deferred[None]:
+        return self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))
 
     def describe_group(self, context: RequestContext, group_id: str, *, operations: bool) -> DescribedGroup:
         """DescribeGroups v0-6, one group; one that does not exist is Dead, from v6 on an error."""
@@ -210,7 +225,7 @@ class GroupCoordinator:
             for first in range(0, len(groups), GROUPS_PER_STEP):
                 listed += list_groups(groups[first : first + GROUPS_PER_STEP], states, types)
                 yield None
-        return listed
+        return (yield from settled(self.runtime.when_all_committed(listed)))
 
     def topic_deleted(self, topic: str) -> None:
         """Forget the offsets of a deleted topic, so that a new one of its name begins without any."""

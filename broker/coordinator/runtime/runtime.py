@@ -1,14 +1,17 @@
 """Runs coordinators over the partitions of an internal topic: loads them, appends what they decide, replays it.
 
-    request -> shard(key) -> state machine -> CoordinatorResult -> append one batch -> replay its records -> answer
+    request -> shard(key) -> state machine -> CoordinatorResult -> append one batch -> replay its records
+            -> the high watermark passes them -> answer
 
 A partition is loaded when it is first asked for, and after a start all partitions that hold something are loaded one
 after the other (sessions and open transactions have clocks that must run without requests). Loading reads
 ``LOAD_CHUNK_BYTES`` per turn of the loop; a partition that is not there yet answers COORDINATOR_LOAD_IN_PROGRESS,
 which clients retry. A small partition loads within the first request's turn, so that a quick restart is not seen.
 
-The topic is created with its first record: reading what is not there needs no topic. An append is done when it
-returns (one replica); then its records are replayed and only then is anybody answered. If it fails nothing is replayed:
+The topic is created with its first record: reading what is not there needs no topic. Records are replayed when they are
+appended, and what was decided stands; no client is told of it before the high watermark has passed them, neither by
+an answer to a change nor by one to a read. With one replica that is at once, or after the sync that ``flush.messages``
+asks for. If an append fails nothing is replayed:
 the state is what the log says. One thread: the loop's.
 
 Source: KIP-848 (coordinator runtime).
@@ -17,8 +20,8 @@ Source: KIP-848 (coordinator runtime).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, NoReturn, Protocol, TypeVar
 
 from tidelog.broker.coordinator.runtime.replay import (
     Serde,
@@ -30,6 +33,8 @@ from tidelog.broker.coordinator.runtime.replay import (
 )
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+from tidelog.broker.loop.deferred import Deferred, completed, when_all
+from tidelog.broker.loop.steps import Steps, settled
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
@@ -62,6 +67,10 @@ class TopicLog(Protocol):
 
     def append(self, partition: int, batch: bytearray) -> int:
         """Append one batch, creating the topic first if needed; returns the first offset. Raises KafkaError."""
+        ...
+
+    def uncommitted(self, partition: int) -> Deferred[None] | None:
+        """Settles once all that was appended so far is committed; None where it is."""
         ...
 
     def start_offset(self, partition: int) -> int: ...
@@ -187,18 +196,72 @@ class CoordinatorRuntime(Generic[S]):
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def execute(self, key: str, result: CoordinatorResult[T]) -> T:
-        """Append, replay, settle, and give the answer.
+    def execute(self, key: str, result: CoordinatorResult[T]) -> Deferred[T]:
+        """Append, replay, settle soft state; the answer comes once the high watermark has passed what it rests on.
 
-        Raises the KafkaError of the append where no callback is told of it (``on_append``).
+        Raises the KafkaError of the append where no callback is told of it (``on_append``). The Deferred fails with
+        NotCoordinatorError when what was appended is not committed.
         """
-        if not result.records and result.on_append is None:
-            return result.response
-        partition = self.partition_for(key)
-        return self.execute_in(partition, self._shards[partition], result)
+        return self.execute_in(self.partition_for(key), result)
 
-    def execute_in(self, partition: int, shard: S, result: CoordinatorResult[T]) -> T:
-        """``execute`` for a known partition."""
+    def execute_in(self, partition: int, result: CoordinatorResult[T]) -> Deferred[T]:
+        """``execute`` for a known partition, which is loaded."""
+        if result.records or result.on_append is not None:
+            self.write(partition, self._shards[partition], result)
+        return self._committed(partition, result.response)
+
+    def execute_waiting(self, key: str, result: CoordinatorResult[Deferred[T]]) -> Deferred[T]:
+        """``execute`` for an answer that others complete later: then it waits for what was appended by then."""
+        partition = self.partition_for(key)
+        if result.records or result.on_append is not None:
+            self.write(partition, self._shards[partition], result)
+        answer = result.response
+        if answer.done and self._log.uncommitted(partition) is None:
+            return answer
+        held: Deferred[T] = Deferred()
+        held.on_abandon(answer.abandon)
+
+        def settle(done: Deferred[T]) -> None:
+            if not held.abandoned:
+                try:
+                    held.complete(done.result())
+                except KafkaError as error:
+                    held.fail(error)
+
+        def answered(done: Deferred[T]) -> None:
+            try:
+                self._committed(partition, done.result()).on_done(settle)
+            except KafkaError:
+                settle(done)
+
+        answer.on_done(answered)
+        return held
+
+    def when_committed(self, key: str, answer: T) -> Deferred[T]:
+        """Return ``answer``, which was read from the key's shard, once all that the shard appended is committed.
+
+        Fails with NotCoordinatorError when that is not committed.
+        """
+        partition = self.partition_for(key)
+        return self._committed(partition, answer) if partition in self._shards else completed(answer)
+
+    def wait_until_committed(self, keys: Iterable[str]) -> Steps[None]:
+        """Wait until all that the shards of these keys appended is committed. Raises NotCoordinatorError."""
+        for key in keys:
+            yield from settled(self.when_committed(key, None))
+
+    def when_all_committed(self, answer: T) -> Deferred[T]:
+        """``when_committed`` for an answer that was read from all shards."""
+        return when_all([self._committed(partition, None) for partition in self._shards], answer)
+
+    def _committed(self, partition: int, answer: T) -> Deferred[T]:
+        waiting = self._log.uncommitted(partition)
+        if waiting is None:
+            return completed(answer)
+        return waiting.then(lambda _: answer).otherwise(refuse_uncommitted)
+
+    def write(self, partition: int, shard: S, result: CoordinatorResult[T]) -> None:
+        """Append, replay and settle soft state for a known partition. Raises as ``execute``."""
         if result.records:
             try:
                 batch = encode_batch(self._serde, result.records, result.stamp, self._time.milliseconds())
@@ -208,12 +271,11 @@ class CoordinatorRuntime(Generic[S]):
                 if result.on_append is None:
                     raise
                 result.on_append(error)
-                return result.response
+                return
             if result.replay:
                 replay_result(shard, result, first_offset)
         if result.on_append is not None:
             result.on_append(None)
-        return result.response
 
     def execute_in_all(self, decide: Callable[[S], CoordinatorResult[None]]) -> None:
         """Have each shard decide and execute it; those of partitions that are not loaded do so before they serve.
@@ -225,10 +287,11 @@ class CoordinatorRuntime(Generic[S]):
                 if self._is_to_be_loaded(partition):
                     self._when_loaded.setdefault(partition, []).append(decide)
         for partition, shard in self.loaded:
-            self.execute_in(partition, shard, decide(shard))
+            self.write(partition, shard, decide(shard))
 
-    def append_end_transaction(self, partition: int, batch: bytearray) -> None:
-        """Append a transaction marker, a control batch, and take it over where the partition is loaded.
+    def append_end_transaction(self, partition: int, batch: bytearray) -> Deferred[None]:
+        """Append a transaction marker, a control batch, and take it over where the partition is loaded; settles when
+        it is committed.
 
         Raises KafkaError. A partition that loads reads up to the end the log has by then, the marker included.
         """
@@ -237,6 +300,7 @@ class CoordinatorRuntime(Generic[S]):
         shard = self._shards.get(partition)
         if shard is not None:
             replay_control(shard, marker)
+        return self._committed(partition, None)
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -348,6 +412,11 @@ class CoordinatorRuntime(Generic[S]):
             self._arm(partition, shard, deadline_ms)
 
 
+def refuse_uncommitted(_error: KafkaError) -> NoReturn:
+    """Raise NotCoordinatorError: what an answer rests on may be lost, and clients look for their coordinator again."""
+    raise NotCoordinatorError
+
+
 def execute_for_clock(
     runtime: CoordinatorRuntime[S], partition: int, shard: S, result: CoordinatorResult[None] | None
 ) -> None:
@@ -355,7 +424,7 @@ def execute_for_clock(
     if result is None:
         return
     try:
-        runtime.execute_in(partition, shard, result)
+        runtime.write(partition, shard, result)
     except KafkaError:
         logger.warning("partition %d: what a clock asked for was not stored; it is asked again later", partition)
 

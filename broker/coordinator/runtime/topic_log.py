@@ -15,6 +15,7 @@ from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.loop.deferred import Deferred
     from tidelog.broker.replica.partition import Partition
 
 
@@ -39,10 +40,15 @@ class InternalTopicLog:
         if self._topic not in self._broker.metadata.topics:
             self._broker.topics.ensure_internal_topic(self._topic)
         found = self._broker.replica_manager.partition(self._topic, partition)
-        info = found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
-        if info.last_offset >= found.high_watermark:  # flush.messages: no answer before the disk has it
-            self._broker.services.coordinators.get().gate.add(found.when_durable(info.last_offset))
-        return info.first_offset
+        return found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR).first_offset
+
+    def uncommitted(self, partition: int) -> Deferred[None] | None:
+        """Settles once all that was appended so far is committed; None where it is."""
+        if self._topic not in self._broker.metadata.topics:
+            return None
+        found = self._partition(partition)
+        end = found.log_end_offset
+        return None if found.high_watermark >= end else found.when_committed(end - 1)
 
     def start_offset(self, partition: int) -> int:
         return self._partition(partition).log_start_offset

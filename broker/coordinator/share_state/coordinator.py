@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
 from tidelog.broker.coordinator.share_state.state import ShareState, ShareStateShard, StateKey, Written
-from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, all_settled
 from tidelog.protocol.types import uuid_to_str
 
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
+    from tidelog.broker.loop.steps import Steps
 
 
 class ShareStateLog(InternalTopicLog):
@@ -32,7 +34,9 @@ class ShareStateStore(Protocol):
 
     def read(self, key: StateKey) -> ShareState | None: ...
 
-    def write(self, key: StateKey, written: Written) -> None: ...
+    def write(self, key: StateKey, written: Written) -> Deferred[None]:
+        """Write a change; settles when it is committed."""
+        ...
 
 
 class ShareCoordinator:
@@ -45,32 +49,41 @@ class ShareCoordinator:
         """The state, None where none was made. Raises CoordinatorLoadInProgressError, NotCoordinatorError."""
         return self.runtime.shard_for(coordinator_key(key)).read(key)
 
-    def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> None:
-        """Make a state that starts there; -1 leaves it to the first read. Raises KafkaError."""
+    def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> Deferred[None]:
+        """Make a state that starts there; -1 leaves it to the first read. Settles when committed. Raises KafkaError."""
         text = coordinator_key(key)
-        self.runtime.execute(text, self.runtime.shard_for(text).initialize(key, start_offset, state_epoch))
+        return self.runtime.execute(text, self.runtime.shard_for(text).initialize(key, start_offset, state_epoch))
 
-    def write(self, key: StateKey, written: Written) -> None:
-        """Make a change durable. Raises KafkaError."""
+    def write(self, key: StateKey, written: Written) -> Deferred[None]:
+        """Write a change; settles when it is committed. Raises KafkaError."""
         text = coordinator_key(key)
-        self.runtime.execute(text, self.runtime.shard_for(text).write(key, written))
+        return self.runtime.execute(text, self.runtime.shard_for(text).write(key, written))
 
     def delete(self, keys: Iterable[StateKey]) -> Steps[None]:
-        """Forget states, some of one partition of the topic in a step. Raises KafkaError."""
+        """Forget states, some of one partition of the topic in a step, and wait until that is committed.
+
+        Raises KafkaError.
+        """
         by_partition: dict[int, list[StateKey]] = {}
         for key in keys:
             by_partition.setdefault(self.runtime.partition_for(coordinator_key(key)), []).append(key)
             yield None
+        waits = []
         for partition, found in by_partition.items():
             for start in range(0, len(found), ITEMS_PER_STEP):
-                shard = self.runtime.shard(partition)
-                self.runtime.execute_in(partition, shard, shard.delete(found[start : start + ITEMS_PER_STEP]))
+                result = self.runtime.shard(partition).delete(found[start : start + ITEMS_PER_STEP])
+                waits.append(self.runtime.execute_in(partition, result))
                 yield None
+        yield from all_settled(waits)
+
+    def wait_until_committed(self, keys: Iterable[StateKey]) -> Steps[None]:
+        """Wait until what was read of these states is committed. Raises NotCoordinatorError."""
+        return self.runtime.wait_until_committed(map(coordinator_key, keys))
 
     def topic_deleted(self, topic_id: bytes) -> None:
         """Forget the states of all groups for a topic that is gone. Raises KafkaError."""
         for partition, shard in self.runtime.loaded:
-            self.runtime.execute_in(partition, shard, shard.delete_topic(topic_id))
+            self.runtime.write(partition, shard, shard.delete_topic(topic_id))
 
 
 def coordinator_key(key: StateKey) -> str:

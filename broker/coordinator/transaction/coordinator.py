@@ -3,11 +3,11 @@
     EndTxn, timeout or fence -> prepare record in the log -> markers into every partition -> complete record
 
 All of it happens in one turn of the loop, up to MARKERS_PER_TURN partitions, so a client seldom meets a transaction
-between its states; with ``flush.messages`` each step waits until the one before is on disk. Otherwise a power loss
-could leave a marker without its decision, or a complete record without a marker: a transaction that never ends. A
-partition that cannot take its marker now (its directory is full) is tried again; one whose topic is gone, or whose
-producer has moved on, needs none. After a crash between two steps the loader finds the
-prepare record and writes all markers again: a second marker where the first stands changes nothing.
+between its states; each step waits until the one before is committed. Otherwise a power loss could leave a marker
+without its decision, or a complete record without a marker: a transaction that never ends. A partition that cannot
+take its marker now (its directory is full) is tried again; one whose topic is gone, or whose producer has moved on,
+needs none. After a crash between two steps the loader finds the prepare record and writes all markers again: a second
+marker where the first stands changes nothing.
 
 Loop thread only. Source: KIP-98, KIP-890; WriteTxnMarkers v0-2.
 """
@@ -15,15 +15,15 @@ Loop thread only. Source: KIP-98, KIP-890; WriteTxnMarkers v0-2.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from tidelog.broker.coordinator.runtime.durability import Settled
 from tidelog.broker.coordinator.runtime.result import TimerResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, TransactionShard
 from tidelog.broker.coordinator.transaction.state import PREPARED, PartitionKey, Transaction
+from tidelog.broker.loop.deferred import Deferred, error_of, when_all
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
@@ -55,32 +55,24 @@ _NEEDLESS = (UnknownTopicOrPartitionError, InvalidProducerEpochError, Transactio
 class MarkerWriter(Protocol):
     """Puts the end of a transaction into a partition."""
 
-    def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> None:
-        """Append a commit or abort marker for the producer. Raises KafkaError."""
+    def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> Deferred[None]:
+        """Append the marker; settles when it is committed. Raises KafkaError."""
         ...
-
-
-def settle_now(settled: Settled) -> None:
-    """Settle at once: appends count as durable, as in a broker that does not wait for the disk."""
-    settled(None)
 
 
 class TransactionCoordinator:
     """Transactional ids over all partitions of ``__transaction_state``."""
 
     def __init__(
-        self, runtime: CoordinatorRuntime[TransactionShard], *, markers: MarkerWriter, config: TransactionConfig,
-        when_durable: Callable[[Settled], None] = settle_now,
-    ) -> None:  # fmt: skip
-        """``when_durable`` calls back once what was appended so far is as safe as ``flush.messages`` asks."""
-        self._when_durable = when_durable
+        self, runtime: CoordinatorRuntime[TransactionShard], *, markers: MarkerWriter, config: TransactionConfig
+    ) -> None:
         self.runtime = runtime
         self._markers = markers
         self._config = config
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    def init_producer_id(self, request: InitProducerIdRequest) -> Deferred[InitProducerIdResponse]:
         """InitProducerId v0-6 with a transactional id; over an open transaction it only decides its abort.
 
         Raises InvalidRequestError, InvalidTransactionTimeoutError, ConcurrentTransactionsError, ProducerFencedError,
@@ -94,32 +86,38 @@ class TransactionCoordinator:
         if request.enable2_pc or request.keep_prepared_txn:
             raise UnsupportedVersionError("two-phase commit is not offered")
         transactional_id = request.transactional_id or ""
-        response = self.runtime.execute(transactional_id, shard.init_producer_id(request))
-        if response.error_code == ConcurrentTransactionsError.code:
+        result = shard.init_producer_id(request)
+        response = self.runtime.execute(transactional_id, result)
+        if result.response.error_code == ConcurrentTransactionsError.code:
             raise ConcurrentTransactionsError  # the open transaction is aborted; the client comes again
         return response
 
     def add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[PartitionKey], version: int
-    ) -> None:
-        """Make partitions part of the transaction; ``version`` is the client's transaction version.
+    ) -> Deferred[None]:
+        """Make partitions part of the transaction; ``version`` is the client's transaction version. Settles when that
+        is committed.
 
         Raises what ``TransactionShard.add_partitions`` raises.
         """
         shard = self._shard(transactional_id)
         try:
-            self.runtime.execute(
+            return self.runtime.execute(
                 transactional_id, shard.add_partitions(transactional_id, producer, partitions, version)
             )
         except KafkaStorageError as error:
             raise NotCoordinatorError from error
 
-    def verify_partition(self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey) -> None:
-        """Raises TransactionAbortableError unless the partition is part of the open transaction."""
+    def verify_partition(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey
+    ) -> Deferred[None]:
+        """Raises TransactionAbortableError unless the partition is part of the open transaction; settles when it is
+        committed that it is."""
         self._shard(transactional_id).verify_partition(transactional_id, producer, partition)
+        return self.runtime.when_committed(transactional_id, None)
 
-    def end(self, request: EndTxnRequest, version: int) -> ProducerIdAndEpoch:
-        """EndTxn v0-5: answered once the decision is in the log. Returns the id and epoch to go on with."""
+    def end(self, request: EndTxnRequest, version: int) -> Deferred[ProducerIdAndEpoch]:
+        """EndTxn v0-5: answered once the decision is committed, with the id and epoch to go on with."""
         shard = self._shard(request.transactional_id)
         producer = (request.producer_id, request.producer_epoch)
         result = shard.end(request.transactional_id, producer, commit=request.committed, version=version)
@@ -143,32 +141,37 @@ class TransactionCoordinator:
 
     # -- markers ------------------------------------------------------------------------------------------------
 
-    def finish(self, transaction: Transaction) -> None:
-        """Write the markers that are due, then the complete record; what fails now is tried again."""
-        self._when_durable(partial(self._mark, transaction))
+    def finish(self, transaction: Transaction, marked: Sequence[Deferred[None]] = ()) -> None:
+        """Write the markers that are due, then the complete record; what fails now is tried again.
 
-    def _mark(self, transaction: Transaction, error: KafkaError | None) -> None:
-        """The decision is durable: write the markers."""
-        if not self._is_due(transaction, error):
+        ``marked`` are the markers that were appended before."""
+        decided = self.runtime.when_committed(transaction.transactional_id, None)
+        decided.on_done(partial(self._mark, transaction, marked))
+
+    def _mark(self, transaction: Transaction, marked: Sequence[Deferred[None]], decided: Deferred[None]) -> None:
+        """The decision is committed: write the markers."""
+        if not self._is_due(transaction, decided):
             return
-        delay_ms = self._write_markers(transaction)
+        delay_ms, written = self._write_markers(transaction)
+        marked = [marker for marker in (*marked, *written) if not marker.done or error_of(marker) is not None]
         if transaction.unmarked:
-            self._finish_later(transaction, delay_ms)
+            self._finish_later(transaction, delay_ms, marked)
         else:
-            self._when_durable(partial(self._complete, transaction))
+            when_all(marked, None).on_done(partial(self._complete, transaction))
 
-    def _complete(self, transaction: Transaction, error: KafkaError | None) -> None:
-        """The markers are durable: write the complete record."""
-        if not self._is_due(transaction, error):
+    def _complete(self, transaction: Transaction, marked: Deferred[None]) -> None:
+        """The markers are committed: write the complete record."""
+        if not self._is_due(transaction, marked):
             return
         shard = self.runtime.shard_for(transaction.transactional_id)
         try:
             self.runtime.execute(transaction.transactional_id, shard.complete(transaction))
         except KafkaError:
-            self._finish_later(transaction, RETRY_MS)
+            self._finish_later(transaction, RETRY_MS, ())
 
-    def _is_due(self, transaction: Transaction, error: KafkaError | None) -> bool:
+    def _is_due(self, transaction: Transaction, committed: Deferred[None]) -> bool:
         """Return whether the transaction is still to be ended here. After a failed sync the next load ends it."""
+        error = error_of(committed)
         if error is not None:
             logger.warning("transaction of %s is not ended: %s", transaction.transactional_id, error)
             return False
@@ -179,13 +182,15 @@ class TransactionCoordinator:
         known = shard.transactions.get(transaction.transactional_id)
         return known is transaction and transaction.state in PREPARED
 
-    def _write_markers(self, transaction: Transaction) -> float:
-        """Returns how long to wait before the next attempt, should partitions be left."""
+    def _write_markers(self, transaction: Transaction) -> tuple[float, list[Deferred[None]]]:
+        """Returns how long to wait before the next attempt, should partitions be left, and the markers that were
+        appended."""
+        written = []
         producer = (transaction.producer_id, transaction.producer_epoch)
         delay_ms = 0
         for partition in sorted(transaction.unmarked)[:MARKERS_PER_TURN]:
             try:
-                self._markers.write(partition, producer, commit=transaction.committed)
+                written.append(self._markers.write(partition, producer, commit=transaction.committed))
             except _NEEDLESS as error:
                 logger.info("no marker of %s for %s-%d: %s", transaction.transactional_id, *partition, error)
             except KafkaError as error:
@@ -193,14 +198,14 @@ class TransactionCoordinator:
                 delay_ms = RETRY_MS
                 continue
             transaction.unmarked.discard(partition)
-        return delay_ms
+        return delay_ms, written
 
-    def _finish_later(self, transaction: Transaction, delay_ms: float) -> None:
+    def _finish_later(self, transaction: Transaction, delay_ms: float, marked: Sequence[Deferred[None]]) -> None:
         shard = self.runtime.shard_for(transaction.transactional_id)
 
         def retry() -> TimerResult:
             if shard.transactions.get(transaction.transactional_id) is transaction and transaction.state in PREPARED:
-                self.finish(transaction)
+                self.finish(transaction, marked)
             return None
 
         shard.timer.schedule(("markers", transaction.transactional_id), delay_ms, retry)

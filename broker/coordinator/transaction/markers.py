@@ -18,6 +18,7 @@ from tidelog.protocol.record.record_batch import EndTransactionMarker, end_trans
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.coordinator.coordinators import Coordinators
+    from tidelog.broker.loop.deferred import Deferred
 
 
 class BrokerMarkerWriter:
@@ -29,8 +30,11 @@ class BrokerMarkerWriter:
 
     def write(
         self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int = 0
-    ) -> None:
-        """Append the marker. Raises UnknownTopicOrPartitionError and what the append raises."""
+    ) -> Deferred[None]:
+        """Append the marker; settles when it is committed.
+
+        Raises UnknownTopicOrPartitionError and what the append raises.
+        """
         topic, index = partition
         producer_id, producer_epoch = producer
         batch = end_transaction_marker(
@@ -42,9 +46,7 @@ class BrokerMarkerWriter:
         if topic != GROUP_METADATA_TOPIC:
             found = self._broker.replica_manager.partition(topic, index)
             info = found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
-            if info.last_offset >= found.high_watermark:
-                self._coordinators.gate.add(found.when_durable(info.last_offset))
-            return
+            return found.when_committed(info.last_offset)
         if GROUP_METADATA_TOPIC not in self._broker.metadata.topics:
             raise UnknownTopicOrPartitionError
-        self._coordinators.groups.runtime.append_end_transaction(index, batch)
+        return self._coordinators.groups.runtime.append_end_transaction(index, batch)

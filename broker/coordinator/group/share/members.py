@@ -1,14 +1,14 @@
 """Share groups as handlers see them: members, and where the groups are (KIP-932).
 
 Two coordinators have a part in it: the group coordinator keeps members and says which share partitions have a state,
-the share coordinator keeps the states. What is assigned has a state: it is made before the group's records are
-appended. ``tidelog.broker.coordinator.group.share.state_changes`` tells how they are deleted. Loop thread only.
+the share coordinator keeps the states. What is assigned has a state: it is committed before the group's records
+are appended. ``tidelog.broker.coordinator.group.share.state_changes`` tells how they are deleted. Loop thread only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.coordinator.group.admin import describe_share_group
@@ -19,7 +19,8 @@ from tidelog.broker.coordinator.group.share.records import initialized_record, s
 from tidelog.broker.coordinator.group.share.state_changes import StateChanges
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps, all_settled, settled
 from tidelog.broker.share.share_partition import UNINITIALIZED_OFFSET
 from tidelog.protocol.errors import (
     KafkaError,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
     from tidelog.broker.metadata.image import MetadataCache, TopicImage
     from tidelog.broker.requests.context import RequestContext
+
+T = TypeVar("T")
 
 UNKNOWN_LAG = -1
 
@@ -77,23 +80,35 @@ class ShareMembers:
             missing = {topic_id: asked[topic_id] - made.get(topic_id, frozenset()) for topic_id in asked}
             try:
                 if not any(missing.values()) and decision.unassigned is None:
-                    return self._runtime.execute(request.group_id, decision.result)
+                    answer = self._runtime.execute(request.group_id, decision.result)
+                    break
+                waits = []
                 for topic_id, partitions in missing.items():
-                    yield from self._make_states(request.group_id, topic_id, partitions, decision.epoch)
+                    waits += yield from self._make_states(request.group_id, topic_id, partitions, decision.epoch)
                     made[topic_id] = made.get(topic_id, frozenset()) | partitions
+                yield from all_settled(waits)
                 if decision.unassigned is not None:
                     assigned = yield from assign_simple(decision.unassigned)
             except KafkaError as error:
                 raise append_error_for_client(error) from error
+        return (yield from settled(answer))
 
-    def _make_states(self, group_id: str, topic_id: bytes, partitions: Iterable[int], epoch: int) -> Steps[None]:
-        """Make the states that no other member's heartbeat has made meanwhile. Raises KafkaError."""
+    def _make_states(
+        self, group_id: str, topic_id: bytes, partitions: Iterable[int], epoch: int
+    ) -> Steps[list[Deferred[None]]]:
+        """Make the states that no other member's heartbeat has made meanwhile; settled when they are committed.
+
+        Raises KafkaError.
+        """
+        waits = []
         for partition in sorted(partitions):
             group = self._runtime.shard_for(group_id).groups.get(group_id)
             known = group.initialized.get(topic_id) if isinstance(group, ShareGroup) else None
             if known is None or partition not in known.partitions:
-                self._share.initialize(StateKey(group_id, topic_id, partition), UNINITIALIZED_OFFSET, epoch)
+                key = StateKey(group_id, topic_id, partition)
+                waits.append(self._share.initialize(key, UNINITIALIZED_OFFSET, epoch))
             yield None
+        return waits
 
     def describe(self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool) -> DescribedGroup:
         """ShareGroupDescribe v1, one group."""
@@ -119,15 +134,15 @@ class ShareMembers:
             if name == topic
         }
 
-    def delete_group(self, group_id: str, finish: Callable[[], object]) -> Steps[None]:
+    def delete_group(self, group_id: str, finish: Callable[[], T]) -> Steps[T]:
         """Delete the states of a group without members, then ``finish`` it. Raises KafkaError."""
-        yield from self._changes.alone(group_id, self._changes.delete_group(group_id, finish))
+        return (yield from self._changes.alone(group_id, self._changes.delete_group(group_id, finish)))
 
     # -- where groups are ---------------------------------------------------------------------------------------
 
     def describe_offsets(
         self, request: offsets.DescribeShareGroupOffsetsRequestGroup
-    ) -> offsets.DescribeShareGroupOffsetsResponseGroup:
+    ) -> Steps[offsets.DescribeShareGroupOffsetsResponseGroup]:
         """DescribeShareGroupOffsets v0-1, one group; all partitions with a state where no topics are named."""
         response = offsets.DescribeShareGroupOffsetsResponseGroup(group_id=request.group_id)
         try:
@@ -136,6 +151,14 @@ class ShareMembers:
             else:
                 wanted = [(topic.topic_name, topic.partitions) for topic in request.topics]
             response.topics = [self._describe_topic(request.group_id, *topic) for topic in wanted]
+            yield None
+            keys = [
+                StateKey(request.group_id, topic.topic_id, partition.partition_index)
+                for topic in response.topics
+                for partition in topic.partitions
+            ]
+            yield from self._share.wait_until_committed(keys)
+            yield from self._runtime.wait_until_committed((request.group_id,))
         except KafkaError as error:
             response.error_code, response.error_message = error.code, error.message
         return response
@@ -195,10 +218,12 @@ class ShareMembers:
     ) -> Steps[alter.AlterShareGroupOffsetsResponse]:
         group, _ = self._group_to_alter(request.group_id)
         added: dict[bytes, InitializedTopic] = {}
+        waits: list[Deferred[None]] = []
         topics = []
         for asked in request.topics:
-            topics.append((yield from self._alter_topic(group, asked, added)))  # noqa: PERF401 - it yields
-        self._note_initialized(request.group_id, added)
+            topics.append((yield from self._alter_topic(group, asked, added, waits)))  # noqa: PERF401 - it yields
+        yield from all_settled(waits)
+        yield from settled(self._note_initialized(request.group_id, added))
         return alter.AlterShareGroupOffsetsResponse(responses=topics)
 
     def _group_to_alter(self, group_id: str) -> tuple[ShareGroup, bool]:
@@ -211,8 +236,10 @@ class ShareMembers:
         group: ShareGroup,
         asked: alter.AlterShareGroupOffsetsRequestTopic,
         added: dict[bytes, InitializedTopic],
+        waits: list[Deferred[None]],
     ) -> Steps[alter.AlterShareGroupOffsetsResponseTopic]:
-        """Initialize the states of one topic's partitions, and note them in ``added``."""
+        """Initialize the states of one topic's partitions, and note them in ``added``, and in ``waits`` when that is
+        committed."""
         image = self._metadata.find(asked.topic_name)
         topic = alter.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
         if image is not None:
@@ -225,7 +252,7 @@ class ShareMembers:
                 if image is None or not 0 <= partition.partition_index < image.partition_count:
                     raise UnknownTopicOrPartitionError
                 key = StateKey(group.group_id, image.topic_id, partition.partition_index)
-                self._share.initialize(key, partition.start_offset, group.epoch)
+                waits.append(self._share.initialize(key, partition.start_offset, group.epoch))
                 initialized.add(key.partition)
             except KafkaError as error:
                 answer.error_code, answer.error_message = error.code, error.message
@@ -235,17 +262,18 @@ class ShareMembers:
             added[image.topic_id] = before._replace(partitions=before.partitions | initialized)
         return topic
 
-    def _note_initialized(self, group_id: str, added: Mapping[bytes, InitializedTopic]) -> None:
+    def _note_initialized(self, group_id: str, added: Mapping[bytes, InitializedTopic]) -> Deferred[None]:
         """Append which partitions have a state now. The group is looked up again: members may have come meanwhile."""
         group, is_known = self._group_to_alter(group_id)
         initialized = dict(group.initialized)
         for topic_id, topic in added.items():
             before = initialized.get(topic_id, InitializedTopic(topic.name, frozenset()))
             initialized[topic_id] = before._replace(partitions=before.partitions | topic.partitions)
+        records = []
         if initialized != group.initialized:
             records = [] if is_known else [share_epoch_record(group.group_id, group.epoch, group.metadata_hash)]
             records.append(initialized_record(group.group_id, initialized, group.deleting))
-            self._runtime.execute(group.group_id, CoordinatorResult(None, records))
+        return self._runtime.execute(group.group_id, CoordinatorResult(None, records))
 
     def delete_offsets(
         self, request: delete.DeleteShareGroupOffsetsRequest
@@ -274,5 +302,5 @@ class ShareMembers:
         yield from self._changes.delete_states(group, found)
         group = self._changes.empty_group(request.group_id)
         left = {topic_id: name for topic_id, name in group.deleting.items() if topic_id not in found}
-        self._changes.note(request.group_id, group.initialized, left)
+        yield from settled(self._changes.note(request.group_id, group.initialized, left))
         return delete.DeleteShareGroupOffsetsResponse(responses=topics)

@@ -18,7 +18,7 @@ from tidelog.broker.coordinator.group.share.records import initialized_record
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.steps import Steps, settled
 from tidelog.protocol.errors import GroupIdNotFoundError, InvalidGroupIdError, NonEmptyGroupError
 
 if TYPE_CHECKING:
@@ -76,17 +76,21 @@ class StateChanges:
             raise NonEmptyGroupError
         return group
 
-    def delete_group(self, group_id: str, finish: Callable[[], object]) -> Steps[None]:
+    def delete_group(self, group_id: str, finish: Callable[[], T]) -> Steps[T]:
         """Delete all states of a group, then ``finish`` it. Raises KafkaError."""
         group = self.empty_group(group_id)
         yield from self.delete_states(group, group.topics_with_states())
-        finish()
+        return finish()
 
     def delete_states(self, group: ShareGroup, topics: Deleting) -> Steps[None]:
-        """Delete the group's states for these topics, which it forgets first. Raises KafkaError."""
+        """Delete the group's states for these topics, which it forgets first; ends when that is committed.
+
+        No state goes before the group's record is committed: a power loss must not bring back the group without its
+        states. Raises KafkaError.
+        """
         keys = [key for topic_id in topics for key in self._keys_of(group, topic_id)]
         left = {topic_id: known for topic_id, known in group.initialized.items() if topic_id not in topics}
-        self.note(group.group_id, left, {**group.deleting, **topics})
+        yield from settled(self.note(group.group_id, left, {**group.deleting, **topics}))
         yield from self._share.delete(keys)
 
     def _keys_of(self, group: ShareGroup, topic_id: bytes) -> list[StateKey]:
@@ -96,9 +100,14 @@ class StateChanges:
         partitions.update(range(0 if image is None else image.partition_count))
         return [StateKey(group.group_id, topic_id, partition) for partition in sorted(partitions)]
 
-    def note(self, group_id: str, initialized: Initialized, deleting: Deleting) -> None:
-        """Append which partitions have a state and which topics lose theirs, where that changed. Raises KafkaError."""
+    def note(self, group_id: str, initialized: Initialized, deleting: Deleting) -> Deferred[None]:
+        """Append which partitions have a state and which topics lose theirs, where that changed; settles when it is
+        committed.
+
+        Raises KafkaError.
+        """
         group = self.empty_group(group_id)
+        records = []
         if (initialized, deleting) != (group.initialized, group.deleting):
-            record = initialized_record(group_id, initialized, deleting)
-            self._runtime.execute(group_id, CoordinatorResult(None, [record]))
+            records.append(initialized_record(group_id, initialized, deleting))
+        return self._runtime.execute(group_id, CoordinatorResult(None, records))

@@ -53,7 +53,7 @@ class StreamsMembers:
 
     def heartbeat(
         self, context: RequestContext, request: StreamsGroupHeartbeatRequest
-    ) -> StreamsGroupHeartbeatResponse:
+    ) -> Deferred[StreamsGroupHeartbeatResponse]:
         """StreamsGroupHeartbeat v0."""
         if request.topology is not None:
             refused = refused_names(topology_of(request.topology), INTERNAL_TOPICS.__contains__, validate_topic_name)
@@ -62,17 +62,17 @@ class StreamsMembers:
         shard = self._runtime.shard_for(request.group_id)
         decision = shard.streams.heartbeat(context, request)
         try:
-            response = self._runtime.execute(request.group_id, decision.result)
+            answer = self._runtime.execute(request.group_id, decision.result)
         except KafkaError as error:
             raise append_error_for_client(error) from error
         failed = self._make(decision.missing)
         if failed:
             told = ", ".join(failed[:SHOWN_ERRORS])
             more = f" and {len(failed) - SHOWN_ERRORS} more" if len(failed) > SHOWN_ERRORS else ""
-            for status in response.status or ():
+            for status in decision.result.response.status or ():
                 if status.status_code == StatusCode.MISSING_INTERNAL_TOPICS:
                     status.status_detail += f"; Creation failed: {told}{more}."
-        return response
+        return answer
 
     def _make(self, topics: Iterable[InternalTopic]) -> list[str]:
         """Begin to make topics; which cannot be, and why."""

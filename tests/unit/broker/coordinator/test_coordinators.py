@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.broker.coordinator.runtime.test_durability import Client
+from tests.unit.broker.coordinator.runtime.test_committed import Client
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.protocol.errors import NONE, KafkaStorageError

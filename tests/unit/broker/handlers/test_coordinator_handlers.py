@@ -13,8 +13,8 @@ from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.errors import for_old_producer
 from tidelog.broker.coordinator.produce_check import check_transactional_batch
-from tidelog.broker.coordinator.runtime.durability import SyncGate
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
+from tidelog.broker.loop.deferred import completed
 from tidelog.broker.loop.lazy import Lazy
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage, unreplicated
 from tidelog.broker.requests.context import RequestContext
@@ -109,6 +109,7 @@ class PlainPartition:
     def append_records(self, records: memoryview, **_: Any) -> SimpleNamespace:
         self.batches.append(bytes(records))
         self.high_watermark = len(self.batches)
+        self.when_committed = lambda _: completed(None)
         return SimpleNamespace(last_offset=len(self.batches) - 1)
 
 
@@ -133,9 +134,7 @@ class World:
         )
 
     def coordinators(self) -> Any:
-        return SimpleNamespace(
-            groups=self.groups.coordinator, transactions=self.transactions.coordinator, gate=SyncGate()
-        )
+        return SimpleNamespace(groups=self.groups.coordinator, transactions=self.transactions.coordinator)
 
     def find(self, topic: str, index: int) -> PlainPartition:
         if topic not in self.groups.metadata.topics:

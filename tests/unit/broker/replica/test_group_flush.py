@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.replica.commits import Commits
 from tidelog.broker.replica.group_flush import GroupFlush
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -61,15 +62,19 @@ class Fixture:
         self.log = FakeLog(FakeConfig(flush_messages))
         self.threads = Threads()
         self.committed = 0
-        self.flush = GroupFlush(cast(Any, self.log), self.threads, self.note)
+        self.commits = Commits()
+        self.flush = GroupFlush(cast(Any, self.log), self.threads, self.advance, self.commits.fail)
 
-    def note(self) -> None:
+    def advance(self, offset: int) -> None:
         self.committed += 1
+        self.log.high_watermark = offset
+        self.commits.advance(offset)
 
     def append(self) -> Deferred[None]:
         self.log.log_end_offset += 1
+        wait = self.commits.wait(self.log.log_end_offset - 1)
         self.flush.appended()
-        return self.flush.when_durable(self.log.log_end_offset - 1)
+        return wait
 
 
 def test_an_append_waits_for_its_sync() -> None:

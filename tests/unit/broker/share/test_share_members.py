@@ -12,6 +12,7 @@ import pytest
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, partitions
 from tidelog.broker.coordinator.group.share.group import ShareGroup
 from tidelog.broker.coordinator.share_state.state import StateKey
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.replica.partition import Partition
 from tidelog.protocol.errors import (
     FencedMemberEpochError,
@@ -86,9 +87,9 @@ def test_the_states_of_many_partitions_are_made_in_steps_and_by_one_member_alone
     made: list[int] = []
     initialize = world.coordinators.share.initialize
 
-    def count(key: StateKey, start_offset: int, state_epoch: int) -> None:
+    def count(key: StateKey, start_offset: int, state_epoch: int) -> Deferred[None]:
         made.append(key.partition)
-        initialize(key, start_offset, state_epoch)
+        return initialize(key, start_offset, state_epoch)
 
     monkeypatch.setattr(world.coordinators.share, "initialize", count)
     request = ShareGroupHeartbeatRequest(group_id="g", member_epoch=0, subscribed_topic_names=["wide"])
@@ -238,7 +239,7 @@ def test_a_share_group_is_no_group_of_another_protocol(world: ShareWorld) -> Non
         protocols=protocols,
     )
     answer = ask(world, join, 5)
-    assert answer.result().error_code == InconsistentGroupProtocolError.code
+    assert answer.error_code == InconsistentGroupProtocolError.code
     beat = ConsumerGroupHeartbeatRequest(
         group_id="g",
         member_id="c",

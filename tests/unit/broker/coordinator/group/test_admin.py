@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.coordinator.runtime.durability import SyncGate
 from tidelog.broker.loop.lazy import Lazy
 from tidelog.protocol.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError
 
@@ -76,15 +75,16 @@ def test_listed_groups_have_their_type() -> None:
 
 def test_heartbeats_of_a_loading_group_pass() -> None:
     from tidelog.broker.handlers import heartbeat
-    from tidelog.protocol.messages.heartbeat import HeartbeatRequest
+    from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
     class Loading:
         def heartbeat(self, request: HeartbeatRequest) -> None:
             raise CoordinatorLoadInProgressError
 
-    coordinators = SimpleNamespace(groups=Loading(), gate=SyncGate())
+    coordinators = SimpleNamespace(groups=Loading())
     broker: Any = SimpleNamespace(services=SimpleNamespace(coordinators=Lazy(lambda: coordinators)))
     broker.services.coordinators.get()
     world = GroupWorld()
     answer = heartbeat.handle(broker, world.context(4), HeartbeatRequest())
+    assert isinstance(answer, HeartbeatResponse)
     assert answer.error_code == 0

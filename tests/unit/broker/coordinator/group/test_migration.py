@@ -94,7 +94,7 @@ class Classic:
     def heartbeat(self, **fields: Any) -> int:
         given = {"member_id": self.member_id, "generation_id": self.generation_id, **fields}
         request = HeartbeatRequest(group_id="g", group_instance_id=self.instance_id, **given)
-        return self.world.coordinator.heartbeat(request).error_code
+        return self.world.coordinator.heartbeat(request).result().error_code
 
     def follow(self) -> bool:
         """One turn of its loop; whether it had to rejoin."""
@@ -555,7 +555,7 @@ def test_a_classic_member_has_its_own_session() -> None:
 def leave(world: GroupWorld, *member_ids: str, instance_id: str | None = None) -> list[MemberResponse]:
     members = [MemberIdentity(member_id=member_id, group_instance_id=instance_id) for member_id in member_ids]
     request = LeaveGroupRequest(group_id="g", members=members)
-    return world.coordinator.leave_group(world.context(5), request).members
+    return world.coordinator.leave_group(world.context(5), request).result().members
 
 
 def test_leaving() -> None:
@@ -579,7 +579,7 @@ def test_offsets_of_classic_members() -> None:
 
     def commit(member_id: str, epoch: int) -> None:
         request = OffsetCommitRequest(group_id="g", member_id=member_id, generation_id_or_member_epoch=epoch)
-        world.coordinator.commit_offsets(world.context(9), request)
+        world.coordinator.commit_offsets(world.context(9), request).result()
 
     commit(first.member_id, first.generation_id)
     with pytest.raises(IllegalGenerationError):

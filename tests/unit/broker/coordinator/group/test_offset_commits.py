@@ -58,7 +58,7 @@ def commit(
     request = OffsetCommitRequest(
         **{"group_id": "g", "topics": [OffsetCommitRequestTopic(partitions=[asked], **values)], **fields}
     )
-    return world.coordinator.commit_offsets(world.context(version), request)
+    return world.coordinator.commit_offsets(world.context(version), request).result()
 
 
 def commit_error(world: GroupWorld, offset: int, **fields: Any) -> int:
@@ -75,7 +75,7 @@ def txn_commit(world: GroupWorld, offset: int, producer_id: int = 7, **fields: A
         **{"group_id": "g", "producer_id": producer_id, "producer_epoch": 0, "topics": [topic], **fields}
     )
     try:
-        return world.coordinator.commit_offsets_in_transaction(request).topics[0].partitions[0].error_code
+        return world.coordinator.commit_offsets_in_transaction(request).result().topics[0].partitions[0].error_code
     except KafkaError as error:
         return error.code
 
@@ -285,7 +285,7 @@ def test_a_partition_that_is_not_there_has_no_offsets(partition: int) -> None:
     asked = OffsetCommitRequestPartition(partition_index=partition, committed_offset=5)
     topics = [OffsetCommitRequestTopic(name="t", partitions=[asked])]
     request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
-    answer = world.coordinator.commit_offsets(world.context(8), request)
+    answer = world.coordinator.commit_offsets(world.context(8), request).result()
     assert answer.topics[0].partitions[0].error_code == UnknownTopicOrPartitionError.code
 
 
@@ -387,7 +387,7 @@ def test_a_transactional_commit_with_the_generation_of_no_group() -> None:
 def delete(world: GroupWorld, topic: str = "t") -> int:
     partitions = [OffsetDeleteRequestPartition(partition_index=0), OffsetDeleteRequestPartition(partition_index=1)]
     request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name=topic, partitions=partitions)])
-    return world.coordinator.delete_offsets(request).topics[0].partitions[0].error_code
+    return world.coordinator.delete_offsets(request).result().topics[0].partitions[0].error_code
 
 
 def test_offsets_are_deleted_and_stay_so() -> None:

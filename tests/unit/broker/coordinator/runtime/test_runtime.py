@@ -28,7 +28,7 @@ def commit(world: GroupWorld, offset: int, group_id: str = "g", metadata: str = 
     request = OffsetCommitRequest(
         group_id=group_id, topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])]
     )
-    world.coordinator.commit_offsets(world.context(9), request)
+    world.coordinator.commit_offsets(world.context(9), request).result()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.coordinators import ManualLoop, MemoryTopicLog
+from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.runtime.replay import ReplayContext
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
@@ -118,7 +119,7 @@ def test_deleted_states_are_gone() -> None:
     world = StateWorld()
     world.share.initialize(KEY, 0, 1)
     world.share.initialize(OTHER, 0, 1)
-    world.share.delete([KEY, StateKey("none", b"x" * 16, 0)])
+    response_of(world.share.delete([KEY, StateKey("none", b"x" * 16, 0)]))
     assert world.share.read(KEY) is None
     world.share.topic_deleted(OTHER.topic_id)
     assert StateWorld(world.log).share.read(OTHER) is None
@@ -159,7 +160,7 @@ def test_the_log_is_cut_below_the_oldest_snapshot() -> None:
 def test_without_states_everything_is_cut() -> None:
     world = StateWorld()
     world.share.initialize(KEY, 0, 1)
-    world.share.delete([KEY])
+    response_of(world.share.delete([KEY]))
     world.loop.advance(PRUNE_INTERVAL_MS)
     assert world.cut == [2]
 

@@ -29,7 +29,7 @@ from tidelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdent
 def heartbeat(world: GroupWorld, member_id: str, generation_id: int) -> int:
     request = HeartbeatRequest(group_id="g", member_id=member_id, generation_id=generation_id)
     try:
-        return world.coordinator.heartbeat(request).error_code
+        return world.coordinator.heartbeat(request).result().error_code
     except KafkaError as error:
         return error.code
 
@@ -205,7 +205,7 @@ def test_without_any_joined_member_the_rebalance_waits_for_sessions() -> None:
     world.sync(static_id, 1, {static_id: b"a"}, group_instance_id="i")
     dynamic_id, _ = world.join_twice()
     leaving = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=dynamic_id)])
-    world.coordinator.leave_group(world.context(5), leaving)
+    world.coordinator.leave_group(world.context(5), leaving).result()
     world.advance(60_001)
     assert world.group().state is PREPARING_REBALANCE
     world.advance(200_000)

@@ -22,7 +22,9 @@ from tidelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 
 
 def leave(world: GroupWorld, *members: MemberIdentity, version: int = 5) -> LeaveGroupResponse:
-    return world.coordinator.leave_group(world.context(version), LeaveGroupRequest(group_id="g", members=list(members)))
+    return world.coordinator.leave_group(
+        world.context(version), LeaveGroupRequest(group_id="g", members=list(members))
+    ).result()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_heartbeat_checks_who_asks(fields: dict[str, Any], error: type[KafkaErro
     leader, _ = world.stable(2)
     values: dict[str, Any] = {"group_id": "g", "member_id": leader, "generation_id": 2, **fields}
     with pytest.raises(error):
-        world.coordinator.heartbeat(HeartbeatRequest(**values))
+        world.coordinator.heartbeat(HeartbeatRequest(**values)).result()
 
 
 def test_a_fenced_static_member_hears_so_in_its_heartbeat() -> None:
@@ -106,7 +108,7 @@ def test_a_fenced_static_member_hears_so_in_its_heartbeat() -> None:
     with pytest.raises(FencedInstanceIdError):
         world.coordinator.heartbeat(
             HeartbeatRequest(group_id="g", member_id=old, generation_id=1, group_instance_id="i")
-        )
+        ).result()
 
 
 def test_a_dead_group_sends_members_to_look_for_the_coordinator() -> None:
@@ -116,7 +118,7 @@ def test_a_dead_group_sends_members_to_look_for_the_coordinator() -> None:
     with pytest.raises(CoordinatorNotAvailableError):
         world.sync(leader, 1)
     with pytest.raises(CoordinatorNotAvailableError):
-        world.coordinator.heartbeat(HeartbeatRequest(group_id="g", member_id=leader, generation_id=1))
+        world.coordinator.heartbeat(HeartbeatRequest(group_id="g", member_id=leader, generation_id=1)).result()
     with pytest.raises(CoordinatorNotAvailableError):
         leave(world, MemberIdentity(member_id=leader))
     assert world.join().result().error_code == CoordinatorNotAvailableError.code
@@ -199,7 +201,7 @@ def test_before_version_3_the_error_is_the_answers(known: bool) -> None:
     world = GroupWorld()
     (leader,) = world.stable(1)
     request = LeaveGroupRequest(group_id="g", member_id=leader if known else "stranger")
-    response = world.coordinator.leave_group(world.context(2), request)
+    response = world.coordinator.leave_group(world.context(2), request).result()
     assert response.error_code == (0 if known else UnknownMemberIdError.code)
 
 

@@ -61,7 +61,7 @@ def beat(world: GroupWorld, member_id: str, epoch: int, **fields: Any) -> Consum
     request = ConsumerGroupHeartbeatRequest(
         **{"group_id": "g", "member_id": member_id, "member_epoch": epoch, **fields}
     )
-    return world.coordinator.consumer_group_heartbeat(world.context(version), request)
+    return world.coordinator.consumer_group_heartbeat(world.context(version), request).result()
 
 
 def join(world: GroupWorld, member_id: str, *topics: str, **fields: Any) -> ConsumerGroupHeartbeatResponse:
@@ -486,10 +486,10 @@ def test_members_commit_and_fetch_with_their_epoch(member_id: str, epoch: int, e
     join(world, "a")
     request = OffsetCommitRequest(group_id="g", member_id=member_id, generation_id_or_member_epoch=epoch)
     if error is None:
-        world.coordinator.commit_offsets(world.context(9), request)
+        world.coordinator.commit_offsets(world.context(9), request).result()
     else:
         with pytest.raises(error):
-            world.coordinator.commit_offsets(world.context(9), request)
+            world.coordinator.commit_offsets(world.context(9), request).result()
     group = OffsetFetchRequestGroup(group_id="g", member_id=member_id or None, member_epoch=epoch, topics=None)
     answer = response_of(world.coordinator.fetch_offsets(group, require_stable=True, by_id=False))
     assert answer.error_code == (error.code if error is not None and member_id else 0)
@@ -558,7 +558,7 @@ def commit(world: GroupWorld, member_id: str, epoch: int, *indexes: int, version
         generation_id_or_member_epoch=epoch,
         topics=[OffsetCommitRequestTopic(name="t", partitions=asked)],
     )
-    response = world.coordinator.commit_offsets(world.context(version), request)
+    response = world.coordinator.commit_offsets(world.context(version), request).result()
     return [partition.error_code for partition in response.topics[0].partitions]
 
 
@@ -614,7 +614,7 @@ def test_a_transaction_without_a_member_commits_to_any_group() -> None:
     request = TxnOffsetCommitRequest(
         transactional_id="x", group_id="g", producer_id=1, producer_epoch=0, topics=[topic]
     )
-    response = world.coordinator.commit_offsets_in_transaction(request)
+    response = world.coordinator.commit_offsets_in_transaction(request).result()
     assert response.topics[0].partitions[0].error_code == 0
 
 

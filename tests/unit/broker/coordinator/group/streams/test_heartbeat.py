@@ -525,7 +525,7 @@ def test_kinds_of_groups_do_not_mix(world: StreamsWorld) -> None:
         group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=1, protocol_type="consumer", protocols=[protocol]
     )
     member = ready(world)
-    assert world.ask(join, 3).result().error_code == InconsistentGroupProtocolError.code
+    assert world.ask(join, 3).error_code == InconsistentGroupProtocolError.code
     commit(world, "a", member.epoch)
     member.beat(-1)
     world.ask(join, 3)

@@ -1,42 +1,49 @@
-"""Answers of coordinators under ``flush.messages``: over real logs whose syncs end when the test turns the loop."""
+"""Answers of coordinators wait until what they rest on is committed: over logs that sync."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.coordinators import GroupWorld, MemoryTopicLog, TransactionWorld
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import Wire
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, runs
-from tidelog.broker.coordinator.runtime.durability import SyncGate
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.coordinator.share_state.state import StateKey
+from tidelog.broker.coordinator.transaction.state import PREPARED
+from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.steps import Job, StepRunner
 from tidelog.broker.requests.route import Pending
 from tidelog.protocol.errors import (
     NONE,
     KafkaStorageError,
     NotCoordinatorError,
-    NotEnoughReplicasError,
-    RebalanceInProgressError,
+    UnknownMemberIdError,
 )
 from tidelog.protocol.messages import alter_share_group_offsets as alter
 from tidelog.protocol.messages import delete_share_group_offsets as delete
+from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest
+from tidelog.protocol.messages.end_txn import EndTxnRequest
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidelog.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
 from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from tidelog.protocol.record.record_batch import BatchOptions
-from tidelog.protocol.transferable import TransferableRecords
 
 TEXTS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
 
@@ -76,13 +83,11 @@ def test_a_commit_is_answered_when_it_is_on_the_disk(data: DataBroker) -> None:
     client = Client(data)
     answers = client.answer(commit(), 8)
     assert answers == []
-    assert data.broker.services.coordinators.get().gate
     while data.loop.soon:  # the sync is done, then the request's own steps go on
         data.loop.run_soon()
     (frame,) = answers
     response = client.decoded(frame, OffsetCommitResponse, 8)
     assert response.topics[0].partitions[0].error_code == NONE
-    assert not data.broker.services.coordinators.get().gate
 
 
 def test_a_transactional_id_is_given_when_it_is_on_the_disk(data: DataBroker) -> None:
@@ -147,52 +152,6 @@ def test_who_waits_may_go(data: DataBroker) -> None:
     data.loop.run_soon()
 
 
-def held(gate: SyncGate, response: Any) -> tuple[list[int], Deferred[int]]:
-    found: list[int] = []
-    deferred: Deferred[int] = gate.hold(response)
-    deferred.on_done(lambda done: found.append(done.result()))
-    return found, deferred
-
-
-def test_all_syncs_are_waited_for() -> None:
-    gate = SyncGate()
-    syncs: list[Deferred[None]] = [Deferred(), Deferred()]
-    for one in syncs:
-        gate.add(one)
-    found, _ = held(gate, 7)
-    syncs[1].complete(None)
-    assert found == []
-    syncs[0].complete(None)
-    assert found == [7]
-    assert not gate
-
-
-def test_a_sync_that_is_done_holds_up_nothing() -> None:
-    gate = SyncGate()
-    done: Deferred[None] = Deferred()
-    done.complete(None)
-    gate.add(done)
-    assert held(gate, 7)[0] == [7]
-
-
-def test_a_sync_that_fails_is_told() -> None:
-    gate = SyncGate()
-    sync_: Deferred[None] = Deferred()
-    gate.add(sync_)
-    deferred: Deferred[int] = gate.hold(7)
-    sync_.fail(KafkaStorageError())
-    with pytest.raises(NotCoordinatorError):
-        deferred.result()
-
-
-def test_an_error_comes_through() -> None:
-    waiting: Deferred[int] = Deferred()
-    deferred = SyncGate().hold(waiting)
-    waiting.fail(RebalanceInProgressError())
-    with pytest.raises(RebalanceInProgressError):
-        deferred.result()
-
-
 # -- records of a transaction that add their partition to it ---------------------------------------------------------
 
 
@@ -224,18 +183,6 @@ def test_records_are_acknowledged_when_their_transaction_has_their_partition_on_
     assert {part.error_code for part in response.responses[0].partition_responses} == {NONE}
 
 
-def test_a_refusal_is_what_its_client_understands() -> None:
-    gate = SyncGate()
-    sync_: Deferred[None] = Deferred()
-    gate.add(sync_)
-    dropped: list[int] = []
-    deferred: Deferred[int] = gate.hold(7, dropped.append, NotEnoughReplicasError)
-    sync_.fail(KafkaStorageError())
-    with pytest.raises(NotEnoughReplicasError):
-        deferred.result()
-    assert dropped == [7]
-
-
 # -- share groups -----------------------------------------------------------------------------------------------------
 
 
@@ -252,10 +199,11 @@ def world(tmp_path: Path) -> Iterator[ShareWorld]:
 
 
 def when_synced(world: ShareWorld, answer: Any) -> Any:
-    """Answer to a share group's member, which must not come before the sync."""
+    """Answer to a share group's client, which must not come before the syncs."""
     assert isinstance(answer, Deferred)
     assert not answer.done
-    world.loop.run_soon()
+    while world.loop.soon:
+        world.loop.run_soon()
     return answer.result()
 
 
@@ -285,18 +233,184 @@ def test_places_of_share_groups_are_moved_when_that_is_on_the_disk(world: ShareW
     assert when_synced(world, world.ask(world.context(1), forgets, 0)).responses[0].error_code == NONE
 
 
-def test_slices_of_a_share_fetch_that_nobody_waits_for_are_let_go(
-    world: ShareWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_share_group_knows_of_states_that_are_on_the_disk(world: ShareWorld) -> None:
+    """A power loss brings back no group that counts on states which are gone."""
+    groups = world.coordinators.groups.runtime.shard_for("g").groups
+    member = ShareMember(world, "g", "t", "m")
+    joins = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"])
+    answer = world.ask(member.context, joins, 1)
+    assert "g" not in groups, "no state is on the disk yet"
+    when_synced(world, answer)
+    assert "g" in groups
+    place = alter.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=3)
+    topic = alter.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=[place])
+    world.configure("h")
+    answer = world.ask(world.context(1), alter.AlterShareGroupOffsetsRequest(group_id="h", topics=[topic]), 0)
+    assert "h" not in groups, "its state is not on the disk yet"
+    when_synced(world, answer)
+    assert "h" in groups
+
+
+@pytest.mark.parametrize("of_group", [False, True])
+def test_a_share_groups_states_go_when_that_it_forgot_them_is_on_the_disk(world: ShareWorld, *, of_group: bool) -> None:
+    """A power loss brings back no group whose states are gone, and no states whose group is gone."""
+    key = StateKey("g", world.broker.metadata.topics["t"].topic_id, 0)
+    groups = world.coordinators.groups.runtime.shard_for("g").groups
+    joins = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"])
+    leaves = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=-1)
+    for beat in (joins, leaves):
+        when_synced(world, world.ask(world.context(1), beat, 1))
+    gone = delete.DeleteShareGroupOffsetsRequestTopic(topic_name="t")
+    if of_group:
+        answer = world.ask(world.context(1), DeleteGroupsRequest(groups_names=["g"]), 2)
+    else:
+        answer = world.ask(world.context(1), delete.DeleteShareGroupOffsetsRequest(group_id="g", topics=[gone]), 0)
+    assert world.coordinators.share.read(key) is not None, "the group's record is not on the disk yet"
+    seen = []
+    while not answer.done:
+        world.loop.run_soon()
+        seen.append((world.coordinators.share.read(key) is not None, "g" in groups))
+    assert (False, True) in seen, "the states' records are not on the disk yet"
+    assert seen[-1] == (False, not of_group)
+
+
+def test_a_share_fetch_whose_client_has_gone_acquires_nothing(world: ShareWorld) -> None:
+    """A request that waits for the disk holds no slices and no records."""
     member = ShareMember(world, "g", "t", "m")
     joins = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"])
     when_synced(world, world.ask(member.context, joins, 1))
-    member.fetch()
+    assert runs(member.fetch()) == [(0, 9, 1)]
     world.append("t", b"more")
-    released: list[int] = []
-    monkeypatch.setattr(TransferableRecords, "release", lambda part: released.append(part.size))
     waiting = member.ask((0, 4, [1]))
     assert isinstance(waiting, Deferred)
     waiting.abandon()
     world.loop.run_soon()
-    assert len(released) == 1
+    assert runs(member.fetch()) == [(10, 10, 1)]
+
+
+# -- every answer, changes and reads, in seeded order -----------------------------------------------------------------
+
+
+class SyncedLog(MemoryTopicLog):
+    """A topic whose syncs end when the test says so."""
+
+    def append(self, partition: int, batch: bytearray) -> int:
+        offset = super().append(partition, batch)
+        self.syncs.setdefault(partition, Deferred())
+        return offset
+
+    def sync(self, error: KafkaStorageError | None = None) -> None:
+        for partition in list(self.syncs):
+            waiting = self.syncs.pop(partition)
+            if error is None:
+                waiting.complete(None)
+            else:
+                waiting.fail(error)
+
+
+def offset_fetch(world: GroupWorld) -> Deferred[Any]:
+    request = OffsetFetchRequestGroup(group_id="g", topics=None)
+    runner = StepRunner(world.loop.call_soon, lambda: 0.0)
+    found = runner.run(world.coordinator.fetch_offsets(request, require_stable=False, by_id=False))
+    return found.done if isinstance(found, Job) else completed(found)
+
+
+ASKED: dict[str, Callable[[GroupWorld], Deferred[Any]]] = {
+    "commit": lambda world: world.coordinator.commit_offsets(world.context(8), commit()),
+    "empty commit": lambda world: world.coordinator.commit_offsets(world.context(8), OffsetCommitRequest(group_id="g")),
+    "fetch": offset_fetch,
+    "heartbeat": lambda world: world.coordinator.heartbeat(HeartbeatRequest(group_id="g", member_id="m")),
+    "leave": lambda world: world.coordinator.leave_group(
+        world.context(5), LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id="m")])
+    ),
+    "describe": lambda world: world.runtime.when_committed("g", None),
+    "list": lambda world: world.runtime.when_all_committed(None),
+}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_answer_runs_ahead_of_the_high_watermark(seed: int) -> None:
+    chance = random.Random(seed)
+    log = SyncedLog()
+    world = GroupWorld(log)
+    answers: list[Deferred[Any]] = [world.coordinator.commit_offsets(world.context(8), commit())]
+    for _ in range(60):
+        if chance.random() < 0.3:
+            log.sync()
+            world.loop.run_soon()
+            assert all(answer.done for answer in answers)
+            continue
+        try:
+            answer = ASKED[chance.choice(sorted(ASKED))](world)
+        except UnknownMemberIdError:  # raised before anything was appended: it tells nothing
+            continue
+        assert answer.done == (not log.syncs), "an answer waits if, and only if, something is not committed"
+        answers.append(answer)
+
+
+@pytest.mark.parametrize("asked", [name for name in ASKED if name not in ("heartbeat", "fetch")])
+def test_an_answer_that_rests_on_what_is_lost_is_refused(asked: str) -> None:
+    log = SyncedLog()
+    world = GroupWorld(log)
+    world.coordinator.commit_offsets(world.context(8), commit())
+    answer = ASKED[asked](world)
+    log.sync(KafkaStorageError())
+    with pytest.raises(NotCoordinatorError):
+        answer.result()
+
+
+def test_offsets_that_may_be_lost_are_not_shown() -> None:
+    log = SyncedLog()
+    world = GroupWorld(log)
+    world.coordinator.commit_offsets(world.context(8), commit())
+    answer = offset_fetch(world)
+    log.sync(KafkaStorageError())
+    world.loop.run_soon()
+    assert answer.result().error_code == NotCoordinatorError.code
+
+
+# -- the steps of a transaction's end ---------------------------------------------------------------------------------
+
+
+def test_each_step_of_a_transactions_end_waits_for_the_one_before() -> None:
+    log = SyncedLog()
+    world = TransactionWorld(log)
+    answer = world.coordinator.init_producer_id(
+        InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
+    )
+    log.sync()
+    producer = (answer.result().producer_id, answer.result().producer_epoch)
+    world.coordinator.add_partitions("x", producer, [("t", 0)], 1)
+    log.sync()
+    marker: Deferred[None] = Deferred()
+    world.markers.syncs["t", 0] = marker
+    request = EndTxnRequest(transactional_id="x", producer_id=producer[0], producer_epoch=producer[1], committed=True)
+    ended = world.coordinator.end(request, 1)
+    assert (ended.done, world.markers.written) == (False, [])
+    log.sync()
+    assert ended.done
+    assert [partition for partition, _, _ in world.markers.written] == [("t", 0)]
+    appends = log.appends
+    marker.complete(None)
+    assert log.appends == appends + 1, "the complete record follows the markers"
+
+
+def test_a_marker_that_may_be_lost_leaves_the_transaction_open() -> None:
+    log = SyncedLog()
+    world = TransactionWorld(log)
+    answer = world.coordinator.init_producer_id(
+        InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
+    )
+    log.sync()
+    producer = (answer.result().producer_id, answer.result().producer_epoch)
+    world.coordinator.add_partitions("x", producer, [("t", 0)], 1)
+    marker: Deferred[None] = Deferred()
+    world.markers.syncs["t", 0] = marker
+    log.sync()
+    request = EndTxnRequest(transactional_id="x", producer_id=producer[0], producer_epoch=producer[1], committed=True)
+    world.coordinator.end(request, 1)
+    log.sync()
+    appends = log.appends
+    marker.fail(KafkaStorageError())
+    assert log.appends == appends
+    assert world.transaction().state in PREPARED

@@ -1,0 +1,37 @@
+"""Those who wait until the high watermark of one partition passes an offset. Loop thread only."""
+
+from __future__ import annotations
+
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.protocol.errors import KafkaError
+
+
+class Commits:
+    """Waits of one partition, each for an offset."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, Deferred[None]]] = []
+
+    def wait(self, offset: int) -> Deferred[None]:
+        """Return a Deferred that settles once the high watermark is above ``offset``."""
+        deferred: Deferred[None] = Deferred()
+        self._waiting.append((offset, deferred))
+        return deferred
+
+    def advance(self, high_watermark: int) -> None:
+        """Settle the waits below ``high_watermark``."""
+        waiting, self._waiting = self._waiting, []
+        for offset, deferred in waiting:
+            if offset >= high_watermark:
+                self._waiting.append((offset, deferred))
+            elif not deferred.abandoned:
+                deferred.complete(None)
+
+    def fail(self, error: KafkaError) -> None:
+        """Fail all waits: what they wait for may be lost."""
+        waiting, self._waiting = self._waiting, []
+        for _, deferred in waiting:
+            if not deferred.abandoned:
+                deferred.fail(error)
