@@ -36,7 +36,6 @@ from tidelog.find import Tidelog
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.find.engine.engine import ENGINE
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query, find_newest
 from tidelog.log.recovery.loader import LoadRequest, load_log
@@ -200,7 +199,7 @@ def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> 
     warm = [f"{kind}.warm" for kind in TOPICS]
     names = [f"{kind}.{number}" for number in range(load.rounds) for kind in TOPICS]
     create_topics(broker.bootstrap, warm + names)
-    for name in warm:  # kernels load now, the page cache grows now
+    for name in warm:  # the page cache grows now
         feed(broker.bootstrap, load.frames(name, 256), 256)
     time.sleep(15)
     rates: dict[str, list[float]] = {kind: [] for kind in TOPICS}
@@ -270,7 +269,6 @@ def measure_look_ups(page: Page, directory: Path, topic: str, records: int) -> N
     warm = [look_up(log, indexer, generator.randrange(records)) for _ in range(LOOK_UPS)][LOOK_UPS // 3 :]
     indexer.checkpoint()
     log.close()
-    del indexer  # a mapped page cannot be dropped
     cold = [cold_look_up(directory, topic, generator.randrange(records)) for _ in range(COLD_LOOK_UPS)]
     for name, times in (("warm", warm), ("cold", cold)):
         p50, p99 = quantile(times, 0.5), quantile(times, 0.99)
@@ -282,9 +280,6 @@ def cold_look_up(directory: Path, topic: str, number: int) -> float:
     log = open_log(directory, topic)
     indexer = LogIndexer(log)
     indexer.configure()
-    assert indexer.keys is not None
-    for file in indexer.keys.files:
-        file.data.madvise(4)  # MADV_DONTNEED: this mapping's pages
     drop_from_page_cache(directory / f"{topic}-0")
     spent = look_up(log, indexer, number)
     log.close()
@@ -335,7 +330,6 @@ def main() -> None:
             measure_served(page, broker, arguments.records, phases)
         broker.stop()
         if "look-up" in phases:
-            ENGINE.load_after_bytes = 1 << 60
             measure_look_ups(page, Path(directory), "keys.look-up", arguments.records)
 
 

@@ -8,8 +8,8 @@ Whatever the thread does on a log's files it does within ``log.files``: a deleti
 a directory or a file of a log that was deleted.
 
 Nothing here is imported before a topic asks for an index. The produce path knows nothing of it: the thread sees by the
-high watermark that there is something to do. As long as no kernels are loaded a step is small and the thread rests
-three times as long as it worked, since plain Python work holds the interpreter that answers producers.
+high watermark that there is something to do. Where nothing is compiled a step is small and the thread rests three times
+as long as it worked, since plain Python work holds the interpreter that answers producers.
 
 ``wait_until_indexed`` is for look-ups that must not miss what was acknowledged before they were asked.
 """
@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 from tidelog.broker.metrics.registry import Sample
 from tidelog.log.file_use import LogDeletedError
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.find.engine.engine import ENGINE
+from tidelog.log.find.engine.engine import IS_COMPILED
+from tidelog.log.find.index_file import IndexDamagedError
 from tidelog.log.find.indexer import STEP_BYTES, LogIndexer
 from tidelog.log.find.rows import Rows
 from tidelog.log.system.thread_priority import give_way
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PLAIN_STEP_BYTES = 32 * 1024
-"""A step of the plain Python engine: about 5 ms of work."""
+"""A step where nothing is compiled: about 5 ms of work."""
 PLAIN_REST = 3.0
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.005, 0.1
 FULL_ROUND_BYTES = STEP_BYTES // 2
@@ -205,6 +206,8 @@ class Indexing:
                     worked += self._work_on(partition, log, config, now)
             except LogDeletedError:
                 self._indexers.pop(partition, None)
+            except IndexDamagedError as error:
+                self.rebuild(partition, error)
             except KafkaError as error:
                 if not log.is_closed:
                     logger.warning("indexing %s: %s; trying again later", partition, error)
@@ -239,7 +242,7 @@ class Indexing:
         return worked
 
     def _step(self, indexer: LogIndexer) -> int:
-        if ENGINE.kernels is not None:
+        if IS_COMPILED:
             return indexer.step(STEP_BYTES)
         started = self._broker.time.monotonic_ms()
         worked = indexer.step(PLAIN_STEP_BYTES)

@@ -8,22 +8,27 @@ bytes, and so is what was not written yet: ``size`` 0 means nothing here. A reco
 0, as one with an empty tag.
 
 A search is a search for eight bytes at the right places, so a hash is found at the speed of ``bytes.find``; what it
-finds is a candidate, whose header is then compared. The file is sparse, and written as the entries of an
+finds is a candidate, whose header is then compared. The file is sparse, and read and written as the entries of an
 IndexFile are. One writer, readers on any thread: they look only below the offset the indexer has published.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import zlib
 from collections.abc import Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.log.find.engine.engine import ENGINE
-from tidelog.log.find.index_file import IndexDamagedError, map_file, write_entries
+from tidelog.log.find.engine import engine
+from tidelog.log.find.index_file import (
+    IndexDamagedError,
+    check_size,
+    open_descriptor,
+    read_exactly,
+    write_entries,
+)
 from tidelog.log.system.file_system import FileSystem, LogStorageError
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ ENTRY_BYTES = ENTRY.size
 HASH = Struct(">q")
 _HASH_AT = 12
 _SEARCH_ENTRIES = 65_536
-"""Entries copied out of the mapping for one search."""
+"""Entries read for one search, and at a time for a checksum."""
 
 
 class TagEntry(NamedTuple):
@@ -48,13 +53,12 @@ class TagEntry(NamedTuple):
 class ConsumeQueueFile:
     """One ConsumeQueue file: an entry per record, by offset."""
 
-    __slots__ = ("_descriptor", "base_offset", "capacity", "data", "path")
+    __slots__ = ("_descriptor", "base_offset", "capacity", "path")
 
-    def __init__(self, path: str, base_offset: int, data: mmap.mmap, descriptor: int) -> None:
+    def __init__(self, path: str, base_offset: int, descriptor: int, size: int) -> None:
         self.path = path
         self.base_offset = base_offset
-        self.data = data
-        self.capacity = len(data) // ENTRY_BYTES
+        self.capacity = size // ENTRY_BYTES
         self._descriptor = descriptor
 
     def __del__(self) -> None:
@@ -63,16 +67,15 @@ class ConsumeQueueFile:
     @classmethod
     def create(cls, file_system: FileSystem, path: str, base_offset: int, entries: int) -> ConsumeQueueFile:
         """Create a file for the offsets from ``base_offset`` on. Raises KafkaStorageError."""
-        data, descriptor = map_file(file_system, path, ENTRY_BYTES * entries, create=True)
-        return cls(path, base_offset, data, descriptor)
+        size = ENTRY_BYTES * entries
+        return cls(path, base_offset, open_descriptor(file_system, path, size, create=True), size)
 
     @classmethod
     def open(cls, file_system: FileSystem, path: str, base_offset: int, size: int) -> ConsumeQueueFile:
         """Open an existing file of ``size`` bytes. Raises IndexDamagedError when it is no consume queue."""
         if size < ENTRY_BYTES or size % ENTRY_BYTES:
             raise IndexDamagedError(f"{path} has {size} bytes, no whole number of entries")
-        data, descriptor = map_file(file_system, path, size, create=False)
-        return cls(path, base_offset, data, descriptor)
+        return cls(path, base_offset, open_descriptor(file_system, path, size, create=False), size)
 
     @property
     def end_offset(self) -> int:
@@ -80,32 +83,42 @@ class ConsumeQueueFile:
         return self.base_offset + self.capacity
 
     def entry(self, offset: int) -> TagEntry:
-        """The entry of the record at ``offset``."""
-        return TagEntry(*ENTRY.unpack_from(self.data, (offset - self.base_offset) * ENTRY_BYTES))
+        """The entry of the record at ``offset``. Raises KafkaStorageError."""
+        return TagEntry(*ENTRY.unpack(self._read(offset, offset + 1)))
+
+    def _read(self, start: int, end: int) -> bytes:
+        """The entries of the offsets from ``start`` to below ``end``, all of this file. Raises KafkaStorageError."""
+        position = (start - self.base_offset) * ENTRY_BYTES
+        return read_exactly(self._descriptor, self.path, position, (end - start) * ENTRY_BYTES)
 
     def put_rows(self, rows: Rows, start: int) -> int:
         """Put rows from ``start`` on; returns the row it stopped at: the end, one of a later file, or one after a
         gap. The row at ``start`` belongs into this file.
 
-        Raises LogStorageError when the disk is full; what was put then will be put again.
+        Raises IndexDamagedError when the file was cut; LogStorageError when the disk is full, and what was put then
+        will be put again.
         """
+        check_size(self._descriptor, self.path, self.capacity * ENTRY_BYTES)
         first = rows.offsets[start]
         end = rows.end_below(start, min(self.end_offset, first + len(rows.entries) // ENTRY_BYTES))
         size = ENTRY_BYTES * (rows.offsets[end - 1] - first + 1)
         if size > ENTRY_BYTES * (end - start):
             rows.entries[:size] = bytes(size)  # offsets without a record
-        ENGINE.put_tags(rows, start, end)
+        engine.put_tags(rows, start, end)
         with memoryview(rows.entries) as view:
             write_entries(self._descriptor, self.path, view[:size], (first - self.base_offset) * ENTRY_BYTES)
         return end
 
     def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
-        """Offsets from ``start`` to below ``end`` whose entry has that tag hash, ascending."""
+        """Offsets from ``start`` to below ``end`` whose entry has that tag hash, ascending.
+
+        Raises IndexDamagedError when the file was cut, LogStorageError.
+        """
         needle = HASH.pack(tag_hash)
         start, end = max(start, self.base_offset), min(end, self.end_offset)
         for first in range(start, end, _SEARCH_ENTRIES):
             last = min(first + _SEARCH_ENTRIES, end)
-            chunk = self.data[(first - self.base_offset) * ENTRY_BYTES : (last - self.base_offset) * ENTRY_BYTES]
+            chunk = self._read(first, last)
             at = chunk.find(needle, _HASH_AT)
             while at >= 0:
                 if at % ENTRY_BYTES != _HASH_AT:
@@ -116,16 +129,18 @@ class ConsumeQueueFile:
                 at = chunk.find(needle, at + ENTRY_BYTES)
 
     def checksum(self, offset: int) -> int:
-        """CRC-32 of the entries below ``offset``. Releases the interpreter."""
-        with memoryview(self.data) as view:
-            return zlib.crc32(view[: max(0, min(offset, self.end_offset) - self.base_offset) * ENTRY_BYTES])
+        """CRC-32 of the entries below ``offset``. Releases the interpreter. Raises KafkaStorageError."""
+        end, checksum = min(offset, self.end_offset), 0
+        for first in range(self.base_offset, end, _SEARCH_ENTRIES):
+            checksum = zlib.crc32(self._read(first, min(first + _SEARCH_ENTRIES, end)), checksum)
+        return checksum
 
     def clear_from(self, offset: int) -> None:
         """Forget everything from ``offset`` on: it may not have reached the disk."""
         position = max(0, offset - self.base_offset) * ENTRY_BYTES
         try:
             os.ftruncate(self._descriptor, position)
-            os.ftruncate(self._descriptor, len(self.data))
+            os.ftruncate(self._descriptor, self.capacity * ENTRY_BYTES)
         except OSError as error:
             raise LogStorageError("truncate", self.path, error.errno or errno.EIO) from error
 

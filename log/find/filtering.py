@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.find.engine.engine import ENGINE
+from tidelog.log.find.engine import engine
+from tidelog.log.find.engine.reference import MatchQuery
 from tidelog.log.find.hashing import key_hash, key_seed, tag_hash
 from tidelog.log.find.lookup import MIN_TIME, Query, is_aborted, records_of
 from tidelog.protocol.errors import KafkaStorageError, OffsetOutOfRangeError
@@ -39,7 +40,6 @@ from tidelog.protocol.record.record_batch import (
     build_batch,
     iter_batches,
     parse_records,
-    read_varint,
 )
 from tidelog.protocol.transferable import TransferableRecords
 
@@ -54,10 +54,6 @@ SLICE_BYTES = 64 * 1024
 """A run of whole batches of this size is sent from the file; a shorter one is copied with what follows."""
 SMALLEST_READ, DENSE_READ, LARGEST_READ = 16 * 1024, 256 * 1024, 1024 * 1024
 _MAX_DELTA = 2**31 - 1
-SMALLEST_RECORD = 7
-"""Bytes of a record: length, attributes, two deltas, two lengths, header count."""
-PLAIN_RECORDS = 3
-"""So many take 5 µs each in plain Python; a kernel takes 12 to call and then 60 ns a record."""
 MAX_KEY_CANDIDATES = 4_000_000
 """Offsets of one key that are remembered; beyond, the log itself is read."""
 
@@ -279,28 +275,13 @@ def matching_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes
 
 
 def _matching_places(batch: RecordBatch, section: bytes, query: Query) -> list[tuple[int, int]]:
-    """Find the places of the matching records, by a kernel if loaded; plain Python gets a malformed section."""
-    count = batch.record_count
-    if ENGINE.kernels is not None and count > PLAIN_RECORDS and count * SMALLEST_RECORD <= len(section):
-        has_tag = query.tag is not None
-        append_time = batch.timestamp_type == LOG_APPEND_TIME
-        flags = (query.key is not None) | has_tag << 1 | append_time << 2
-        asked = (flags, batch.base_timestamp, batch.max_timestamp, query.begin, query.end, 0)
-        texts = (query.key or b"", (query.tag_header or "").encode(), query.tag or b"")
-        places = ENGINE.kernels.match_records(section, count, asked, texts)
-        if places is not None and not (has_tag and query.tag_header is None):
-            return places
-    return [place for place, record in _records_with_places(batch, section) if query.matches(record)]
-
-
-def _records_with_places(batch: RecordBatch, section: bytes) -> Iterator[tuple[tuple[int, int], Record]]:
+    """Find the places of the matching records. Raises InvalidRecordError."""
+    if query.tag is not None and query.tag_header is None:
+        return []
+    header = (query.tag_header or "").encode()
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
-    context = RecordContext(batch.base_offset, batch.base_timestamp, -1, append_time)
-    position = 0
-    for record in parse_records(section, batch.record_count, context):
-        length, body = read_varint(section, position)
-        yield (position, body + length), record
-        position = body + length
+    asked = MatchQuery(query.key, query.tag, header, batch.base_timestamp, append_time, query.begin, query.end)
+    return engine.match_records(section, batch.record_count, asked)
 
 
 def rebuild(batch: RecordBatch, section: bytes, places: list[tuple[int, int]]) -> bytes:

@@ -15,26 +15,26 @@ Invariants:
 - slots follow from entries: ``restore`` cuts a file to entries known to be on disk and rebuilds its slots;
 - ``time_diff`` is seconds since ``begin_timestamp`` (the first entry's), clamped to 0..2^31-1: a pre-selection only.
   ``min_timestamp`` is kept beside the file, because a late record lies before ``begin_timestamp``;
-- the file is sparse; header and slots, which are written through the mapping, are reserved when it is made, entries are
-  written with ``pwrite``: a full disk is an error of ``put_rows``, never a SIGBUS. (A first write to a mapped page is a
-  fault of up to 20 us of the file system's, one for 200 entries; a write of many pages costs one a tenth of that.)
+- nothing is mapped: a full disk, a bad sector or a file that was cut under the broker is an error, never a SIGBUS. The
+  file is sparse; room for header and slots is taken when it is made;
+- a file that is put into has its header and slots (its *front*) in memory until ``flush`` writes them: at a checkpoint
+  and before the next file is begun. Only the newest file of a checkpoint can have older slots, and it is restored.
 
 One writer. Look-ups by any thread: only reading a slot takes the lock, an entry never changes once a slot names it.
-The mapping is closed with its last reader.
+The file is closed with its last reader.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
-from array import array
 from collections.abc import Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.log.find.engine.engine import ENGINE
+from tidelog.log.find.engine import engine
+from tidelog.log.find.engine.reference import ChainQuery, Damage, Restored, Room
 from tidelog.log.system.file_system import FileSystem, LogStorageError
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -53,9 +53,10 @@ _WRITE_BYTES = 160_000
 """Written at a time. ext4 takes larger pieces into larger pages, and more of them cost more: 6 ns an entry, 13 at twice
 the size, up to 45 at a megabyte (Linux 6.18)."""
 MAX_TIME_DIFF = 0x7FFFFFFF
-MAX_INT64 = (1 << 63) - 1
-_PLAIN_STEPS = 32
-"""A chain longer than this is walked by a kernel, which takes 10 µs to call and 50 ns an entry in place of 1 µs."""
+_FIRST_OFFSETS, _MORE_OFFSETS = 16, 1024
+"""Offsets taken out of a chain at a time: most look-ups want the newest ones alone."""
+_RESTORED_ENTRIES = 50_000
+"""Entries read at a time while slots are rebuilt from them."""
 
 
 class IndexDamagedError(KafkaStorageError):
@@ -87,21 +88,36 @@ def file_bytes(slots: int, entries: int) -> int:
     return HEADER_BYTES + SLOT.size * slots + ENTRY_BYTES * entries
 
 
-def map_file(file_system: FileSystem, path: str, size: int, *, create: bool) -> tuple[mmap.mmap, int]:
-    """A shared mapping of the file, made ``size`` bytes long (a hole) with ``create``; and its descriptor's duplicate.
-
-    Raises KafkaStorageError.
-    """
+def open_descriptor(file_system: FileSystem, path: str, size: int, *, create: bool) -> int:
+    """A descriptor of the file, which ``create`` makes ``size`` bytes long (a hole). Raises KafkaStorageError."""
     file = file_system.open_file(path, create=create)
     try:
         if create:
             file.truncate(0)
             file.truncate(size)
-        return mmap.mmap(file.fileno(), size), os.dup(file.fileno())
-    except (OSError, ValueError) as error:
-        raise LogStorageError("map", path, getattr(error, "errno", None) or errno.EIO) from error
+        return os.dup(file.fileno())
+    except OSError as error:
+        raise LogStorageError("open", path, error.errno or errno.EIO) from error
     finally:
         file.close()
+
+
+def read_exactly(descriptor: int, path: str, position: int, size: int) -> bytes:
+    """``size`` bytes of an index file. Raises IndexDamagedError when it ends before them, LogStorageError."""
+    try:
+        data = os.pread(descriptor, size, position)
+    except OSError as error:
+        raise LogStorageError("read", path, error.errno or errno.EIO) from error
+    if len(data) < size:
+        raise IndexDamagedError(f"{path} ends before byte {position + size}")
+    return data
+
+
+def check_size(descriptor: int, path: str, size: int) -> None:
+    """Raise IndexDamagedError when the file has another size: writing on would leave a hole in what was put."""
+    found = os.fstat(descriptor).st_size
+    if found != size:
+        raise IndexDamagedError(f"{path} was made with {size} bytes and has {found}")
 
 
 def reserve(descriptor: int, path: str, position: int, size: int) -> None:
@@ -114,7 +130,7 @@ def reserve(descriptor: int, path: str, position: int, size: int) -> None:
 
 def write_entries(descriptor: int, path: str, entries: memoryview, position: int) -> None:
     """Write whole entries at a byte of the file. Raises LogStorageError. Releases the interpreter."""
-    written = ENGINE.write_pieces(descriptor, entries, position, _WRITE_BYTES)
+    written = engine.write_pieces(descriptor, entries, position, _WRITE_BYTES)
     try:
         while entries := entries[written:]:
             position += written
@@ -123,22 +139,31 @@ def write_entries(descriptor: int, path: str, entries: memoryview, position: int
         raise LogStorageError("write", path, error.errno or errno.EIO) from error
 
 
+def _check_bounds(bounds: FileBounds, path: str, size: int) -> None:
+    room = size - HEADER_BYTES - SLOT.size * max(bounds.slots, 0)
+    if bounds.slots < 1 or room < 2 * ENTRY_BYTES or room % ENTRY_BYTES:
+        raise IndexDamagedError(f"{path} is no index file: {bounds.slots} slots in {size} bytes")
+    if not 1 <= bounds.next_entry <= room // ENTRY_BYTES:
+        raise IndexDamagedError(f"{path} has room for {room // ENTRY_BYTES} entries and claims {bounds.next_entry}")
+
+
 class IndexFile:
     """One IndexFile: header, hash slots and entries."""
 
-    __slots__ = ("_descriptor", "_lock", "bounds", "capacity", "data", "min_timestamp", "path", "slots")
+    __slots__ = ("_descriptor", "_front", "_lock", "_size", "bounds", "capacity", "min_timestamp", "path", "slots")
 
-    def __init__(self, path: str, data: mmap.mmap, descriptor: int, slots: int) -> None:
+    def __init__(self, path: str, descriptor: int, size: int, bounds: FileBounds) -> None:
         self.path = path
-        self.data = data
-        self.slots = slots
-        self.capacity = (len(data) - HEADER_BYTES - SLOT.size * slots) // ENTRY_BYTES
-        self.bounds = FileBounds(*HEADER.unpack_from(data))
-        self.min_timestamp = self.bounds.begin_timestamp
+        self.slots = bounds.slots
+        self.capacity = (size - HEADER_BYTES - SLOT.size * self.slots) // ENTRY_BYTES
+        self.bounds = bounds
+        self.min_timestamp = bounds.begin_timestamp
         self._descriptor = descriptor
+        self._size = size
+        self._front: bytearray | None = None  # header and slots while they are newer than those of the file
         self._lock = threading.Lock()
-        if hasattr(mmap, "MADV_RANDOM"):
-            data.madvise(mmap.MADV_RANDOM)  # no read-around: each look-up touches single, distant pages
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # each look-up reads single, distant pages
 
     def __del__(self) -> None:
         os.close(self._descriptor)
@@ -146,30 +171,30 @@ class IndexFile:
     @classmethod
     def create(cls, file_system: FileSystem, path: str, slots: int, entries: int) -> IndexFile:
         """Create an empty file of fixed size. Raises KafkaStorageError."""
-        data, descriptor = map_file(file_system, path, file_bytes(slots, entries), create=True)
+        size = file_bytes(slots, entries)
+        descriptor = open_descriptor(file_system, path, size, create=True)
+        bounds = FileBounds(0, 0, -1, -1, slots, 1)
         try:
             reserve(descriptor, path, 0, HEADER_BYTES + SLOT.size * slots)
+            write_entries(descriptor, path, memoryview(HEADER.pack(*bounds)), 0)
         except LogStorageError:
             os.close(descriptor)
             raise
-        HEADER.pack_into(data, 0, 0, 0, -1, -1, slots, 1)
-        return cls(path, data, descriptor, slots)
+        return cls(path, descriptor, size, bounds)
 
     @classmethod
     def open(cls, file_system: FileSystem, path: str, size: int) -> IndexFile:
         """Open an existing file of ``size`` bytes. Raises IndexDamagedError when it is no index file."""
         if size < HEADER_BYTES + SLOT.size + 2 * ENTRY_BYTES:
             raise IndexDamagedError(f"{path} has {size} bytes, too few for an index file")
-        data, descriptor = map_file(file_system, path, size, create=False)
-        bounds = FileBounds(*HEADER.unpack_from(data))
-        room = size - HEADER_BYTES - SLOT.size * max(bounds.slots, 0)
-        if bounds.slots < 1 or room < 2 * ENTRY_BYTES or room % ENTRY_BYTES:
+        descriptor = open_descriptor(file_system, path, size, create=False)
+        try:
+            bounds = FileBounds(*HEADER.unpack(read_exactly(descriptor, path, 0, HEADER_BYTES)))
+            _check_bounds(bounds, path, size)
+        except KafkaStorageError:
             os.close(descriptor)
-            raise IndexDamagedError(f"{path} is no index file: {bounds.slots} slots in {size} bytes")
-        if not 1 <= bounds.next_entry <= room // ENTRY_BYTES:
-            os.close(descriptor)
-            raise IndexDamagedError(f"{path} has room for {room // ENTRY_BYTES} entries and claims {bounds.next_entry}")
-        return cls(path, data, descriptor, bounds.slots)
+            raise
+        return cls(path, descriptor, size, bounds)
 
     @property
     def count(self) -> int:
@@ -181,8 +206,11 @@ class IndexFile:
         return self.bounds.next_entry >= self.capacity
 
     def entry(self, number: int) -> IndexEntry:
-        """Entry ``number``, which must be below ``count``."""
-        return IndexEntry(*ENTRY.unpack_from(self.data, self._position(number)))
+        """Entry ``number``, which must be below ``count``. Raises KafkaStorageError."""
+        return IndexEntry(*ENTRY.unpack(self._read(self._position(number), ENTRY_BYTES)))
+
+    def _read(self, position: int, size: int) -> bytes:
+        return read_exactly(self._descriptor, self.path, position, size)
 
     def _position(self, number: int) -> int:
         return HEADER_BYTES + SLOT.size * self.slots + ENTRY_BYTES * number
@@ -192,8 +220,10 @@ class IndexFile:
     def put_rows(self, rows: Rows, start: int) -> int:
         """Put the rows from ``start`` on that have a key; returns the row it stopped at: the end, or a full file.
 
-        Raises LogStorageError when the disk is full; then nothing of the last part is in.
+        Raises IndexDamagedError when the file was cut; LogStorageError when the disk is full, and then nothing of the
+        last part is in.
         """
+        check_size(self._descriptor, self.path, self._size)
         while start < rows.count and not self.is_full:
             end = min(start + _PUT_ROWS, rows.count)
             with self._lock:
@@ -210,18 +240,25 @@ class IndexFile:
             begin = self.min_timestamp = rows.timestamps[first]
             bounds = bounds._replace(begin_timestamp=begin, end_timestamp=begin, begin_offset=rows.offsets[first])
             self.bounds = bounds
-            HEADER.pack_into(self.data, 0, *bounds)
-        put = ENGINE.put_entries(self, rows, start, end)
+        if self._front is None:
+            self._front = self._read_front()
+        put = engine.put_entries(
+            self._front, rows, Room(self.slots, self.capacity, bounds.next_entry, begin), start, end
+        )
         self._write(rows.entries, put.next_entry - bounds.next_entry)
         self.min_timestamp = min(self.min_timestamp, put.min_timestamp)
         end_timestamp = max(bounds.end_timestamp, put.max_timestamp)
         end_offset = max(bounds.end_offset, put.last_offset)
         self.bounds = FileBounds(begin, end_timestamp, bounds.begin_offset, end_offset, self.slots, put.next_entry)
-        HEADER.pack_into(self.data, 0, *self.bounds)
         return put.next_row
+
+    def _read_front(self) -> bytearray:
+        size = HEADER_BYTES + SLOT.size * self.slots
+        return bytearray(size) if self.bounds.next_entry == 1 else bytearray(self._read(0, size))
 
     def _write(self, entries: bytearray, count: int) -> None:
         """Write the next ``count`` entries, whose slots are set; where that fails the slots are as they were."""
+        assert self._front is not None
         try:
             with memoryview(entries) as view:
                 write_entries(
@@ -230,8 +267,19 @@ class IndexFile:
         except LogStorageError:
             for number in reversed(range(count)):
                 hashed, _, _, previous = ENTRY.unpack_from(entries, ENTRY_BYTES * number)
-                SLOT.pack_into(self.data, HEADER_BYTES + SLOT.size * (hashed % self.slots), previous)
+                SLOT.pack_into(self._front, HEADER_BYTES + SLOT.size * (hashed % self.slots), previous)
             raise
+
+    def flush(self) -> None:
+        """Write header and slots, and keep them no longer in memory. Raises KafkaStorageError."""
+        if self._front is None:
+            return
+        check_size(self._descriptor, self.path, self._size)
+        with self._lock:
+            HEADER.pack_into(self._front, 0, *self.bounds)
+            with memoryview(self._front) as view:
+                write_entries(self._descriptor, self.path, view, 0)
+            self._front = None
 
     # ---- select
 
@@ -242,43 +290,33 @@ class IndexFile:
     def select(self, key_hash: int, begin: int, end: int, min_offset: int = 0) -> Iterator[int]:
         """Offsets with that hash, newest first, whose time may lie in ``begin`` to ``end`` (ms), from ``min_offset``.
 
-        Raises IndexDamagedError at a chain that does not strictly go back.
+        Raises IndexDamagedError at a chain that does not strictly go back, LogStorageError.
         """
         with self._lock:
-            number = SLOT.unpack_from(self.data, HEADER_BYTES + SLOT.size * (key_hash % self.slots))[0]
-            bounds = self.bounds
+            number, bounds = self._slot(key_hash), self.bounds
         base = bounds.begin_timestamp
         # A diff of 0 may be any time before base, the largest diff any time after it.
         low = min((begin - base) // 1000, MAX_TIME_DIFF) if begin > base else 0
-        high = (end - base) // 1000 if end > base else 0
-        limit, last_offset = bounds.next_entry, bounds.end_offset + 1
-        high = MAX_INT64 if high >= MAX_TIME_DIFF else high
-        steps = 0
-        while number:
-            if not 0 < number < limit:
-                raise self._out_of_chain(number, limit)
-            stored, offset, diff, previous = ENTRY.unpack_from(self.data, self._position(number))
-            if not bounds.begin_offset <= offset < last_offset or stored < 0 or diff < 0:
-                raise self._bad_entry(number, offset)
-            if offset < min_offset:
-                return
-            if stored == key_hash and low <= diff <= high:
-                yield offset
-            limit, last_offset, number = number, offset, previous
-            steps += 1
-            if steps == _PLAIN_STEPS and ENGINE.kernels is not None:
-                wanted = (key_hash, low, high, min_offset, bounds.begin_offset)
-                yield from self._walk_chain(wanted, array("q", (number, limit, last_offset, 0)))
-                return
+        high = min((end - base) // 1000, MAX_TIME_DIFF) if end > base else 0
+        query = ChainQuery(self.slots, key_hash, low, high, max(min_offset, 0), bounds.begin_offset)
+        chain = engine.Chain(self._descriptor, query, number, bounds.next_entry, bounds.end_offset + 1)
+        count = _FIRST_OFFSETS
+        while chain.number:
+            yield from chain.next_offsets(count)
+            count = _MORE_OFFSETS
+            if chain.damage == Damage.OUT_OF_CHAIN:
+                raise self._out_of_chain(chain.number, chain.limit)
+            if chain.damage == Damage.BAD_ENTRY:
+                raise self._bad_entry(chain.number, chain.last_offset)
+            if chain.damage:
+                self.entry(chain.number)  # raises what the walk has met
 
-    def _walk_chain(self, wanted: tuple[int, int, int, int, int], state: array[int]) -> Iterator[int]:
-        """Walk the rest of a long chain with a kernel. Raises IndexDamagedError."""
-        assert ENGINE.kernels is not None
-        for offsets in ENGINE.kernels.walk_chain(self, wanted, state):
-            yield from offsets
-        number, limit, offset, damage = state
-        if damage:
-            raise self._out_of_chain(number, limit) if damage == 1 else self._bad_entry(number, offset)
+    def _slot(self, key_hash: int) -> int:
+        """The newest entry of the hash's slot, 0 for none; under the lock."""
+        at = HEADER_BYTES + SLOT.size * (key_hash % self.slots)
+        front = self._front
+        number: int = SLOT.unpack_from(front, at)[0] if front is not None else SLOT.unpack(self._read(at, SLOT.size))[0]
+        return number
 
     def _out_of_chain(self, number: int, limit: int) -> IndexDamagedError:
         return IndexDamagedError(f"{self.path}: entry {number} follows entry {limit} in its chain")
@@ -288,9 +326,9 @@ class IndexFile:
 
     def prefetch(self, key_hash: int) -> None:
         """Ask the system to read the slot's page, so that several files' reads overlap."""
-        position = HEADER_BYTES + SLOT.size * (key_hash % self.slots)
-        page = position // mmap.PAGESIZE * mmap.PAGESIZE
-        self.data.madvise(mmap.MADV_WILLNEED, page, min(mmap.PAGESIZE, len(self.data) - page))
+        if hasattr(os, "posix_fadvise"):
+            position = HEADER_BYTES + SLOT.size * (key_hash % self.slots)
+            os.posix_fadvise(self._descriptor, position, SLOT.size, os.POSIX_FADV_WILLNEED)
 
     # ---- durability
 
@@ -304,20 +342,23 @@ class IndexFile:
     def restore(self, count: int, min_timestamp: int, max_timestamp: int) -> None:
         """Cut the file to its first ``count - 1`` entries, known to be on disk, and rebuild the slots from them.
 
-        Raises IndexDamagedError when they are not what was put.
+        Before any put and look-up. Raises IndexDamagedError when they are not what was put, LogStorageError.
         """
         if not 1 <= count <= self.capacity:
             raise IndexDamagedError(f"{self.path} has room for {self.capacity} entries, not for {count}")
         bounds = self.bounds
-        with self._lock:
-            first_slot = HEADER_BYTES
-            self.data[first_slot : first_slot + SLOT.size * self.slots] = bytes(SLOT.size * self.slots)
-            restored = ENGINE.restore_slots(self, count)
+        front = bytearray(HEADER_BYTES + SLOT.size * self.slots)
+        restored = Restored(0, 1, -1)
+        while restored.next_entry < count:
+            entries = min(_RESTORED_ENTRIES, count - restored.next_entry)
+            stored = self._read(self._position(restored.next_entry), ENTRY_BYTES * entries)
+            restored = engine.restore_slots(front, self.slots, stored, restored)
             if restored.damaged_entry:
                 raise IndexDamagedError(f"{self.path}: entry {restored.damaged_entry} is not what was put")
-            begin_offset = bounds.begin_offset if count > 1 else -1
-            self.bounds = FileBounds(
-                bounds.begin_timestamp, max_timestamp, begin_offset, restored.last_offset, self.slots, count
-            )
-            HEADER.pack_into(self.data, 0, *self.bounds)
+        begin_offset = bounds.begin_offset if count > 1 else -1
+        self.bounds = FileBounds(
+            bounds.begin_timestamp, max_timestamp, begin_offset, restored.last_offset, self.slots, count
+        )
         self.min_timestamp = min_timestamp
+        self._front = front
+        self.flush()

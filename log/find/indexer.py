@@ -22,8 +22,8 @@ import os
 from typing import TYPE_CHECKING
 
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.find.engine.engine import ENGINE, FindEngine, Stop, Wanted
-from tidelog.log.find.engine.reference import append_batch
+from tidelog.log.find.engine import engine
+from tidelog.log.find.engine.reference import Stop, Wanted, append_batch
 from tidelog.log.find.hashing import key_seed
 from tidelog.log.find.index_file import IndexDamagedError
 from tidelog.log.find.key_index import IndexSizes, KeyIndex
@@ -52,7 +52,7 @@ class LogIndexer:
     One thread at a time steps; look-ups read ``keys`` and ``tags`` on any thread.
     """
 
-    def __init__(self, log: UnifiedLog, rows: Rows | None = None, engine: FindEngine = ENGINE) -> None:
+    def __init__(self, log: UnifiedLog, rows: Rows | None = None) -> None:
         """``rows`` is scratch space that indexers of one thread may share."""
         self.log = log
         self.keys: KeyIndex | None = None
@@ -60,7 +60,6 @@ class LogIndexer:
         self.config: LogConfig | None = None
         self.rebuilds = 0
         self.skipped_batches = 0
-        self._engine = engine
         self._rows = rows if rows is not None else Rows()
         self._header: str | None = None
         self._unsaved_bytes = 0
@@ -155,7 +154,7 @@ class LogIndexer:
         done = 0
         while done < len(chunk):
             rows.count = 0
-            walk = self._engine.walk_chunk(rows, chunk[done:], wanted, position + done)
+            walk = engine.walk_chunk(rows, chunk[done:], wanted, position + done)
             next_offset = walk.next_offset
             if walk.stop is Stop.FULL and not walk.position:
                 rows.make_room(next(iter_batches(chunk, done)).record_count)

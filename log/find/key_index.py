@@ -88,6 +88,8 @@ class KeyIndex:
 
     def put(self, rows: Rows, row: int, next_offset: int) -> None:
         """Put the rows from ``row`` on; everything below ``next_offset`` is indexed then. Raises KafkaStorageError."""
+        if self.files:  # a put that failed on the way has left the rows before
+            row = max(row, rows.first_at(self.files[-1].bounds.end_offset + 1))
         while True:
             if not self.files or self.files[-1].is_full:
                 if rows.first_keyed(row, rows.count) < 0:
@@ -99,6 +101,8 @@ class KeyIndex:
         self.next_offset = next_offset
 
     def _begin_file(self, base_offset: int) -> None:
+        if self.files:
+            self.files[-1].flush()
         path = os.path.join(self.directory, self._name(base_offset))
         file = IndexFile.create(self._file_system, path, self._sizes.slots, self._sizes.entries)
         self.files = (*self.files, file)
@@ -115,6 +119,8 @@ class KeyIndex:
 
     def checkpoint(self, *, sync: bool = True) -> None:
         """Make what was put durable, then write the checkpoint. Raises KafkaStorageError."""
+        if self.files:
+            self.files[-1].flush()
         if sync:
             self._sync()
         states = tuple(

@@ -1,6 +1,6 @@
-"""Rows of the indexer, one per record, in columns that either engine fills.
+"""Rows of the indexer, one per record, in columns that either way fills.
 
-Columns are ``array('q')``: the plain reference appends to them by index, a kernel sees the same memory as numpy arrays.
+Columns are ``array('q')``: the plain reference writes to them by index, a compiled routine into the same memory.
 A batch's rows come together or not at all, so an indexer can go on after any row count it was given.
 
 Scratch space of the same thread is kept beside them, because fresh memory is cleared under the interpreter lock: the

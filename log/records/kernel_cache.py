@@ -26,7 +26,6 @@ SOURCES = tuple(
     for directory in (
         "log/records",
         "log/recovery",
-        "log/find/engine",
         "pipeline/engine",
         "pipeline/decode",
         "pipeline/sink",

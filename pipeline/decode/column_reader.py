@@ -22,7 +22,7 @@ import numpy as np
 
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.decode import columns, layout
-from tidelog.pipeline.engine.engine import AuditEngine, load_kernels
+from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.errors import CorruptBatchError
 from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
 from tidelog.pipeline.options.row_filter import RowFilter
@@ -106,7 +106,7 @@ def follow_markers(piece: SegmentSlice, file: OpenSegment) -> MarkerWalk:
         file,
         position=piece.start_position,
         end_offset=piece.end_offset,
-        engine=AuditEngine(load_kernels()),
+        engine=engine(),
     )
 
 

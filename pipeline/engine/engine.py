@@ -1,74 +1,43 @@
-"""The choice of an audit's record engine: the kernels if numba is installed, else the plain reference.
+"""Record engine of audits: the compiled routines or their plain reference, and the room for what they find.
 
-Jobs run in processes of their own, so the kernels are loaded at once and without a background thread; their machine
-code comes from the cache on disk after the first time. Results are equal. Any thread.
+Uncompiled the reference serves. Results are equal. Any thread.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
-from tidelog.pipeline.engine import reference
-from tidelog.pipeline.engine.reference import ByteArray, IntegerArray, WordArray
+from tidelog.pipeline.engine import record_hash, reference
+from tidelog.pipeline.engine.reference import ByteArray, IntegerArray, WordArray, bases_of
 
-KERNELS = "tidelog.pipeline.engine.kernels"
-
-
-@functools.cache
-def load_kernels() -> ModuleType | None:
-    """Import the compiled module; None if numba is missing."""
-    if importlib.util.find_spec("numba") is None:
-        return None
-    from tidelog.log.records.kernel_loader import ensure_cache_directory
-
-    ensure_cache_directory(Path(__file__).resolve().parent)
-    return importlib.import_module(KERNELS)
+__all__ = ["AuditEngine", "HashRoom", "bases_of", "engine"]
 
 
 class AuditEngine:
-    """Record-level work of an audit. ``kernels`` None means plain Python."""
+    """Record-level work of an audit, by the routines of one module."""
 
-    __slots__ = ("kernels",)
+    __slots__ = ("_routines",)
 
-    def __init__(self, kernels: ModuleType | None) -> None:
-        self.kernels = kernels
+    def __init__(self, routines: ModuleType) -> None:
+        self._routines = routines
 
     def walk_batches(self, chunk: ByteArray, start: int, size: int, table: IntegerArray) -> tuple[int, int, int]:
         """See :func:`tidelog.pipeline.engine.reference.walk_batches`."""
-        stop, rows, at = (self.kernels or reference).walk_batches(chunk, start, size, table)
-        return int(stop), int(rows), int(at)
+        found: tuple[int, int, int] = self._routines.walk_batches(chunk, start, size, table)
+        return found
 
     def hash_section(self, section: ByteArray, bases: tuple[int, int, int], count: int, out: HashRoom) -> int:
         """See :func:`tidelog.pipeline.engine.reference.hash_section`."""
         out.make_room(count)
-        return int((self.kernels or reference).hash_section(section, bases, count, out.columns))
+        done: int = self._routines.hash_section(section, bases, count, out.columns)
+        return done
 
     def hash_rows(self, chunk: ByteArray, table: IntegerArray, span: tuple[int, int], out: HashRoom) -> tuple[int, int]:
-        """The uncompressed batches of rows ``span`` of ``table`` into ``out``: (rows done, records hashed).
-
-        Stops before a batch that is compressed or malformed, or for which ``out`` has no room: a batch is hashed
-        whole or not at all.
-        """
-        if self.kernels is not None:
-            done, records = self.kernels.hash_rows(chunk, table, span[0], span[1], out.columns)
-            return int(done), int(records)
-        records = 0
-        for number in range(*span):
-            row = table[number].tolist()
-            count = row[reference.RECORD_COUNT]
-            if row[reference.ATTRIBUTES] & 7 or records + count > out.room:
-                return number, records
-            section = chunk[row[reference.POSITION] + 61 : row[reference.POSITION] + row[reference.SIZE]]
-            if reference.hash_section(section, bases_of(row), count, out.rest(records)) < 0:
-                return number, records
-            records += count
-        return span[1], records
+        """See :func:`tidelog.pipeline.engine.reference.hash_rows`."""
+        found: tuple[int, int] = self._routines.hash_rows(chunk, table, *span, out.columns)
+        return found
 
     def hash_columns(
         self,
@@ -78,7 +47,7 @@ class AuditEngine:
     ) -> WordArray:
         """See :func:`tidelog.pipeline.engine.reference.hash_columns`; returns the hashes."""
         hashes = np.zeros(len(places[0]), np.uint64)
-        (self.kernels or reference).hash_columns(places, key, value, hashes)
+        self._routines.hash_columns(places, key, value, hashes)
         return hashes
 
 
@@ -100,22 +69,14 @@ class HashRoom:
         if count > self.room:
             self.columns = HashRoom(count).columns
 
-    def rest(self, start: int) -> tuple[IntegerArray, IntegerArray, WordArray]:
-        """The columns from row ``start`` on."""
-        return self.columns[0][start:], self.columns[1][start:], self.columns[2][start:]
-
     def first(self, count: int) -> tuple[IntegerArray, IntegerArray, WordArray]:
         """The first ``count`` rows; valid until the next use."""
         return self.columns[0][:count], self.columns[1][:count], self.columns[2][:count]
 
 
-def bases_of(row: list[int]) -> tuple[int, int, int]:
-    """Base offset, base timestamp, and the log append time or -1, of a batch row."""
-    append_time = row[reference.MAX_TIMESTAMP] if row[reference.ATTRIBUTES] & 8 else -1
-    return row[reference.BASE_OFFSET], row[reference.BASE_TIMESTAMP], append_time
+_ENGINE = AuditEngine(record_hash if record_hash.IS_COMPILED else reference)
 
 
-@functools.cache
 def engine() -> AuditEngine:
     """The process's engine."""
-    return AuditEngine(load_kernels())
+    return _ENGINE

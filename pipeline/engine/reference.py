@@ -1,7 +1,8 @@
-"""The record engine of audits in plain Python: the kernels' oracle, and the engine used without numba.
+"""Record engine of audits in plain Python: oracle of the compiled one, and the engine where nothing is compiled.
 
     walk_batches   a chunk of a segment -> one row of integers per batch (columns below), CRC verdict included
     hash_section   the records of one batch -> offset, timestamp and 64-bit hash of each
+    hash_rows      the same for the uncompressed batches of a run of rows
     hash_columns   offset, timestamp, key and value columns of a table -> the same hash
 
 A record's hash takes in its offset, its timestamp in milliseconds, its key and its value::
@@ -83,7 +84,7 @@ def walk_batches(chunk: ByteArray, start: int, size: int, table: IntegerArray) -
         if at + whole > size:
             return NEED_BYTES, rows, at
         is_valid = crc32c(view[at + _CRC_FROM : at + whole]) == crc
-        table[rows] = (at, whole, base, base + delta, base_timestamp, max_timestamp, attributes,
+        table[rows] = (at, whole, base, _wrapped(base + delta), base_timestamp, max_timestamp, attributes,
                        producer, epoch, sequence, count, is_valid)  # fmt: skip
         rows += 1
         at += whole
@@ -120,12 +121,44 @@ def _hash_records(
         offset_delta, at = read_varint(data, at)
         key, at = _field(data, at, end)
         value, at = _field(data, at, end)
-        timestamp = append_time if append_time >= 0 else base_timestamp + timestamp_delta
-        out[0][row], out[1][row] = base_offset + offset_delta, timestamp
+        timestamp = append_time if append_time >= 0 else _wrapped(base_timestamp + timestamp_delta)
+        out[0][row], out[1][row] = _wrapped(base_offset + offset_delta), timestamp
         out[2][row] = record_hash(base_offset + offset_delta, timestamp, key, value)
         at = end
     if at != len(data):
         raise MalformedSectionError(f"{len(data) - at} bytes after the last record")
+
+
+def _wrapped(number: int) -> int:
+    """The sum of two signed 64-bit numbers as Kafka's clients compute it."""
+    return (number + (1 << 63) & _MASK) - (1 << 63)
+
+
+def hash_rows(
+    chunk: ByteArray, table: IntegerArray, first: int, last: int, out: tuple[IntegerArray, IntegerArray, WordArray]
+) -> tuple[int, int]:
+    """Hash the records of the uncompressed batches of rows ``first`` to ``last``: (rows done, records hashed).
+
+    Stops before a batch that is compressed or malformed, or for which ``out`` has no room: a batch is hashed whole or
+    not at all.
+    """
+    records = 0
+    for number in range(first, last):
+        row = table[number].tolist()
+        count, end = row[RECORD_COUNT], row[POSITION] + row[SIZE]
+        if row[ATTRIBUTES] & 7 or records + count > len(out[0]) or end > len(chunk):
+            return number, records
+        rest = (out[0][records:], out[1][records:], out[2][records:])
+        if hash_section(chunk[row[POSITION] + RECORD_BATCH_OVERHEAD : end], bases_of(row), count, rest) < 0:
+            return number, records
+        records += count
+    return last, records
+
+
+def bases_of(row: list[int]) -> tuple[int, int, int]:
+    """Base offset, base timestamp, and the log append time or -1, of a batch row."""
+    append_time = row[MAX_TIMESTAMP] if row[ATTRIBUTES] & 8 else -1
+    return row[BASE_OFFSET], row[BASE_TIMESTAMP], append_time
 
 
 def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:

@@ -12,11 +12,9 @@ checkpoint of each index.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.log.find.engine.engine import ENGINE
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.recovery.segment_recovery import rebuild_indices
 from tidelog.log.unified_log import UnifiedLog
@@ -99,7 +97,6 @@ def _rebuild(log: UnifiedLog) -> int:
 
 
 def _follow(log: UnifiedLog, work: IndexWork, rebuilt: int) -> IndexResult:
-    _use_kernels(work.log.size)
     indexer = LogIndexer(log)
     indexer.configure()
     if work.rebuild and (indexer.keys is not None or indexer.tags is not None):
@@ -120,14 +117,6 @@ def _follow(log: UnifiedLog, work: IndexWork, rebuilt: int) -> IndexResult:
         indexer.next_offset,
         indexer.skipped_batches,
     )
-
-
-def _use_kernels(size: int) -> None:
-    """Load them at once: this process does nothing else."""
-    if ENGINE.kernels is None and size >= ENGINE.load_after_bytes and importlib.util.find_spec("numba") is not None:
-        from tidelog.log.find.engine import kernel_calls
-
-        ENGINE.use_kernels(kernel_calls)
 
 
 def report(results: list[IndexResult]) -> list[str]:

@@ -1,8 +1,9 @@
-/* What Cython has no spelling for: words at any address, CRC-32C, prefetch, a buffer held for a call. See words.py. */
+/* What Cython has no spelling for: words at any address, CRC-32C, prefetch, a buffer held for a call, a file. See words.py. */
 #pragma once
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -23,6 +24,9 @@ static inline held_t hold_as(PyObject *object, int flags) { /* an empty buffer m
 #define hold(object) hold_as(object, PyBUF_SIMPLE)
 #define hold_writable(object) hold_as(object, PyBUF_WRITABLE)
 #define release(held) PyBuffer_Release(&(held).view)
+#define read_at(descriptor, data, at, size, position) pread(descriptor, (data) + (at), (size_t)(size), position)
+#define write_at(descriptor, data, at, size, position) pwrite(descriptor, (data) + (at), (size_t)(size), position)
+#define multiply_high(one, other) (uint64_t)((unsigned __int128)(one) * (other) >> 64)
 #define prefetch(data, at) __builtin_prefetch((data) + (at))
 #define copy_bytes(to, at, from, start, size) memmove((to) + (at), (from) + (start), (size_t)(size))
 #define WORD(name, type, turn) \

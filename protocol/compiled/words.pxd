@@ -28,6 +28,9 @@ cdef extern from "words.h" nogil:
     void store_be_u64(unsigned char* data, long long at, unsigned long long word) noexcept
     void copy_bytes(unsigned char* to, long long at, const unsigned char* origin, long long start, long long size) noexcept
     void prefetch(const void* data, long long at) noexcept
+    unsigned long long multiply_high(unsigned long long one, unsigned long long other) noexcept
+    long long read_at(int descriptor, unsigned char* data, long long at, long long size, long long position) noexcept
+    long long write_at(int descriptor, const unsigned char* data, long long at, long long size, long long position) noexcept
     unsigned int crc32c(const unsigned char* data, long long at, long long size) noexcept
 
 cdef extern from "words.h":

@@ -1,4 +1,4 @@
-"""Words at any address of a buffer, CRC-32C and masks, in Python: what serves where a module is not compiled.
+"""Words at any address of a buffer, CRC-32C, masks and calls on files, in Python: these serve uncompiled modules.
 
 ``load_be_*`` and ``store_be_*`` are big endian, the others little endian. Nothing is checked in C: the caller knows
 that the bytes are there.
@@ -6,6 +6,7 @@ that the bytes are there.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview
@@ -136,6 +137,27 @@ def _store(data: Bytes, at: int, word: int, size: int, order: Any) -> None:
 def copy_bytes(to: Bytes, at: int, origin: Bytes, start: int, size: int) -> None:
     """Copy ``size`` bytes of ``origin`` from byte ``start``; the two may overlap."""
     memoryview(to)[at : at + size] = bytes(origin[start : start + size])
+
+
+def read_at(descriptor: int, data: Bytes, at: int, size: int, position: int) -> int:
+    """Fill ``size`` bytes from byte ``at`` with those of a file; returns how many it had there, or -1."""
+    try:
+        return os.preadv(descriptor, [memoryview(data)[at : at + size]], position)
+    except OSError:
+        return -1
+
+
+def write_at(descriptor: int, data: Bytes, at: int, size: int, position: int) -> int:
+    """Write ``size`` bytes from byte ``at`` into a file; returns how many it took, or -1."""
+    try:
+        return os.pwrite(descriptor, memoryview(data)[at : at + size], position)
+    except OSError:
+        return -1
+
+
+def multiply_high(one: int, other: int) -> int:
+    """The upper 64 bits of the product of two words of 64 bits."""
+    return (one * other) >> 64
 
 
 def prefetch(data: Any, at: int) -> None:

@@ -92,9 +92,8 @@ def test_a_chain_that_does_not_go_back_stops_the_look_up(tmp_path: Path) -> None
     indexer = indexer_of(log)
     assert indexer.keys is not None
     file = indexer.keys.files[-1]
-    for number in range(1, file.count):
-        at = file._position(number) + 16
-        file.data[at : at + 4] = number.to_bytes(4, "big")  # each entry its own predecessor
+    for number in range(1, file.count):  # each entry its own predecessor
+        os.pwrite(file._descriptor, number.to_bytes(4, "big"), file._position(number) + 16)
     with pytest.raises(IndexDamagedError):
         list(find_newest(log, indexer, Query(key=b"Aa")))
     indexer.rebuild()

@@ -1,7 +1,6 @@
 """A kill at every single byte of a put into the indices, and of the checkpoint behind it.
 
-    states     the files before, at each call that writes or reserves, and behind the last one: what they hold then,
-               stores into mappings included
+    states     the files before, at each call that writes or reserves, and after the last one
     images     from each state to the next one byte by byte: a put that was killed there leaves that image
     restart    over each image: every record of the log is found, and nothing else
 
@@ -18,10 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.finding import catch_up, check_answers, indexed_bench, indexer_of
+from tests.support.finding import catch_up, check_answers, indexed_bench, indexer_of, use_reference
 from tests.support.logs import NOW_MS, append
-from tidelog.log.find import index_file
-from tidelog.log.find.engine.engine import FindEngine
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.record.record_batch import Record, build_batch
@@ -71,7 +68,7 @@ def states_of(log: UnifiedLog, work: Callable[[], object], monkeypatch: pytest.M
         return called
 
     with monkeypatch.context() as patch:
-        patch.setattr(index_file, "ENGINE", FindEngine(load_after_bytes=1 << 60))  # kernels call pwrite unseen
+        use_reference(patch)  # compiled routines call pwrite unseen
         for name in WATCHED:
             patch.setattr(os, name, watched(getattr(os, name)))
         work()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+import pytest
+
+from tests.support.extensions import uncompiled
 from tests.support.logs import NOW_MS, LogBench
-from tidelog.log.find.engine.engine import FindEngine
+from tidelog.log.find.engine import engine, entries, reference
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query, find_newest
 from tidelog.log.unified_log import UnifiedLog
@@ -43,6 +46,14 @@ def indexed_bench(root: str, **config: object) -> LogBench:
     return bench
 
 
+def use_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have plain Python serve, as where nothing is compiled; ``Chain`` is the compiled module's source as it stands."""
+    for name in ("walk_chunk", "nth_place", "put_entries", "put_tags", "restore_slots", "write_pieces"):
+        monkeypatch.setattr(engine, name, getattr(reference, name))
+    monkeypatch.setattr(engine, "_find_matches", reference.match_records)
+    monkeypatch.setattr(engine, "Chain", uncompiled(entries).Chain)
+
+
 def fill(log: UnifiedLog, generator: random.Random, batches: int) -> list[Record]:
     """Append random batches; the records with their offsets."""
     written = []
@@ -65,9 +76,9 @@ def _tags(generator: random.Random) -> tuple[tuple[str, bytes | None], ...]:
     return () if tag is None and generator.random() < 0.5 else (("other", b"x"), ("kind", tag), ("kind", b"second"))
 
 
-def indexer_of(log: UnifiedLog, engine: FindEngine | None = None) -> LogIndexer:
+def indexer_of(log: UnifiedLog) -> LogIndexer:
     """An indexer that has caught up."""
-    indexer = LogIndexer(log, engine=engine or FindEngine(load_after_bytes=1 << 60))
+    indexer = LogIndexer(log)
     indexer.configure()
     catch_up(indexer)
     return indexer

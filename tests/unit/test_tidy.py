@@ -47,8 +47,7 @@ BANNED_BEGINNINGS = re.compile(
 )
 # Not gone through: these routines are about to be compiled ahead of time, and their numba twins go.
 UNREAD = re.compile(
-    r"log/records/(array_kernels|kernel_loader|machine_code|quiet_import)|log/find/engine/"
-    r"|kernels\.py$"
+    r"log/records/(array_kernels|kernel_loader|machine_code|quiet_import)|kernels\.py$"
 )
 PROSE_FOLDERS = (*PACKAGES, "pyspark_tidelog", "tests")
 

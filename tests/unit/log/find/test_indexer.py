@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.cleaning import whole
-from tests.support.finding import CONFIG, catch_up, check_answers, fill, indexed_bench, indexer_of
+from tests.support.finding import CONFIG, catch_up, check_answers, fill, indexed_bench, indexer_of, use_reference
 from tests.support.logs import NOW_MS, append, marker, producer_batch
 from tidelog.cleaner.engine.engine import ReferenceEngine
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.config import LogConfig
 from tidelog.log.find.consume_queue import ConsumeQueueFile
-from tidelog.log.find.engine.engine import FindEngine
 from tidelog.log.find.index_file import IndexFile
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import NotIndexedError, Query, find_newest
@@ -33,15 +32,11 @@ def test_answers_are_those_of_a_full_scan(tmp_path: Path, seed: int) -> None:
     check_answers(log, indexer, records)
 
 
-def test_answers_with_kernels(tmp_path: Path) -> None:
-    kernels = pytest.importorskip(
-        "tidelog.log.find.engine.kernel_calls", reason="no numba: pip install 'tidelog[kernels]'"
-    )
+def test_answers_without_compiled_routines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_reference(monkeypatch)
     log = indexed_bench(str(tmp_path)).open()
     records = fill(log, random.Random(9), 200)
-    engine = FindEngine()
-    engine.use_kernels(kernels)
-    check_answers(log, indexer_of(log, engine), records)
+    check_answers(log, indexer_of(log), records)
 
 
 def test_a_forced_collision_of_all_keys(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from tests.support.requirements import missing
 
 try:
-    from tidelog.log.find.engine import indexing_kernels
     from tidelog.log.records import intrinsics, kernel_cache
     from tidelog.log.records.kernel_cache import sources
 except ImportError:
@@ -64,6 +63,6 @@ def test_another_source_means_another_directory(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_kernels_are_cached_there() -> None:
-    found: list[Any] = [indexing_kernels.walk_chunk, intrinsics.crc32c]
+    found: list[Any] = [intrinsics.crc32c]
     for kernel in found:
         assert kernel.stats.cache_path.startswith(kernel_cache._DIRECTORY)

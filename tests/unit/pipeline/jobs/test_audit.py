@@ -21,6 +21,7 @@ from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.audit import segment as audit_segment
 from tidelog.pipeline.audit.buckets import BUCKET_MS
 from tidelog.pipeline.audit.segment import SegmentPlan
+from tidelog.pipeline.engine import reference
 from tidelog.pipeline.engine.engine import AuditEngine
 from tidelog.pipeline.engine.reference import record_hash
 from tidelog.pipeline.errors import TopicRecreatedError
@@ -89,7 +90,7 @@ def test_a_whole_log_is_in_order_and_counted_per_ten_minutes(data: DataDirectory
     assert found.buckets == expected
 
 
-def test_plain_python_and_kernels_find_the_same(data: DataDirectory) -> None:
+def test_plain_python_and_compiled_routines_find_the_same(data: DataDirectory) -> None:
     fill(data.log("orders"), 30)
     fill(data.log("orders"), 3, compression=2)
     fill(data.log("orders"), 1, producer_id=3, producer_epoch=0, base_sequence=0)
@@ -98,7 +99,7 @@ def test_plain_python_and_kernels_find_the_same(data: DataDirectory) -> None:
     from tidelog.pipeline.jobs.audit import segment_plans
 
     for plan in segment_plans(partition, records=True):
-        assert audit_segment.audit_segment(plan) == audit_segment.audit_segment(plan, AuditEngine(None))
+        assert audit_segment.audit_segment(plan) == audit_segment.audit_segment(plan, AuditEngine(reference))
 
 
 def test_quick_leaves_records_alone(data: DataDirectory) -> None:

@@ -1,4 +1,4 @@
-"""Both engines take the same rows out of the same bytes and put the same entries."""
+"""Compiled routines against the reference: rows of the same bytes, entries of the same rows, the same matches."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import errno
 import os
 import random
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.depth import DEPTH
-from tidelog.log.find import filtering, index_file, lookup
+from tests.support.extensions import uncompiled
+from tests.support.finding import use_reference
+from tidelog.log.find import filtering, index_file
 from tidelog.log.find.consume_queue import ConsumeQueueFile
-from tidelog.log.find.engine import reference
-from tidelog.log.find.engine.calls import FindCalls
-from tidelog.log.find.engine.engine import FindEngine
-from tidelog.log.find.engine.kernel_group import FIND
-from tidelog.log.find.engine.reference import Stop, Wanted
+from tidelog.log.find.engine import engine, entries, reference, walk
+from tidelog.log.find.engine.reference import ChainQuery, Damage, MatchQuery, Put, Restored, Room, Stop, Wanted
 from tidelog.log.find.hashing import key_seed
 from tidelog.log.find.index_file import IndexDamagedError, IndexFile
 from tidelog.log.find.lookup import Query
 from tidelog.log.find.rows import Rows
-from tidelog.log.records.kernel_loader import load_array_kernels
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.errors import InvalidRecordError, KafkaStorageError
 from tidelog.protocol.record.record_batch import (
@@ -34,13 +33,11 @@ from tidelog.protocol.record.record_batch import (
     build_batch,
     end_transaction_marker,
     iter_batches,
+    set_crc,
 )
 
-kernels = pytest.importorskip("tidelog.log.find.engine.kernel_calls", reason="no numba: pip install 'tidelog[kernels]'")
-IMAGE: list[FindCalls] = []
-load_array_kernels(FIND, lambda loaded: IMAGE.append(FindCalls(loaded)), lambda _: None).join()
-ENGINES = [kernels, *IMAGE]
-"""Numba's, and where the processor allows it an image of their machine code."""
+WALKS = (walk, uncompiled(walk))
+ENTRIES = (entries, uncompiled(entries))
 WANTED = Wanted(key_seed("topic"), b"kind")
 
 HEADERS = st.lists(
@@ -80,10 +77,10 @@ def columns(rows: Rows) -> list[list[int]]:
 def walk_both(chunk: bytes, capacity: int = 100) -> tuple[Rows, reference.Walk]:
     plain = Rows(capacity)
     expected = reference.walk_chunk(plain, memoryview(chunk), WANTED, 1000)
-    for engine in ENGINES:
+    for routines in WALKS:
         for form in (memoryview(chunk), memoryview(bytearray(chunk))):
             fast = Rows(capacity)
-            assert engine.walk_chunk(fast, form, WANTED, 1000) == expected
+            assert routines.walk_chunk(fast, form, WANTED, 1000) == expected
             assert columns(fast) == columns(plain)
     return plain, expected
 
@@ -110,27 +107,90 @@ def test_a_batch_that_does_not_fit_stops_the_walk() -> None:
     assert (walk.stop, walk.position, rows.count) == (Stop.FULL, 0, 0)
 
 
-@given(batches(), st.integers(1, 20), st.integers(2, 30))
+@pytest.mark.parametrize("timestamp", [2**63 - 1, -(2**63)])
+def test_times_and_offsets_that_need_more_than_64_bits_wrap(timestamp: int) -> None:
+    """A client may send any deltas. A row that does not fit its column would end the indexer's thread."""
+    records = [Record(0, 10, b"k", b"v"), Record(1, 5, b"k", b"v"), Record(2, 15, b"k", b"v")]
+    batch = bytearray(build_batch(records))
+    batch[27:35] = timestamp.to_bytes(8, "big", signed=True)
+    set_crc(batch, 0, len(batch))
+    rows, found = walk_both(bytes(batch))
+    assert (found.stop, rows.count) == (Stop.END, 3)
+    batch[0:8] = (2**63 - 2).to_bytes(8, "big")
+    assert walk_both(bytes(batch))[0].offsets[2] == -(2**63)
+
+
+def test_a_topic_without_a_tag_header_has_no_tags() -> None:
+    chunk = bytes(build_batch([Record(0, 1, b"k", b"v", (("", b"x"), ("kind", b"y")))]))
+    for routines in (reference, *WALKS):
+        rows = Rows(1)
+        routines.walk_chunk(rows, memoryview(chunk), Wanted(1, None), 0)
+        assert (rows.count, rows.tag_hashes[0]) == (1, 0)
+
+
+@given(batches(), st.integers(1, 20), st.integers(2, 30), st.integers(-(2**62), 2**62) | st.integers(0, 2**40))
 @settings(deadline=None, max_examples=40 * DEPTH)
-def test_files_are_filled_alike(tmp_path_factory: pytest.TempPathFactory, chunk: bytes, slots: int, room: int) -> None:
-    directory = tmp_path_factory.mktemp("files")
+def test_files_are_filled_alike(chunk: bytes, slots: int, capacity: int, begin: int) -> None:
     rows = Rows(100)
     reference.walk_chunk(rows, memoryview(chunk), WANTED, 0)
-    contents = []
-    for name, engine in [("plain", reference), *((f"fast{n}", each) for n, each in enumerate(ENGINES))]:
-        file = IndexFile.create(OsFileSystem(), str(directory / f"{name}.keys"), slots, room)
-        first = rows.first_keyed(0, rows.count)
-        begin = rows.timestamps[first] if first >= 0 else 0
-        file.bounds = file.bounds._replace(begin_timestamp=begin)
-        put = engine.put_entries(file, rows, 0, rows.count)
-        base = rows.offsets[0] if rows.count else 0
-        entries = bytes(rows.entries[: 20 * (put.next_entry - 1)])
-        tag_room = 20 * (rows.offsets[rows.count - 1] - base + 1) if rows.count else 0
+    found = []
+    for routines in (reference, *ENTRIES):
+        front = bytearray(40 + 4 * slots)
+        room, row, puts, written = Room(slots, capacity, 1, begin), 0, list[Put](), b""
+        for end in (rows.count // 2, rows.count):
+            rows.entries[:] = bytes(len(rows.entries))
+            puts.append(routines.put_entries(front, rows, room, row, end))
+            written += bytes(rows.entries[: 20 * (puts[-1].next_entry - room.next_entry)])
+            room, row = room._replace(next_entry=puts[-1].next_entry), puts[-1].next_row
         rows.entries[:] = bytes(len(rows.entries))
-        if 0 < tag_room <= len(rows.entries):
-            engine.put_tags(rows, 0, rows.count)
-        contents.append((put, bytes(file.data), entries, bytes(rows.entries)))
-    assert all(content == contents[0] for content in contents)
+        routines.put_tags(rows, 0, rows.count)
+        found.append((puts, bytes(front), written, bytes(rows.entries)))
+    assert found[0] == found[1] == found[2]
+    check_restored(found[0][1], slots, found[0][2])
+
+
+def check_restored(front: bytes, slots: int, written: bytes) -> None:
+    """Slots are rebuilt from entries, in one piece and in two; and any byte of an entry that matters is missed."""
+    count = len(written) // 20
+    offsets = [int.from_bytes(written[20 * n + 4 : 20 * n + 12], "big", signed=True) for n in range(count)]
+    if offsets != sorted(set(offsets)) or min(offsets, default=0) < 0:
+        return
+    for routines in (reference, *ENTRIES):
+        rebuilt = bytearray(len(front))
+        restored = Restored(0, 1, -1)
+        for piece in (written[: 20 * (count // 2)], written[20 * (count // 2) :]):
+            restored = routines.restore_slots(rebuilt, slots, piece, restored)
+        assert (bytes(rebuilt), restored) == (front, Restored(0, count + 1, offsets[-1] if offsets else -1))
+        for number in range(count):
+            broken = bytearray(written)
+            broken[20 * number + 16] ^= 0x80
+            answer = routines.restore_slots(bytearray(len(front)), slots, bytes(broken), Restored(0, 1, -1))
+            assert answer.damaged_entry == number + 1
+
+
+@given(st.binary(max_size=200), st.integers(1, 5))
+@settings(max_examples=100 * DEPTH)
+def test_slots_are_rebuilt_alike_from_any_entries(stored: bytes, slots: int) -> None:
+    stored = stored[: len(stored) // 20 * 20]
+    answers = []
+    for routines in (reference, *ENTRIES):
+        front = bytearray(40 + 4 * slots)
+        answers.append((routines.restore_slots(front, slots, stored, Restored(0, 1, -1)), bytes(front)))
+    assert answers[0] == answers[1] == answers[2]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 40), min_size=1, max_size=20), st.integers(1, 20))
+def test_tags_of_offsets_in_no_order_stay_in_their_room(offsets: list[int], capacity: int) -> None:
+    found = []
+    for routines in (reference, *ENTRIES):
+        rows = Rows(capacity)
+        rows.make_room(len(offsets))
+        rows.entries = bytearray(20 * capacity)
+        for row, offset in enumerate(offsets):
+            rows.offsets[row], rows.positions[row], rows.sizes[row], rows.tag_hashes[row] = offset, row, 9, -row
+        routines.put_tags(rows, 0, len(offsets))
+        found.append(bytes(rows.entries))
+    assert found[0] == found[1] == found[2]
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=40, unique=True), st.integers(1, 30))
@@ -156,94 +216,47 @@ def test_tags_of_a_log_with_gaps_are_where_their_offsets_say(
 
 
 def test_entries_that_cannot_be_written_are_in_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_file, "ENGINE", engine_with(None))  # writes through os.pwrite
+    use_reference(monkeypatch)  # writes through os.pwrite
     rows = Rows(100)
     for row in range(100):
         rows.offsets[row], rows.timestamps[row], rows.key_hashes[row] = row, 1000, row % 7
     file = IndexFile.create(OsFileSystem(), str(tmp_path / "file.keys"), 5, 200)
     rows.count = 50
     file.put_rows(rows, 0)
-    before = bytes(file.data), file.count
+    before = bytes(file._front or b""), file.count, list(file.select(3, 0, 2000))
     rows.count = 100
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full_disk)
         with pytest.raises(KafkaStorageError):
             file.put_rows(rows, 50)
-    assert (bytes(file.data), file.count) == before
+    assert (bytes(file._front or b""), file.count, list(file.select(3, 0, 2000))) == before
     assert file.put_rows(rows, 50) == 100
     assert list(file.select(3, 0, 2000)) == [row for row in reversed(range(100)) if row % 7 == 3]
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
-def test_entries_are_written_alike(tmp_path: Path, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_are_written_alike(tmp_path: Path, piece: int) -> None:
     content = random.Random(1).randbytes(100)
-    monkeypatch.setattr(index_file, "_WRITE_BYTES", piece)
-    written = []
-    for number, calls in enumerate((None, *ENGINES)):
-        monkeypatch.setattr(index_file, "ENGINE", engine_with(calls))
+    for number, routines in enumerate((reference, *ENTRIES)):
         path = tmp_path / str(number)
         path.write_bytes(b"before")
         with path.open("r+b") as file:
-            index_file.write_entries(file.fileno(), str(path), memoryview(bytearray(content)), 3)
-        written.append(path.read_bytes())
-    assert written == [b"bef" + content] * len(written)
+            assert routines.write_pieces(file.fileno(), memoryview(bytearray(content)), 3, piece) == 100
+        assert path.read_bytes() == b"bef" + content
 
 
-def test_a_write_that_fails_says_why_whoever_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("routines", [reference, *ENTRIES], ids=["reference", "as built", "uncompiled"])
+def test_a_write_that_fails_says_why_whoever_writes(monkeypatch: pytest.MonkeyPatch, routines: ModuleType) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full: Linux has it")
-    for calls in (None, *ENGINES):
-        monkeypatch.setattr(index_file, "ENGINE", engine_with(calls))
-        with full.open("r+b", buffering=0) as file, pytest.raises(KafkaStorageError, match="No space left"):
-            index_file.write_entries(file.fileno(), str(full), memoryview(bytearray(20)), 0)
+    monkeypatch.setattr(engine, "write_pieces", routines.write_pieces)
+    with full.open("r+b", buffering=0) as file, pytest.raises(KafkaStorageError, match="No space left"):
+        index_file.write_entries(file.fileno(), str(full), memoryview(bytearray(20)), 0)
 
 
 def full_disk(*_: object) -> int:
     raise OSError(errno.ENOSPC, "no space left")
-
-
-def test_little_work_loads_no_kernels() -> None:
-    engine = FindEngine(load_after_bytes=1 << 40)
-    chunk = bytes(build_batch([Record(0, 1, b"k", b"v")]))
-    assert engine.walk_chunk(Rows(10), memoryview(chunk), WANTED, 0).stop is Stop.END
-    assert engine.kernels is None
-
-
-def test_slots_are_restored_alike(tmp_path: Path) -> None:
-    from tidelog.log.find import rebuild as restoring
-
-    generator = random.Random(5)
-    rows = Rows(500)
-    for row in range(500):
-        rows.offsets[row], rows.timestamps[row] = 3 * row, generator.randrange(10**6)
-        rows.key_hashes[row] = generator.randrange(40)
-    rows.count = 500
-    file = IndexFile.create(OsFileSystem(), str(tmp_path / "file.keys"), 7, 600)
-    file.put_rows(rows, 0)
-    whole = bytes(file.data)
-    slots = slice(40, 40 + 4 * 7)
-    for count in (501, 1, 2, 300):
-        answers, contents = [], []
-        for restore in (reference.restore_slots, restoring.restore_slots):
-            file.data[slots] = bytes(4 * 7)
-            answers.append(restore(file, count))
-            contents.append(bytes(file.data))
-        assert answers[0] == answers[1]
-        assert answers[0].damaged_entry == 0
-        assert contents[0] == contents[1]
-        assert count < 501 or contents[0] == whole
-    file.data[40 + 4 * 7 + 20 * 77] ^= 0x80
-    for restore in (reference.restore_slots, restoring.restore_slots):
-        file.data[slots] = bytes(4 * 7)
-        assert restore(file, 501).damaged_entry == 77
-
-
-def engine_with(calls: object) -> FindEngine:
-    engine = FindEngine(load_after_bytes=1 << 60)
-    if calls is not None:
-        engine.use_kernels(calls)  # type: ignore[arg-type]
-    return engine
 
 
 LOOKED_FOR = st.builds(
@@ -270,43 +283,154 @@ def test_the_same_records_of_a_batch_match(
     section = bytearray(batch.uncompressed_section())
     if damage % 3 == 0:
         section[damage % len(section)] ^= 1 << damage % 8
-    answers: list[object] = []
-    for calls in (None, *ENGINES):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(filtering, "ENGINE", engine_with(calls))
-            patch.setattr(filtering, "PLAIN_RECORDS", 0)
-            try:
-                answers.append(filtering._matching_places(batch, bytes(section), query))
-            except (InvalidRecordError, UnicodeDecodeError) as error:
-                answers.append(type(error))
-    assert all(answer == answers[0] for answer in answers)
+    expected = matches_or_error(reference, batch, bytes(section), query)
+    for routines in WALKS:
+        assert matches_or_error(routines, batch, bytes(section), query) == expected
 
 
-@pytest.mark.parametrize("min_offset", [0, 2500])
-def test_long_chains_are_walked_alike(tmp_path: Path, min_offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def matches_or_error(routines: ModuleType, batch: RecordBatch, section: bytes, query: Query) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_find_matches", routines.match_records)
+        try:
+            return filtering._matching_places(batch, section, query)
+        except (InvalidRecordError, UnicodeDecodeError) as error:
+            return type(error)
+
+
+@given(st.binary(max_size=80), st.integers(-2, 12), st.integers(-(2**63), 2**63 - 1))
+@settings(max_examples=100 * DEPTH)
+def test_what_matches_in_any_bytes_is_what_the_reference_finds(section: bytes, count: int, base: int) -> None:
+    query = MatchQuery(None, None, b"kind", base, None, -(2**63), 2**63 - 1)
+    for routines in WALKS:
+        places = routines.match_records(section, count, query)
+        assert places is None or places == reference.match_records(section, count, query)
+
+
+class PlainChain:
+    """Oracle of ``Chain``: one entry after the other, out of the file's bytes."""
+
+    def __init__(self, stored: bytes, query: ChainQuery, number: int, limit: int, last_offset: int) -> None:
+        self.offsets: list[int] = []
+        self.damage = 0
+        first_entry = 40 + 4 * query.slots
+        while number:
+            entry = stored[first_entry + 20 * number :][:20] if 0 < number < limit else None
+            if entry is None or len(entry) < 20:
+                self.damage = Damage.OUT_OF_CHAIN if entry is None else Damage.UNREADABLE
+                return
+            hashed, offset, diff, previous = reference.INDEX_ENTRY.unpack(entry)
+            is_of_slot = hashed >= 0 and hashed % query.slots == query.key_hash % query.slots
+            if not is_of_slot or diff < 0 or not query.begin_offset + number - 1 <= offset < last_offset:
+                self.damage = Damage.BAD_ENTRY
+                return
+            if offset < query.min_offset:
+                return
+            if hashed == query.key_hash and query.low <= diff <= query.high:
+                self.offsets.append(offset)
+            number, limit, last_offset = previous, number, offset
+
+
+def follow(routines: ModuleType, descriptor: int, query: ChainQuery, place: tuple[int, int, int], count: int) -> object:
+    chain = routines.Chain(descriptor, query, *place)
+    found: list[int] = []
+    while chain.number and not chain.damage:
+        found += chain.next_offsets(count)
+    return found, chain.damage
+
+
+def chained_file(path: Path, rows: int) -> IndexFile:
+    """A file in which two keys in three share a slot."""
     generator = random.Random(2)
-    rows = Rows(5000)
-    for row in range(5000):
-        rows.offsets[row], rows.timestamps[row] = row, 1000 * row
-        rows.key_hashes[row] = generator.choice((7, 7, 17, 3))
-    rows.count = 5000
-    file = IndexFile.create(OsFileSystem(), str(tmp_path / "file.keys"), 10, 6000)
-    monkeypatch.setattr(index_file, "ENGINE", engine_with(None))
-    file.put_rows(rows, 0)
-    expected = list(file.select(7, 100_000, 4_000_000, min_offset))
-    assert len(expected) > 500
-    for calls in ENGINES:
-        monkeypatch.setattr(index_file, "ENGINE", engine_with(calls))
-        assert list(file.select(7, 100_000, 4_000_000, min_offset)) == expected
+    filled = Rows(rows)
+    for row in range(rows):
+        filled.offsets[row], filled.timestamps[row] = row, 1000 * row
+        filled.key_hashes[row] = generator.choice((7, 7, 17, 3))
+    filled.count = rows
+    file = IndexFile.create(OsFileSystem(), str(path), 10, rows + 1)
+    file.put_rows(filled, 0)
+    file.flush()
+    return file
+
+
+@given(
+    key=st.sampled_from((7, 17, 3, 4)),
+    low=st.integers(0, 700),
+    high=st.integers(0, 700),
+    min_offset=st.integers(0, 500),
+    count=st.sampled_from((1, 3, 1000)),
+    damages=st.lists(st.tuples(st.integers(0, 12_000), st.integers(0, 255)), max_size=3),
+    cut=st.none() | st.integers(0, 12_000),
+)
+@settings(deadline=None, max_examples=60 * DEPTH)
+def test_chains_are_followed_alike_whole_damaged_and_cut(
+    tmp_path_factory: pytest.TempPathFactory, key: int, low: int, high: int, min_offset: int, count: int,
+    damages: list[tuple[int, int]], cut: int | None,
+) -> None:  # fmt: skip
+    path = tmp_path_factory.mktemp("chain") / "file.keys"
+    file = chained_file(path, 500)
+    number = file._slot(key)
+    stored = bytearray(path.read_bytes())
+    for at, byte in damages:
+        stored[(80 + at) % len(stored)] = byte
+    del stored[len(stored) if cut is None else cut :]
+    path.write_bytes(stored)
+    query = ChainQuery(10, key, low, high, min_offset, 0)
+    plain = PlainChain(bytes(stored), query, number, 501, 500)
+    for routines in ENTRIES:
+        assert follow(routines, file._descriptor, query, (number, 501, 500), count) == (plain.offsets, plain.damage)
+
+
+def test_a_damaged_chain_is_reported_wherever_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "file.keys"
+    file = chained_file(path, 3000)
+    hashed = file.entry(2000).key_hash
     for broken, what in ((4, "outside of its chain"), (16, "follows entry")):
-        entry = 40 + 4 * 10 + 20 * 2000
-        before = bytes(file.data[entry + broken : entry + broken + 4])
-        file.data[entry + broken : entry + broken + 4] = b"\x7f\xff\xff\xff"
-        for calls in (None, *ENGINES):
-            monkeypatch.setattr(index_file, "ENGINE", engine_with(calls))
-            with pytest.raises(IndexDamagedError, match=what):
-                list(file.select(rows.key_hashes[1999], 0, 2**62))
-        file.data[entry + broken : entry + broken + 4] = before
+        at = file._position(2000) + broken
+        before = os.pread(file._descriptor, 4, at)
+        os.pwrite(file._descriptor, b"\x7f\xff\xff\xff", at)
+        with pytest.raises(IndexDamagedError, match=what):
+            list(file.select(hashed, 0, 2**62))
+        os.pwrite(file._descriptor, before, at)
+    os.pwrite(file._descriptor, bytes(20), file._position(2000))  # a page that was lost, not the end of the chain
+    with pytest.raises(IndexDamagedError, match="outside of its chain"):
+        list(file.select(hashed, 0, 2**62))
+    os.truncate(path, file._position(2000))
+    with pytest.raises(IndexDamagedError, match="ends before"):
+        list(file.select(hashed, 0, 2**62))
+    with pytest.raises(IndexDamagedError, match="made with"):
+        file.put_rows(Rows(1), 0)
+
+
+def test_slots_are_found_in_the_file_and_in_memory(tmp_path: Path) -> None:
+    file = chained_file(tmp_path / "file.keys", 300)
+    flushed = {key: list(file.select(key, 0, 2**40)) for key in (3, 7, 17)}
+    assert sorted(offset for offsets in flushed.values() for offset in offsets) == list(range(300))
+    reopened = IndexFile.open(OsFileSystem(), file.path, file._size)
+    assert {key: list(reopened.select(key, 0, 2**40)) for key in (3, 7, 17)} == flushed
+    reopened.restore(100, 0, 98_000)
+    assert {key: list(reopened.select(key, 0, 2**40)) for key in (3, 7, 17)} == {
+        key: [offset for offset in offsets if offset < 99] for key, offsets in flushed.items()
+    }
+    rows = Rows(4)
+    rows.offsets[0], rows.timestamps[0], rows.key_hashes[0], rows.count = 400, 400_000, 7, 1
+    reopened.put_rows(rows, 0)
+    assert next(reopened.select(7, 0, 2**40)) == 400
+
+
+@given(st.binary(max_size=60), st.integers(0, 8))
+def test_the_nth_place_of_any_bytes_is_the_references_or_an_error(section: bytes, index: int) -> None:
+    found = [place_or_none(routines, section, index) for routines in WALKS]
+    expected = place_or_none(reference, section, index)
+    assert found[0] == found[1]
+    assert found[0] in (None, expected), "the reference leaves what goes beyond the end to the reader of the record"
+
+
+def place_or_none(routines: ModuleType, section: bytes, index: int) -> tuple[int, int] | None:
+    try:
+        place: tuple[int, int] = routines.nth_place(section, index)
+    except InvalidRecordError:
+        return None
+    return place
 
 
 def test_the_nth_record_of_a_batch_is_found_alike() -> None:
@@ -315,6 +439,25 @@ def test_the_nth_record_of_a_batch_is_found_alike() -> None:
     assert isinstance(batch, RecordBatch)
     section = bytes(batch.uncompressed_section())
     for index in (0, 1, 150, 499):
-        expected = lookup.nth_place(section, index)
-        assert [engine.nth_place(section, index) for engine in ENGINES] == [expected] * len(ENGINES)
-    assert [engine.nth_place(section, 500) for engine in ENGINES] == [(-1, -1)] * len(ENGINES)
+        expected = reference.nth_place(section, index)
+        assert [routines.nth_place(section, index) for routines in WALKS] == [expected, expected]
+    assert [place_or_none(routines, section, 500) for routines in (reference, *WALKS)] == [None] * 3
+
+
+def test_buffers_are_let_go_of() -> None:
+    rows, chunk = Rows(10), bytearray(build_batch([Record(0, 1, b"k", b"v")]))
+    for walks, puts in zip(WALKS, ENTRIES, strict=True):
+        rows.count = 0
+        walks.walk_chunk(rows, chunk, WANTED, 0)
+        puts.put_entries(bytearray(80), rows, Room(10, 10, 1, 0), 0, 1)
+        puts.put_tags(rows, 0, 1)
+        chunk.append(chunk.pop())  # raises BufferError while it is held
+        for column in (rows.offsets, rows.timestamps, rows.key_hashes, rows.tag_hashes, rows.positions, rows.sizes):
+            column.append(column.pop())
+        rows.entries.append(rows.entries.pop())
+
+
+def test_the_compiled_routines_serve_where_there_are_any() -> None:
+    assert engine.walk_chunk is (walk if walk.IS_COMPILED else reference).walk_chunk
+    assert engine.put_entries is (entries if entries.IS_COMPILED else reference).put_entries
+    assert engine.match_records(b"", 0, MatchQuery(None, None, b"", 0, None, 0, 1)) == []
