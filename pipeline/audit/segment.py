@@ -15,7 +15,7 @@ counted, not hashed, and neither are records of transactions still open.
 Damage is a finding, and the walk goes on by the rule of ``tidelog.log.segment.resync``, as an export does. The bytes
 between are counted as unreadable, and their offsets are a gap of their own kind.
 
-One thread; everything here can be pickled. numpy only, numba where it is installed.
+One thread; everything here can be pickled. Needs numpy.
 """
 
 from __future__ import annotations

@@ -57,7 +57,11 @@ def create(port: int, topic: str, partitions: int = 1, **configs: str) -> None:
 
 def produce(port: int, topic: str, partition: int = 0, value: bytes = b"value", timestamp: int = NOW_MS) -> int:
     """Error code of one record with acks=all."""
-    batch = build_batch([Record(0, timestamp, b"k", value)])
+    return produce_batch(port, topic, build_batch([Record(0, timestamp, b"k", value)]), partition)
+
+
+def produce_batch(port: int, topic: str, batch: bytes | bytearray, partition: int = 0) -> int:
+    """Error code of one batch with acks=all."""
     data = [PartitionProduceData(index=partition, records=memoryview(batch))]
     request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
     answer = ProduceResponse.decode(ask(port, 0, 7, request.encode(7)), 7)

@@ -153,7 +153,7 @@ class Chain:
         return self.begin_offset + self.number - 1 <= offset and offset < self.last_offset
 
     def _entry_at(self, window: Buffer) -> int:
-        """Where in the window the entry ``number`` begins, -1 when it cannot be read.
+        """First byte of entry ``number`` in the window, -1 when it cannot be read.
 
         What is read is its page up to its end: a chain goes back, and a look-up touches no page more than it must.
         """

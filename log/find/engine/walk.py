@@ -348,7 +348,7 @@ def _match_all(
     data: Buffer, size: int, count: int, flags: int, base_timestamp: int, append_time: int, begin: int, last: int,
     key: Buffer, key_size: int, name: Buffer, name_size: int, tag: Buffer, tag_size: int, places: Integers,
 ) -> int:  # fmt: skip
-    """How many of the records match, -1 when one is malformed; (start, end) of each in ``places``."""
+    """Number of records that match, -1 when one is malformed; (start, end) of each go to ``places``."""
     found = 0
     position = 0
     for _ in range(count):
