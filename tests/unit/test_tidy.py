@@ -46,9 +46,7 @@ BANNED_BEGINNINGS = re.compile(
     r"(What|Who|Whose|How|Where|Whether|Which|As|So many|So much|See the module)\b", re.IGNORECASE
 )
 # Not gone through: these routines are about to be compiled ahead of time, and their numba twins go.
-UNREAD = re.compile(
-    r"log/records/(array_kernels|kernel_loader|machine_code|quiet_import)|kernels\.py$"
-)
+UNREAD = re.compile(r"log/records/(array_kernels|kernel_loader|machine_code|quiet_import)|kernels\.py$")
 PROSE_FOLDERS = (*PACKAGES, "pyspark_tidelog", "tests")
 
 
