@@ -24,7 +24,7 @@ class MissingPackageError(JobError):
 SPARK_INSTALL = "pip install 'tidelog[spark]'"
 ICEBERG_INSTALL = "pip install 'tidelog[iceberg]'"
 PACKAGES = {
-    **dict.fromkeys(("pyarrow", "pandas", "pyspark", "py4j", "numba", "matplotlib"), SPARK_INSTALL),
+    **dict.fromkeys(("pyarrow", "pandas", "pyspark", "py4j", "matplotlib"), SPARK_INSTALL),
     **dict.fromkeys(("pyiceberg", "sqlalchemy"), ICEBERG_INSTALL),
 }
 """Packages that jobs import and only an extra installs, each with the command that installs it."""
