@@ -1,0 +1,217 @@
+"""The observer against real Apache Kafka controllers: its image is what Kafka's own tools say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.support.apache_kafka import TOPIC_COMMAND, run_tool
+from tests.support.kraft_node import KraftNode, addresses, ports_of_controllers, wait_until
+from tidelog.broker.cluster.observer import ObserverConfig
+from tidelog.broker.metadata.image_description import uuid_text
+from tidelog.broker.metadata.log_reader import read_metadata_image
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.client import Client
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.metadata_follower import MetadataFollower
+from tidelog.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    OpData,
+)
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+PARTITIONS = int(os.environ.get("TIDELOG_OBSERVER_PARTITIONS", "2000"))
+QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
+SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "20000"}
+CATCH_UP_S = 120
+
+
+def admin(node: KraftNode) -> AdminClient:
+    return AdminClient({"bootstrap.servers": node.bootstrap})
+
+
+def create(node: KraftNode, topic: str, partitions: int = 1, **options: Any) -> None:
+    """A topic, once the broker can make it."""
+    client = admin(node)  # a future is of a client that lives
+    for future in client.create_topics([NewTopic(topic, partitions, 1, **options)], request_timeout=120).values():
+        future.result()
+
+
+def follow_until(follower: MetadataFollower, condition: Callable[[MetadataImage], bool], what: str) -> MetadataImage:
+    """Follow until the image is such."""
+
+    def is_so() -> bool:
+        follower.step()
+        return condition(follower.observer.image)
+
+    wait_until(is_so, f"{what}; {follower.observer.last_failure}")
+    return follower.observer.image
+
+
+def has_topic(name: str, image: MetadataImage) -> bool:
+    """Return whether an image has this topic."""
+    return image.topic_named(name) is not None
+
+
+@pytest.fixture(scope="module")
+def combined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftNode]:
+    """One node in both roles, for all tests that do not stop it."""
+    directory = tmp_path_factory.mktemp("combined")
+    with KraftNode(directory, 1, ports_of_controllers(1), is_broker=True, overrides=SMALL_SNAPSHOTS) as node:
+        yield node
+
+
+def set_quota(node: KraftNode, user: str, rate: float) -> None:
+    op = OpData(key="producer_byte_rate", value=rate, remove=False)
+    entry = EntryData(entity=[EntityData(entity_type="user", entity_name=user)], ops=[op])
+    with Client(node.bootstrap) as client:
+        answer = client.call(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse)
+    assert [one.error_code for one in answer.entries] == [0]
+
+
+def quorum_status(node: KraftNode) -> dict[str, str]:
+    """The lines of ``kafka-metadata-quorum describe --status``."""
+    done = run_tool(QUORUM_COMMAND, ["--bootstrap-server", node.bootstrap, "describe", "--status"])
+    assert done.returncode == 0, done.stderr
+    return {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in done.stdout.splitlines())
+    }
+
+
+def described_topics(node: KraftNode) -> dict[tuple[str, int], dict[str, str]]:
+    """The partitions that ``kafka-topics --describe`` prints: name and number -> columns."""
+    done = run_tool(TOPIC_COMMAND, ["--bootstrap-server", node.bootstrap, "--describe"])
+    assert done.returncode == 0, done.stderr
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    ids: dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        columns = {
+            name: value.strip() for name, _, value in (part.partition(": ") for part in line.strip().split("\t"))
+        }
+        if "TopicId" in columns:
+            ids[columns["Topic"]] = columns["TopicId"]
+        elif "Partition" in columns:
+            found[columns["Topic"], int(columns["Partition"])] = {**columns, "TopicId": ids[columns["Topic"]]}
+    return found
+
+
+def topics_of(image: MetadataImage) -> dict[tuple[str, int], dict[str, str]]:
+    """The image's partitions in the columns of Kafka's tool."""
+    return {
+        (topic.name, number): {
+            "Leader": str(one.leader),
+            "Replicas": ",".join(map(str, one.replicas)),
+            "Isr": ",".join(map(str, one.isr)),
+            "TopicId": uuid_text(topic.topic_id),
+        }
+        for topic in image.topics.values()
+        for number, one in enumerate(topic.partitions)
+    }
+
+
+def test_the_image_is_what_kafkas_tools_say(combined: KraftNode) -> None:
+    create(combined, "orders", 3, config={"retention.ms": "86400000"})
+    create(combined, "gone")
+    client = admin(combined)
+    for future in client.delete_topics(["gone"]).values():
+        future.result()
+    set_quota(combined, "alice", 1000.0)
+    with MetadataFollower(ObserverConfig(addresses(combined.controllers), replica_id=99)) as follower:
+        image = follower.catch_up(CATCH_UP_S)
+        said = described_topics(combined)
+        shown = topics_of(image)
+        assert shown.keys() == said.keys()
+        for place, columns in shown.items():
+            assert said[place].items() >= columns.items()
+        assert image.configs[2, "orders"] == {"retention.ms": "86400000"}
+        assert image.quotas == {(("user", "alice"),): {"producer_byte_rate": 1000.0}}
+        status = quorum_status(combined)
+        assert (status["LeaderId"], status["LeaderEpoch"]) == ("1", str(image.epoch))
+        (broker,) = image.brokers.values()
+        assert (broker.is_fenced, broker.endpoints[0].port) == (False, combined.port)
+        follow_until(follower, lambda found: found.offset >= int(status["HighWatermark"]) - 1, "the high watermark")
+    on_disk = read_metadata_image(OsFileSystem(), str(combined.metadata_directory))
+    assert on_disk.topics == image.topics
+    assert on_disk.configs == image.configs
+
+
+def test_the_command_prints_a_cluster(combined: KraftNode) -> None:
+    create(combined, "described", 2)
+    controller = str(addresses(combined.controllers)[0])
+    command = [sys.executable, "-I", "-m", "tidelog.cli", "metadata", "describe", "--bootstrap-controller"]
+    done = subprocess.run([*command, controller, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert ("described", 2) in [(topic["name"], len(topic["partitions"])) for topic in found["topics"]]
+    assert [broker["id"] for broker in found["brokers"]] == [1]
+    refused = subprocess.run([*command, combined.bootstrap], capture_output=True, text=True, timeout=60, check=False)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "is no controller" in refused.stderr
+
+
+def test_a_snapshot_of_many_partitions(combined: KraftNode, record_property: Callable[[str, object], None]) -> None:
+    """The log begins with a snapshot; pieces of 100,000 bytes. 10,000 partitions: TIDELOG_OBSERVER_PARTITIONS."""
+    with MetadataFollower(ObserverConfig(addresses(combined.controllers))) as early:
+        early.catch_up(CATCH_UP_S)
+        for number in range(0, PARTITIONS, 1000):
+            create(combined, f"wide-{number}", min(1000, PARTITIONS - number))
+        create(combined, "last")
+        snapshots = wait_for_snapshot(combined, PARTITIONS)
+        begin = time.perf_counter()
+        with MetadataFollower(ObserverConfig(addresses(combined.controllers), max_bytes=100_000)) as late:
+            image = late.catch_up(CATCH_UP_S)
+        seconds = time.perf_counter() - begin
+        wide = [topic for topic in image.topics.values() if topic.name.startswith("wide-")]
+        assert sum(len(topic.partitions) for topic in wide) == PARTITIONS
+        assert {one.leader for topic in image.topics.values() for one in topic.partitions} == {1}
+        assert image.offset >= snapshots
+        other = follow_until(early, lambda found: found.offset >= image.offset, "who followed the log")
+        assert other.topics == image.topics
+    record_property("seconds", seconds)
+    print(f"{PARTITIONS} partitions by a snapshot in {seconds:.3f} s")
+
+
+def wait_for_snapshot(node: KraftNode, partitions: int) -> int:
+    """Wait until a snapshot holds nearly all partitions; return its end offset."""
+
+    def newest() -> Path | None:
+        found = sorted(node.metadata_directory.glob("*.checkpoint"))
+        return found[-1] if found and found[-1].stat().st_size > 60 * partitions else None
+
+    wait_until(lambda: newest() is not None, "a snapshot of the topics")
+    name = newest()
+    assert name is not None
+    return int(name.name.partition("-")[0])
+
+
+def test_a_controller_that_stops_and_one_that_is_killed(tmp_path: Path) -> None:
+    """A controller apart, and a broker beside it: the observer waits, and goes on where it was."""
+    ports = ports_of_controllers(1)
+    controller, broker = KraftNode(tmp_path, 1, ports), KraftNode(tmp_path, 2, ports, is_broker=True)
+    with controller, broker, MetadataFollower(ObserverConfig(addresses(ports))) as follower:
+        create(broker, "before")
+        image = follower.catch_up(CATCH_UP_S)
+        for stop, name in ((controller.terminate, "stopped"), (controller.kill, "killed")):
+            stop()
+            while not follower.observer.last_failure:
+                assert follower.step() is None
+            assert not follower.observer.is_caught_up
+            controller.start()
+            create(broker, name)
+            found = follow_until(follower, partial(has_topic, name), f"the topic made after the controller {name}")
+            assert found.epoch > image.epoch, "a start of a controller is an election"
+            image = found
+        assert {topic.name for topic in image.topics.values()} == {"before", "stopped", "killed"}
