@@ -5,7 +5,7 @@
 #
 # Build arguments
 #   BASE         any base with python3 >= 3.11 and its venv module: a Debian with python3-venv does, too
-#   EXTRAS       what to install beside the broker; "[kernels]" adds numba (the cleaner's and the index's kernels), "" leaves it out
+#   EXTRAS       what to install beside the broker, as "[spark]"; nothing by default
 #   PIP_OPTIONS  for pip, e.g. "--no-index --find-links=/wheels" to build from a directory of wheels
 #
 # Configuration is by Kafka's variables (KAFKA_LISTENERS, KAFKA_LOG_RETENTION_MS, ...; docs/configuration.md), or by a
@@ -14,7 +14,7 @@
 ARG BASE=python:3.12-slim-bookworm
 
 FROM ${BASE} AS build
-ARG EXTRAS=[kernels]
+ARG EXTRAS=
 ARG PIP_OPTIONS=
 WORKDIR /source
 COPY pyproject.toml setup.py extensions.txt README.md LICENSE ./
@@ -33,11 +33,7 @@ ENV TIDELOG_REQUIRE_EXTENSIONS=1
 RUN python3 -m venv /opt/tidelog \
  && /opt/tidelog/bin/python -m pip install --no-cache-dir --no-compile ${PIP_OPTIONS} ".${EXTRAS}" \
  && /opt/tidelog/bin/python -m pip uninstall --yes --quiet pip setuptools \
- && rm -rf /opt/tidelog/lib/python*/site-packages/numba/tests \
  && (/opt/tidelog/bin/python -m compileall -q -j 0 /opt/tidelog/lib || echo "some modules of dependencies do not compile")
-# Kernels compiled now are loaded in a moment by every container, on a processor like the one that built the image.
-ENV NUMBA_CACHE_DIR=/opt/tidelog/kernels
-RUN mkdir -p /opt/tidelog/kernels && cd / && /opt/tidelog/bin/python -I -m tidelog.log.records.compile
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="Tidelog" \
@@ -48,7 +44,6 @@ RUN mkdir -p /var/lib/tidelog /etc/tidelog && chown 10001:10001 /var/lib/tidelog
  && printf 'listeners=PLAINTEXT://0.0.0.0:9092\nlog.dirs=/var/lib/tidelog\n' > /etc/tidelog/server.properties
 ENV PATH=/opt/tidelog/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
-    NUMBA_CACHE_DIR=/opt/tidelog/kernels \
     TIDELOG_CONFIG_FILES=/etc/tidelog/server.properties:/mnt/shared/config/server.properties
 USER 10001:10001
 VOLUME /var/lib/tidelog

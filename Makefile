@@ -23,7 +23,7 @@ help: ## show the targets
 
 $(BIN)/tidelog: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[build,kernels]'
+	$(BIN)/python -m pip install --quiet --editable '.[build]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml

@@ -45,7 +45,7 @@ if ! "${buildah[@]}" images -q "$base_image" 2>/dev/null | grep -q .; then
 fi
 
 say "wheels of what the image installs"
-"$python" -m pip wheel --quiet --wheel-dir "$work/wheels" --find-links "$work/wheels" '.[kernels]' 'setuptools>=77' 'cython>=3.3'
+"$python" -m pip wheel --quiet --wheel-dir "$work/wheels" --find-links "$work/wheels" '.' 'setuptools>=77' 'cython>=3.3'
 rm -f "$work"/wheels/tidelog-*.whl
 
 say "build"

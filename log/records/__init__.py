@@ -1,5 +1,5 @@
-"""Work per record: a plain Python reference and compiled kernels.
+"""Work per record: a plain Python reference and compiled routines.
 
 Imports: ``tidelog.log.segment``, ``index``, ``files`` and ``system``, and ``tidelog.protocol``.
-Invariant: the reference and the kernels give equal results.
+Invariant: the reference and the compiled routines give equal results.
 """

@@ -1,11 +1,11 @@
 """Import heavy packages in a thread without stopping the event loop beside it.
 
-What an ``import`` does holds the interpreter lock. Measured on numpy and numba, with the importing process alone on its
+What an ``import`` does holds the interpreter lock. Measured on numpy, with the importing process alone on its
 cores, longest time another thread waited for the lock:
 
-- 80 to 100 ms in ``dlopen``: relocations and static constructors of libopenblas and libllvmlite. So the libraries are
+- 80 to 100 ms in ``dlopen``: relocations and static constructors of libopenblas. So the libraries are
   opened first through a foreign call, which gives the lock up; the import then finds them in the process;
-- 20 to 25 ms in a full garbage collection over the 300,000 objects that numba makes. So collections wait until the
+- 20 to 25 ms in a full garbage collection over all objects of the process. So collections wait until the
   import is over, and what it made is frozen: it lives as long as the process, later collections need not look at it;
 - 5 ms, the switch interval, for every lock the loop gave up in a system call: from the first such import on it is 0.5.
 
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 #: Package -> shared libraries below it that take long to open; those they need come with them.
 _LIBRARIES = {
     "numpy": ("core/_multiarray_umath*.so", "_core/_multiarray_umath*.so"),
-    "llvmlite": ("binding/libllvmlite.so",),
 }
 _RTLD_NOW = 2
 #: How long Python code of another thread may go on when the loop wants the interpreter lock back.
@@ -37,7 +36,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 class _Running:
-    """How many quiet imports run now, and whether the collector was on before them."""
+    """Count of the quiet imports that run now, and whether the collector was on before them."""
 
     lock = threading.Lock()
     count = 0

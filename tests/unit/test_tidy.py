@@ -21,7 +21,6 @@ MAX_LOOSE_MODULES = 14
 WIDE_PACKAGES = {
     "broker/handlers": "one module for each API",
     "protocol/messages": "one module for each API",
-    "log/records": "until its routines are compiled ahead of time",
     "benchmarks": "one module for each section, and what they share",
 }
 # The only two places that may catch everything: the dispatcher (unknown errors become UNKNOWN_SERVER_ERROR) and the
@@ -45,8 +44,6 @@ BANNED_WORDS = re.compile(r"\b(anew|nobody|somebody|everybody|whoever|for ever|b
 BANNED_BEGINNINGS = re.compile(
     r"(What|Who|Whose|How|Where|Whether|Which|As|So many|So much|See the module)\b", re.IGNORECASE
 )
-# Not gone through: these routines are about to be compiled ahead of time, and their numba twins go.
-UNREAD = re.compile(r"log/records/(array_kernels|kernel_loader|machine_code|quiet_import)|kernels\.py$")
 PROSE_FOLDERS = (*PACKAGES, "pyspark_tidelog", "tests")
 
 
@@ -191,11 +188,7 @@ def prose_modules(folder: str) -> list[Path]:
     """Modules of a folder, without what is built there and without this one, which names the words."""
     paths = sorted((ROOT / folder).rglob("*.py"))
     return [
-        path
-        for path in paths
-        if not {"build", "__pycache__"} & set(path.parts)
-        and path != Path(__file__).resolve()
-        and not UNREAD.search(relative(path))
+        path for path in paths if not {"build", "__pycache__"} & set(path.parts) and path != Path(__file__).resolve()
     ]
 
 

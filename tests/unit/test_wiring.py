@@ -24,9 +24,7 @@ PROCESS_STATE_ALLOWED = {
     "tidelog/commands/serve.py": "the process of `tidelog serve`, as it starts",
     "tidelog/commands/adopt.py": "the process of `tidelog adopt`, as it starts",
     "pipeline/jobs/runner.py": "the process of a Spark job, as it starts",
-    "log/records/compile.py": "a child process of its own, as it starts",
-    "log/records/quiet_import.py": "imports of numpy and numba while a broker serves: collections wait for their end",
-    "log/records/kernel_loader.py": "numba takes its cache's directory from the environment alone",
+    "log/records/quiet_import.py": "imports of numpy while a broker serves: collections wait for their end",
 }
 READS_OF_ENVIRONMENT = {"get", "items", "copy"}
 

@@ -278,7 +278,7 @@ import sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("pyarrow", "pandas", "pyspark", "numba", "matplotlib", "pyiceberg", "sqlalchemy"):
+        if name.split(".")[0] in ("pyarrow", "pandas", "pyspark", "matplotlib", "pyiceberg", "sqlalchemy"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Missing())
