@@ -6,12 +6,13 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException
 
 from tests.support.admin import Admin
 from tests.support.kafka_python import kafka
 from tests.support.readers import Place
 from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.reading import committed
 from tests.support.soak.writers import QUICK
 
 POLL_S = 0.05
@@ -19,8 +20,16 @@ CLASSIC = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500, "partition
 CONSUMER = {"group.protocol": "consumer"}
 
 
+STUCK = "RebalanceInProgressError"
+MOST_REFUSALS = 40
+"""A kafka-python member whose poll ends inside a rebalance may wait on, without a request to the broker, until it is
+closed: the error comes from the client. After so many in a row another one takes its place."""
+
+
 class LibrdkafkaMember:
     """librdkafka, of either protocol."""
+
+    refusals = 0
 
     def __init__(self, world: World, group: str, topic: str, settings: dict[str, Any]) -> None:
         fixed: dict[str, Any] = {
@@ -38,13 +47,13 @@ class LibrdkafkaMember:
         messages = self.consumer.consume(200, timeout=POLL_S)
         return [(each.partition(), each.offset()) for each in messages if each.error() is None]
 
-    def commit(self) -> bool:
-        """Commit what was read; whether it was acknowledged."""
+    def commit(self) -> str:
+        """Commit what was read: the error's name, empty when it was acknowledged."""
         try:
             self.consumer.commit(asynchronous=False)
-        except KafkaException:  # nothing to commit, a rebalance, the broker is away
-            return False
-        return True
+        except KafkaException as error:  # nothing to commit, a rebalance, the broker is away
+            return str(error.args[0].name())
+        return ""
 
     def close(self) -> None:
         """Leave the group."""
@@ -53,6 +62,8 @@ class LibrdkafkaMember:
 
 class KafkaPythonMember:
     """kafka-python, in a classic group with librdkafka's members."""
+
+    refusals = 0
 
     def __init__(self, world: World, group: str, topic: str) -> None:
         self.consumer = kafka.KafkaConsumer(
@@ -72,13 +83,13 @@ class KafkaPythonMember:
         found = self.consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=200)
         return [(each.partition, each.offset) for records in found.values() for each in records]
 
-    def commit(self) -> bool:
-        """Commit what was read; whether it was acknowledged."""
+    def commit(self) -> str:
+        """Commit what was read: the error's name, empty when it was acknowledged."""
         try:
             self.consumer.commit(timeout_ms=5_000)
-        except kafka.errors.KafkaError:
-            return False
-        return True
+        except kafka.errors.KafkaError as error:
+            return type(error).__name__
+        return ""
 
     def close(self) -> None:
         """Leave the group."""
@@ -113,46 +124,52 @@ class Group(Party):
     def turn(self) -> None:
         if not self.members or (len(self.members) < self.most and self.chance.random() < 0.01):
             self._join()
-        for member in self.members:
+        for member in list(self.members):
             self._read(member)
         if len(self.members) > 1 and self.chance.random() < 0.01:
             self.members.pop(self.chance.randrange(len(self.members))).close()
             self.counts["left"] += 1
 
-    def _read(self, member: LibrdkafkaMember | KafkaPythonMember) -> None:
+    def _read(self, member: LibrdkafkaMember | KafkaPythonMember, commits: float = 0.5) -> None:
         places = member.poll()
         for partition, offset in places:
             self.counts["again"] += offset in self.seen[partition]
             self.seen[partition].add(offset)
-        if places and self.chance.random() < 0.5:
-            self.counts["commits" if member.commit() else "commits not acknowledged"] += 1
+        if (places or commits == 1.0) and self.chance.random() < commits:
+            self._commit(member)
+
+    def _commit(self, member: LibrdkafkaMember | KafkaPythonMember) -> None:
+        error = member.commit()
+        self.counts[f"commits told {error}" if error else "commits"] += 1
+        member.refusals = member.refusals + 1 if error == STUCK else 0
+        if member.refusals >= MOST_REFUSALS:
+            self.members.remove(member)
+            member.close()
+            self.counts["replaced"] += 1
 
     def _ends(self) -> dict[int, int]:
         admin = Admin(self.world.bootstrap)
         return {number: admin.offset(self.topic, number, "latest") for number in range(admin.topics()[self.topic])}
 
     def _committed(self) -> dict[int, int]:
-        parts = [TopicPartition(self.topic, number) for number in self._ends()]
-        admin = Admin(self.world.bootstrap)
-        asked = ConsumerGroupTopicPartitions(self.group, parts)
-        found = admin.client.list_consumer_group_offsets([asked])[self.group].result().topic_partitions
-        return {part.partition: max(0, part.offset) for part in found}
+        return committed(self.world.bootstrap, self.group, self.topic)
 
     def check(self) -> None:
         ends = self._ends()
         deadline = time.monotonic() + PATIENCE_S
         while not self._is_done(ends) and time.monotonic() < deadline:
-            for member in self.members or [LibrdkafkaMember(self.world, self.group, self.topic, {})]:
-                self._read(member)
-                member.commit()
+            if not self.members:
+                self._join()
+            for member in list(self.members):
+                self._read(member, commits=1.0)
         for member in self.members:
             member.close()
         self.counts["read"] = sum(len(seen) for seen in self.seen.values())
         for partition, end in ends.items():
             if left_out := sorted(set(range(end)) - self.seen[partition]):
                 self.faults.append(f"{self.topic}-{partition}: offsets {left_out[:10]} were not read by {self.group}")
-        if (committed := self._committed()) != ends:
-            self.faults.append(f"{self.topic}: {self.group} has committed {committed}, the ends are {ends}")
+        if (found := self._committed()) != ends:
+            self.faults.append(f"{self.topic}: {self.group} has committed {found}, the ends are {ends}")
 
     def _is_done(self, ends: dict[int, int]) -> bool:
         return all(len(self.seen[partition]) >= end for partition, end in ends.items()) and self._committed() == ends

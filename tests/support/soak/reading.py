@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from tests.support.admin import Admin
 from tests.support.readers import Place
@@ -67,6 +67,15 @@ def _read_to(consumer: Any, topic: str, ends: dict[int, int]) -> dict[Place, Fou
             elif place[1] >= ends[place[0]]:
                 waiting.discard(place[0])
     return found
+
+
+def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    """The group's committed offset of each partition, 0 where it has none. Raises KafkaException."""
+    admin = Admin(bootstrap)
+    parts = [TopicPartition(topic, number) for number in range(admin.topics()[topic])]
+    asked = ConsumerGroupTopicPartitions(group, parts)
+    found = admin.client.list_consumer_group_offsets([asked], require_stable=True)[group].result()
+    return {part.partition: max(0, part.offset) for part in found.topic_partitions}
 
 
 def numbers_of(values: Iterable[bytes | None]) -> list[int]:

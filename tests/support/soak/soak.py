@@ -77,7 +77,7 @@ def parties_of(world: World) -> list[Party]:
     transactions = Transactions(world, "transactions", KEPT)
     compacted = CompactedWriter(world, "compacted", COMPACTED)
     changes = {"compacted": {**CHANGES, "min.cleanable.dirty.ratio": ["0.1", "0.2", "0.5"]}}
-    changes["compacted"]["segment.bytes"] = ["20000", "60000"]
+    changes["compacted"]["segment.bytes"] = ["30000", "60000"]
     return [
         plain, shared, finder, transactions, compacted,
         AiokafkaWriter(world, "aiokafka", KEPT),

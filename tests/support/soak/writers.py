@@ -35,6 +35,7 @@ class PlainWriter(Party):
 
     keys = 50
     partitions = 3
+    batch_bytes = 100_000
     most = 12
     """Records of one turn."""
 
@@ -52,6 +53,7 @@ class PlainWriter(Party):
                 "enable.idempotence": True,
                 "linger.ms": self.chance.choice([0, 5, 20]),
                 "compression.type": self.chance.choice(CODECS),
+                "batch.size": self.batch_bytes,
                 "message.timeout.ms": int(PATIENCE_S * 1000),
                 "topic.metadata.refresh.interval.ms": 2_000,
             }
@@ -110,6 +112,8 @@ class CompactedWriter(PlainWriter):
 
     keys = 300
     partitions = 2
+    batch_bytes = 10_000
+    """Less than its smallest segment, in which a batch must fit."""
 
     def __init__(self, world: World, topic: str, configs: Mapping[str, str]) -> None:
         super().__init__(world, topic, configs)
