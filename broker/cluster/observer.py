@@ -67,7 +67,7 @@ class Question(NamedTuple):
     not_before_ms: float
 
 
-_Partition = fetch.PartitionData | fetch_snapshot.PartitionSnapshot
+_Partition = fetch.PartitionData | fetch_snapshot.PartitionSnapshotResponse
 
 
 class Observer:
@@ -207,7 +207,7 @@ class Observer:
             self._replay.take_batch(batch)
         return self._replay.publish()
 
-    def _take_piece(self, partition: fetch_snapshot.PartitionSnapshot) -> Published | None:
+    def _take_piece(self, partition: fetch_snapshot.PartitionSnapshotResponse) -> Published | None:
         """Add a piece of the snapshot; return its image when it is whole."""
         download = self._download
         if download is None:
@@ -247,10 +247,10 @@ class Observer:
 
     def _snapshot_request(self, download: SnapshotDownload) -> fetch_snapshot.FetchSnapshotRequest:
         snapshot = download.snapshot
-        partition = fetch_snapshot.RequestedPartition(
+        partition = fetch_snapshot.PartitionSnapshot(
             partition=0,
             current_leader_epoch=self.quorum.epoch,
-            snapshot_id=fetch_snapshot.RequestedSnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
+            snapshot_id=fetch_snapshot.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
             position=download.position,
             replica_directory_id=self._config.directory_id,
         )
@@ -258,7 +258,7 @@ class Observer:
             cluster_id=self._config.cluster_id,
             replica_id=self._config.replica_id,
             max_bytes=self._config.max_bytes,
-            topics=[fetch_snapshot.RequestedTopic(name=METADATA_TOPIC, partitions=[partition])],
+            topics=[fetch_snapshot.TopicSnapshot(name=METADATA_TOPIC, partitions=[partition])],
         )
 
 

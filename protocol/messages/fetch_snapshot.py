@@ -22,29 +22,29 @@ from tidelog.protocol.schema.fields import (
 from tidelog.protocol.types import RecordsValue
 
 
-class RequestedSnapshotId(Struct):
+class SnapshotId(Struct):
     end_offset: int = int64()
     epoch: int = int32()
 
 
-class RequestedPartition(Struct):
+class PartitionSnapshot(Struct):
     partition: int = int32()
     current_leader_epoch: int = int32()
-    snapshot_id: RequestedSnapshotId = struct_of(RequestedSnapshotId)
+    snapshot_id: SnapshotId = struct_of(SnapshotId)
     position: int = int64()
     replica_directory_id: bytes = uuid("1+", tag=0)
 
 
-class RequestedTopic(Struct):
+class TopicSnapshot(Struct):
     name: str = string()
-    partitions: list[RequestedPartition] = array(RequestedPartition)
+    partitions: list[PartitionSnapshot] = array(PartitionSnapshot)
 
 
 class FetchSnapshotRequest(Message, api_key=59, versions="0-1", flexible="0+"):
     cluster_id: str | None = string(nullable="0+", default=None, tag=0)
     replica_id: int = int32(default=-1)
     max_bytes: int = int32(default=2**31 - 1)
-    topics: list[RequestedTopic] = array(RequestedTopic)
+    topics: list[TopicSnapshot] = array(TopicSnapshot)
 
 
 class LeaderIdAndEpoch(Struct):
@@ -52,24 +52,24 @@ class LeaderIdAndEpoch(Struct):
     leader_epoch: int = int32()
 
 
-class SnapshotId(Struct):
+class SnapshotIdResponse(Struct):
     end_offset: int = int64()
     epoch: int = int32()
 
 
-class PartitionSnapshot(Struct):
+class PartitionSnapshotResponse(Struct):
     index: int = int32()
     error_code: int = int16()
-    snapshot_id: SnapshotId = struct_of(SnapshotId)
+    snapshot_id: SnapshotIdResponse = struct_of(SnapshotIdResponse)
     current_leader: LeaderIdAndEpoch = struct_of(LeaderIdAndEpoch, tag=0)
     size: int = int64()
     position: int = int64()
     unaligned_records: RecordsValue = record_batches()
 
 
-class TopicSnapshot(Struct):
+class TopicSnapshotResponse(Struct):
     name: str = string()
-    partitions: list[PartitionSnapshot] = array(PartitionSnapshot)
+    partitions: list[PartitionSnapshotResponse] = array(PartitionSnapshotResponse)
 
 
 class NodeEndpoint(Struct):
@@ -81,5 +81,5 @@ class NodeEndpoint(Struct):
 class FetchSnapshotResponse(Message, api_key=59, versions="0-1", flexible="0+"):
     throttle_time_ms: int = int32()
     error_code: int = int16()
-    topics: list[TopicSnapshot] = array(TopicSnapshot)
+    topics: list[TopicSnapshotResponse] = array(TopicSnapshotResponse)
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "1+", tag=0)

@@ -151,7 +151,7 @@ class ModelQuorum:
             node_end = fetch.NodeEndpoint(node_id=reign.leader, host=host, port=port)
             return fetch.FetchResponse(responses=[topic], node_endpoints=[node_end])
         piece = self._fetch_snapshot(node, reign, request)
-        named = fetch_snapshot.TopicSnapshot(name="__cluster_metadata", partitions=[piece])
+        named = fetch_snapshot.TopicSnapshotResponse(name="__cluster_metadata", partitions=[piece])
         end = fetch_snapshot.NodeEndpoint(node_id=reign.leader, host=host, port=port)
         return fetch_snapshot.FetchSnapshotResponse(topics=[named], node_endpoints=[end])
 
@@ -177,11 +177,11 @@ class ModelQuorum:
 
     def _fetch_snapshot(
         self, node: int, reign: Reign, request: fetch_snapshot.FetchSnapshotRequest
-    ) -> fetch_snapshot.PartitionSnapshot:
+    ) -> fetch_snapshot.PartitionSnapshotResponse:
         asked = request.topics[0].partitions[0]
         wanted = SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
         leader = fetch_snapshot.LeaderIdAndEpoch(leader_id=reign.leader, leader_epoch=reign.epoch)
-        answer = fetch_snapshot.PartitionSnapshot(current_leader=leader, position=asked.position)
+        answer = fetch_snapshot.PartitionSnapshotResponse(current_leader=leader, position=asked.position)
         answer.error_code = epoch_error(asked.current_leader_epoch, reign, node)
         if answer.error_code:
             return answer
