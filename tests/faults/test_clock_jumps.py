@@ -330,6 +330,7 @@ def test_each_jump_has_to_last_for_an_hour_itself() -> None:
 #: What reads the wall clock, how often, and why it may. Nothing of it is a deadline, and nothing is deleted by it.
 WALL_TIME = {
     "broker/admin/find.py": (1, "what a client calls now"),
+    "broker/controller/embedded.py": (3, "timestamps of the metadata log's records, of its snapshots, of its leader"),
     "broker/coordinator/group/classic/rebalance.py": (2, "stored: when a group changed its state"),
     "broker/coordinator/group/classic/sync.py": (1, "stored: when a group changed its state"),
     "broker/coordinator/group/consumer/draft.py": (3, "stored: when a target was made; an interval that ends early"),
@@ -347,8 +348,8 @@ WALL_TIME = {
     ),
     "broker/handlers/describe_quorum.py": (1, "shown"),
     "broker/handlers/list_transactions.py": (1, "compared with stored times that a client asks for"),
-    "broker/metadata/store.py": (3, "leases outlive the process; no client of the broker takes one"),
     "broker/maintenance.py": (1, "given to the clock of retention"),
+    "broker/metadata/metadata_log.py": (1, "not looked at: the metadata log has retention by its start offset alone"),
     "broker/share/share_groups.py": (1, "a start of reading by time: compared with records"),
     "cleaner/cleaner_manager.py": (2, "shown: the last look"),
     "cleaner/round_runner.py": (1, "shown: the end of a round"),
