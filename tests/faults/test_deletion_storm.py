@@ -19,6 +19,7 @@ pytest.importorskip("pyarrow")
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
 from tests.support.storm import EXPECTED, TOPICS, Adopter, PipelineReader, Worker
+from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.protocol.errors import KafkaStorageError, UnknownServerError
 from tidelog.protocol.messages import delete_topics
 from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -78,7 +79,10 @@ def offline(port: int) -> list[int]:
 
 
 def partition_directories(broker: TidelogProcess) -> list[str]:
-    return sorted(path.name for path in broker.data_directory.iterdir() if path.is_dir())
+    """Names of all directories but the metadata log's, which is never deleted."""
+    return sorted(
+        path.name for path in broker.data_directory.iterdir() if path.is_dir() and path.name != METADATA_DIRECTORY
+    )
 
 
 def delete_all(broker: TidelogProcess) -> None:
