@@ -35,7 +35,8 @@ class PlainWriter(Party):
 
     keys = 50
     partitions = 3
-    batch_bytes = 100_000
+    batch_bytes = 50_000
+    """Half of the smallest segment that a change gives the topic: a batch must fit into one."""
     most = 12
     """Records of one turn."""
 
