@@ -11,7 +11,7 @@ from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tidelog.broker.config.changes import Change, Operation
 from tidelog.broker.config.description import ResourceType
-from tidelog.broker.controller.features import FeatureRange, show_features, supported_features
+from tidelog.broker.controller.features import FeatureRange, first_level, show_features, supported_features
 from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism
 from tidelog.broker.handlers import describe_log_dirs
 from tidelog.broker.loop.deferred import Deferred
@@ -323,7 +323,8 @@ def update(
 @pytest.mark.parametrize("version", range(3))
 def test_features_go_down_and_up(admin: AdminBroker, version: int) -> None:
     highest = supported_features()["metadata.version"].highest
-    assert admin.metadata.features["metadata.version"] == highest
+    assert admin.metadata.features["metadata.version"] == first_level("metadata.version")
+    assert update(admin, ("metadata.version", highest, 1), version=version).error_code == 0
     refused = update(admin, ("metadata.version", highest - 1, 1), version=version)
     assert refused.error_code == InvalidUpdateVersionError.code
     assert update(admin, ("metadata.version", highest - 1, 2), version=version).error_code == 0
