@@ -165,9 +165,21 @@ class AbstractIndex:
             self._file = self._file_system.open_file(self.path, create=True)
         return self._file
 
+    def slots(self) -> tuple[int, ReadSlots]:
+        """Return the number of entries, and a reader of their bytes that goes on when the index is released meanwhile.
+        Any thread.
+
+        Without a file there are no entries to be read: the look-up begins at the segment's first byte.
+        """
+        entries = self.entries
+        file = self._memory or self._file
+        return (0 if file is None else entries), lambda slot, count: self._read_from(file, slot, count)
+
     def _read_slots(self, slot: int, count: int) -> bytes:
         """The bytes of ``count`` entries from ``slot`` on. Any thread. Raises KafkaStorageError."""
-        file = self._memory or self._file
+        return self._read_from(self._memory or self._file, slot, count)
+
+    def _read_from(self, file: OpenFile | None, slot: int, count: int) -> bytes:
         size = count * self.ENTRY.size
         data = b"" if file is None else file.read_at(slot * self.ENTRY.size, size)
         if len(data) < size:

@@ -46,6 +46,10 @@ class OffsetIndex(AbstractIndex):
         relative, position = self._entry_at(slot)
         return OffsetPosition(self.base_offset + relative, position)
 
+    def _entry_of(self, data: bytes) -> OffsetPosition:
+        relative, position = self.ENTRY.unpack(data)
+        return OffsetPosition(self.base_offset + relative, position)
+
     def can_append_offset(self, offset: int) -> bool:
         """True when ``offset`` fits the four relative bytes."""
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
@@ -55,19 +59,21 @@ class OffsetIndex(AbstractIndex):
 
         Raises KafkaStorageError.
         """
-        slot = floor_slot(self._read_slots, _KEY, 0, 8, self.entries, offset - self.base_offset)
-        return self.entry(slot) if slot >= 0 else OffsetPosition(self.base_offset, 0)
+        entries, read = self.slots()
+        slot = floor_slot(read, _KEY, 0, 8, entries, offset - self.base_offset)
+        return self._entry_of(read(slot, 1)) if slot >= 0 else OffsetPosition(self.base_offset, 0)
 
     def floor_position(self, position: int) -> int:
         """The last indexed byte at or before ``position`` at which a batch begins; 0 when there is none."""
-        slot = floor_slot(self._read_slots, _KEY, 4, 8, self.entries, position)
-        return self.entry(slot).position if slot >= 0 else 0
+        entries, read = self.slots()
+        slot = floor_slot(read, _KEY, 4, 8, entries, position)
+        return self._entry_of(read(slot, 1)).position if slot >= 0 else 0
 
     def upper_bound_offset(self, position: int) -> int | None:
         """The offset of the first entry whose batch begins at or after byte ``position``; None when there is none."""
-        entries = self.entries
-        slot = floor_slot(self._read_slots, _KEY, 4, 8, entries, position - 1) + 1
-        return self.entry(slot).offset if slot < entries else None
+        entries, read = self.slots()
+        slot = floor_slot(read, _KEY, 4, 8, entries, position - 1) + 1
+        return self._entry_of(read(slot, 1)).offset if slot < entries else None
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry. Raises KafkaStorageError when full or out of order."""

@@ -48,8 +48,12 @@ class TimeIndex(AbstractIndex):
 
         Raises KafkaStorageError.
         """
-        slot = floor_slot(self._read_slots, _KEY, 0, 12, self.entries, timestamp)
-        return self.entry(slot) if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        entries, read = self.slots()
+        slot = floor_slot(read, _KEY, 0, 12, entries, timestamp)
+        if slot < 0:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        found, relative = self.ENTRY.unpack(read(slot, 1))
+        return TimestampOffset(found, self.base_offset + relative)
 
     def maybe_append(self, timestamp: int, offset: int, *, on_roll: bool = False) -> None:
         """Add an entry when ``timestamp`` is a new maximum. ``on_roll`` may use the reserved last slot.

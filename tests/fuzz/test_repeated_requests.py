@@ -160,6 +160,7 @@ class Side:
         self.data = DataBroker(Path(directory))
         generator = random.Random(3)
         self.data.topics._new_topic_id = lambda: random_uuid(generator)
+        self.data.broker.fetch_sessions._random = random.Random(4)
         self.data.topics.create_topic("t", 2)
         self.dispatcher = Dispatcher(self.data.broker)
         self.context = self.data.context(0)
