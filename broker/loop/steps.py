@@ -63,8 +63,10 @@ def settled(deferred: Deferred[T]) -> Steps[T]:
 def all_settled(deferreds: Iterable[Deferred[T]]) -> Steps[list[T]]:
     """Wait for each Deferred and return the values. Raises the first error."""
     values = []
-    for deferred in deferreds:
-        values.append((yield from settled(deferred)))  # noqa: PERF401 - it yields
+    for number, deferred in enumerate(deferreds):
+        values.append((yield from settled(deferred)))
+        if not number % ITEMS_PER_STEP:
+            yield None
     return values
 
 

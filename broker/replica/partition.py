@@ -181,8 +181,9 @@ class Partition:
 
     @property
     def config(self) -> LogConfig:
-        """The topic's configuration, as the log has it. Raises KafkaStorageError."""
-        return self.local_log.config
+        """The topic's configuration, as the log has it. Any thread, once the log is open. Raises KafkaStorageError."""
+        log = self._log
+        return (self.local_log if log is None else log).config
 
     def update_config(self, config: LogConfig) -> None:
         """Give the log its new configuration, if it is open; a closed one reads it when it opens."""

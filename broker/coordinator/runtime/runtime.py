@@ -34,7 +34,7 @@ from tidelog.broker.coordinator.runtime.replay import (
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
 from tidelog.broker.loop.deferred import Deferred, completed, when_all
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, settled
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
@@ -247,8 +247,10 @@ class CoordinatorRuntime(Generic[S]):
 
     def wait_until_committed(self, keys: Iterable[str]) -> Steps[None]:
         """Wait until all that the shards of these keys appended is committed. Raises NotCoordinatorError."""
-        for key in keys:
+        for number, key in enumerate(keys):
             yield from settled(self.when_committed(key, None))
+            if not number % ITEMS_PER_STEP:
+                yield None
 
     def when_all_committed(self, answer: T) -> Deferred[T]:
         """``when_committed`` for an answer that was read from all shards."""
