@@ -91,7 +91,7 @@ class Indexing:
             yield Sample(name, "gauge", {}, value)
         for partition in self._configs:
             indexer = self._indexers.get(partition)
-            labels = {"topic": partition.topic, "partition": str(partition.partition)}
+            labels = {"partition": str(partition.partition), "topic": partition.topic}
             yield Sample("tidelog_index_partition_lag_records", "gauge", labels, 0 if indexer is None else indexer.lag)
 
     # ---- loop thread

@@ -68,8 +68,9 @@ class ZooKeeperKafka(ApacheKafka):
         return super().start()
 
     def _ephemeral_nodes(self) -> bytes:
-        """ZooKeeper's answer to ``dump``: sessions, and the nodes that go with them."""
-        with closing(socket.create_connection((self.host, self._zookeeper_port), ANSWER_TIMEOUT_S)) as connection:
+        """ZooKeeper's answer to ``dump``: sessions, and the nodes that go with them. A busy machine lets it wait."""
+        address = (self.host, self._zookeeper_port)
+        with closing(socket.create_connection(address, ZOOKEEPER_TIMEOUT_S)) as connection:
             connection.sendall(b"dump")
             return b"".join(iter(lambda: connection.recv(65536), b""))
 
