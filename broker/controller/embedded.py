@@ -111,10 +111,6 @@ class EmbeddedController:
             self._log.append(listed[start : start + RECORDS_PER_BATCH], now)
         self._log.append([VersionedRecord(EndTransactionRecord())], now)
 
-    def note_finished_deletions(self, topic_ids: Iterable[bytes]) -> VersionedRecord:
-        """Return the record that says that nothing is left of these topics."""
-        return VersionedRecord(NoOpRecord(finished_deletions=list(topic_ids)))
-
     def sync(self) -> None:
         """Make everything durable that was committed before the call. Any thread. Raises KafkaStorageError."""
         self._refuse_after_failure()
