@@ -22,7 +22,7 @@ def handle(
     broker: Broker, context: RequestContext, request: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse:
     """Say no, to whom: the owner a token was asked for, and who asks."""
-    kind, _, name = context.principal.partition(":")
+    kind, name = context.principal
     response = error_response(request, DelegationTokenRequestNotAllowedError())
     response.principal_type = request.owner_principal_type or kind
     response.principal_name = request.owner_principal_name or name

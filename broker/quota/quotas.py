@@ -314,7 +314,7 @@ def addresses(client: Client) -> Iterable[tuple[Entity, Client]]:
 
 def client_of(context: RequestContext) -> Client:
     """Return the client of a request, as quotas name it."""
-    return context.principal.partition(":")[2], context.client_id or ""
+    return context.principal.name, context.client_id or ""
 
 
 def throttled_samples(quotas: Quotas) -> Iterable[Sample]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from tidelog.broker.security.principal import ANONYMOUS
 from tidelog.protocol.types import Part
-
-if TYPE_CHECKING:
-    pass
-
 
 FIRST_PATIENCE = 2
 """So many requests a connection makes before the next one is expected to be like the last; each time it was not so for
@@ -62,6 +59,7 @@ class RequestContext:
         "repeat_patience",
         "repeat_route",
         "throttle_ms",
+        "token_authenticated",
         "unlike_requests",
         "withdraw",
     )
@@ -95,4 +93,6 @@ class RequestContext:
         self.client_host = client_host
         self.local_host = local_host
         self.local_port = local_port
-        self.principal = "User:ANONYMOUS"
+        self.principal = ANONYMOUS
+        self.token_authenticated = False
+        """Whether the client logged in with a delegation token: such a one may not get further tokens."""

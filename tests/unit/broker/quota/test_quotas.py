@@ -20,6 +20,7 @@ from tidelog.broker.quota.quotas import (
     load_quotas,
     mutation_quota,
 )
+from tidelog.broker.security.principal import Principal
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import ThrottlingQuotaExceededError
 
@@ -199,7 +200,7 @@ class Mutations:
     def __init__(self, *, strict: bool) -> None:
         self.fixture = Fixture({ANN: {MUTATION: 1.0}})
         self.context = context_of(1, client_id="app")
-        self.context.principal = "User:ann"
+        self.context.principal = Principal("User", "ann")
         self.quota = MutationQuota(self.fixture.quotas, self.context, strict=strict)
 
 
