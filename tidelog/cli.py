@@ -17,6 +17,7 @@ from types import ModuleType
 
 COMMANDS = {
     "serve": "tidelog.commands.serve",
+    "format": "tidelog.commands.format",
     "ping": "tidelog.commands.ping",
     "dump-log": "tidelog.commands.dump_log",
     "check": "tidelog.commands.check",

@@ -1,0 +1,133 @@
+"""``tidelog format``: gives the log directories of a node to a cluster, as ``kafka-storage format`` does.
+
+Each directory of ``log.dirs`` gets a ``meta.properties``: ``version=1``, ``cluster.id``, ``node.id`` and a random
+``directory.id`` of its own (KIP-858). Nothing is written unless every directory may be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelog.broker.config.broker_config import BrokerConfig
+    from tidelog.log.files.checkpoints import MetaProperties
+    from tidelog.log.system.file_system import FileSystem
+
+HELP = "write a node's meta.properties: its cluster, its id, an id for each log directory"
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+CLUSTER_ID_BYTES = 16
+
+
+class FormatError(Exception):
+    """The directories cannot be formatted as asked."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-t", "--cluster-id", required=True, metavar="ID", help="the cluster's id, as kafka-storage random-uuid prints"
+    )
+    parser.add_argument("-c", "--config", required=True, metavar="FILE", help="the node's server.properties")
+    parser.add_argument(
+        "-g", "--ignore-formatted", action="store_true", help="leave directories as they are that are formatted already"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from tidelog.broker.config.broker_config import BrokerConfig
+    from tidelog.log.system.file_system import OsFileSystem
+    from tidelog.protocol.config_def import ConfigError
+    from tidelog.protocol.errors import KafkaStorageError
+
+    try:
+        config = BrokerConfig.load(arguments.config, os.environ)
+        check_cluster_id(arguments.cluster_id, config)
+        check_node_id(arguments.config, config)
+        formatted = format_directories(
+            OsFileSystem(), config, arguments.cluster_id, ignore_formatted=arguments.ignore_formatted
+        )
+    except ConfigError as error:
+        print(f"tidelog format: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except (FormatError, KafkaStorageError) as error:
+        print(f"tidelog format: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    for directory in formatted:
+        print(f"formatted {directory} for node {config.node_id} of cluster {arguments.cluster_id}")
+    if not formatted:
+        print("all log directories are formatted already")
+    return 0
+
+
+def check_cluster_id(cluster_id: str, config: BrokerConfig) -> None:
+    """Raises FormatError unless this is a cluster's id, and the configured one where there is one."""
+    from tidelog.protocol.types import uuid_from_str, uuid_to_str
+
+    try:
+        uuid = uuid_from_str(cluster_id)
+    except ValueError:
+        uuid = b""
+    if len(uuid) != CLUSTER_ID_BYTES or uuid_to_str(uuid) != cluster_id:
+        raise FormatError(
+            f"the cluster id {cluster_id!r} is no UUID in base64 (22 characters), as kafka-storage random-uuid prints "
+            "it"
+        )
+    configured = config.get("cluster.id")
+    if configured not in (None, cluster_id):
+        raise FormatError(f"cluster.id is configured as {configured}, and {cluster_id} is asked for")
+
+
+def check_node_id(path: str, config: BrokerConfig) -> None:
+    """Raises FormatError where the configuration does not say which node this is."""
+    if not {"node.id", "broker.id"} & config.static_texts.keys():
+        raise FormatError(f"{path} does not set node.id, which has to be unique in the cluster")
+
+
+def format_directories(
+    file_system: FileSystem, config: BrokerConfig, cluster_id: str, *, ignore_formatted: bool
+) -> list[str]:
+    """Format each log directory; return those that were not formatted before.
+
+    Raises FormatError and KafkaStorageError; with FormatError nothing was written.
+    """
+    from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
+    from tidelog.protocol.types import random_uuid
+
+    found = {directory: read_meta_properties(file_system, directory) for directory in config.log_dirs}
+    for directory, properties in found.items():
+        if properties is not None:
+            check_formatted(directory, properties, MetaProperties(cluster_id, config.node_id, None), ignore_formatted)
+    missing = [directory for directory, properties in found.items() if properties is None]
+    for directory in missing:
+        make_directory(directory, config)
+        identity = MetaProperties(cluster_id, config.node_id, random_uuid(random.SystemRandom()))
+        write_meta_properties(file_system, directory, identity)
+    return missing
+
+
+def check_formatted(directory: str, found: MetaProperties, wanted: MetaProperties, ignore_formatted: bool) -> None:
+    """Raises FormatError for a directory of another cluster or node, and for any where ``ignore_formatted`` is not
+    set."""
+    from tidelog.log.files.checkpoints import META_PROPERTIES_FILE
+
+    path = os.path.join(directory, META_PROPERTIES_FILE)
+    if found.cluster_id != wanted.cluster_id:
+        raise FormatError(f"{path} has cluster.id={found.cluster_id}, not {wanted.cluster_id}")
+    if found.node_id != wanted.node_id:
+        raise FormatError(f"{path} has node.id={found.node_id}, not {wanted.node_id}")
+    if not ignore_formatted:
+        raise FormatError(
+            f"{path} is there: {directory} is formatted already; --ignore-formatted leaves it and formats the others"
+        )
+
+
+def make_directory(directory: str, config: BrokerConfig) -> None:
+    """Make a log directory with the mode that a broker gives it. Raises FormatError."""
+    try:
+        os.makedirs(directory, mode=int(config.get_str("log.dirs.mode"), 8), exist_ok=True)
+    except OSError as error:
+        raise FormatError(f"{directory} cannot be made: {error.strerror}") from error
